@@ -231,7 +231,7 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
             Ok(())
         }
         "weights" => load_weights(path, &layout()).map(drop).map_err(text),
-        "int8" => Int8File::read(path).and_then(|file| file.model(path)).map(drop).map_err(text),
+        "int8" => Int8File::read(path).map_err(text)?.model().map(drop).map_err(text),
         "state" => Checkpoint::<Position>::load(path, &layout()).map(drop).map_err(text),
         "manifest" => Manifest::read(path).map(drop).map_err(text),
         "run_json" => RunDir::open::<RunConfig>(path).map(drop).map_err(text),

@@ -195,10 +195,16 @@ pub fn share_int8(
     let encoded = || {
         let (file, path) = made()?;
         // Each rank decodes what is on disk, so a model that is none is found here.
-        Quantized::from_file(&file, &path)?;
-        Ok((file.encode(&path)?, path))
+        let bytes = file.encode(&path)?;
+        quantized(file, &path)?;
+        Ok((bytes, path))
     };
     let (bytes, path) = on_root(world, encoded)?.unwrap_or_default();
     let bytes = world.broadcast_bytes(bytes)?;
-    Ok(Quantized::from_file(&Int8File::decode(&path, &bytes)?, &path)?)
+    Ok(quantized(Int8File::decode(&path, &bytes)?, &path)?)
+}
+
+/// The network in the contents of the file `path`.
+pub fn quantized(file: Int8File, path: &Path) -> Result<Quantized, RecordError> {
+    Quantized::new(file).map_err(|error| RecordError::damaged(path, error.to_string()))
 }

@@ -7,8 +7,8 @@ use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
-use crate::quant::Quantized;
 use burn_mpi::{ParamLayout, World};
+use run_record::Method;
 use run_record::files::replace_file;
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
@@ -36,12 +36,12 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let network = config.network(classes, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
-    let name = config.model.to_string();
     let file = match args.int8 {
         false => float_network(&layout.write(network, &weights.values), config.model, classes)?,
         true => {
             let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
-            let Quantized::Static { model, names, .. } = Quantized::from_file(&stored, &path)? else {
+            checkpoint::quantized(stored.clone(), &path)?;
+            if stored.method == Method::Dynamic {
                 let reason = format!(
                     "{} is a dynamic model, whose scales are each batch's own: make a static one with \
                      mpiburn quantize {} --kind ptq",
@@ -49,8 +49,8 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
                     args.run.display()
                 );
                 return Err(Refused(reason).into());
-            };
-            int8_network(&model, &name, &names)
+            }
+            int8_network(&stored)
         }
     };
     replace_file(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;

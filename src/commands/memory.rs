@@ -34,7 +34,7 @@ fn first_of(world: &World, problem: Option<String>) -> Result<Option<String>, Co
 }
 
 fn least_bytes(network: &Network, parameters: usize, batch: usize) -> u64 {
-    let outputs = (network.forward_floats() / 2).saturating_mul(batch as u64);
+    let outputs = (network.flop().floats() / 2).saturating_mul(batch as u64);
     outputs.saturating_add(2 * parameters as u64).saturating_mul(size_of::<f32>() as u64)
 }
 

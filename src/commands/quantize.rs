@@ -11,10 +11,10 @@ use super::eval::shown;
 use crate::data::{SampleSource, Split};
 use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
-use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
+use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::World;
-use run_record::files::{self, sha256_of_f32};
+use run_record::files;
 use run_record::{INT8_FILE, Method};
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
@@ -34,11 +34,10 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
             None => trained(&network, &weights, config.quantization.weight_scheme)?,
             Some(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
-        let file = quantized.to_file(&config.model.to_string(), &sha256_of_f32(&weights.values));
         if weights.folder != args.run {
             refuse_links(&weights.folder)?;
         }
-        write(&file, &weights.folder)
+        write(quantized.file, &weights.folder)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
     let float = Tally::total(&evaluation.run(world, &network)?.tallies);
@@ -76,7 +75,7 @@ fn trained(
 ) -> Result<Quantized, QuantError> {
     let never = || QuantError::NotCalibrated { of: "the input (the run had no --quantize qat)".into() };
     let ranges = weights.ranges.as_ref().ok_or_else(never)?;
-    Quantized::of_model(network, integer_model(network, ranges, scheme)?, Method::Qat)
+    Quantized::of_ranges(network, Method::Qat, ranges, scheme)
 }
 
 /// The int8 model of a float `network`, which is on a device without autodiff.
@@ -106,11 +105,11 @@ fn refuse_links(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the file into a checkpoint's folder.
-fn write(file: &Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
+fn write(file: Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
     let path = folder.join(INT8_FILE);
     let bytes = file.encode(&path)?;
     files::replace_file(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok((file.clone(), path))
+    Ok((file, path))
 }
 
 fn print(folder: &Path, float: &Tally, int8: &Tally) -> anyhow::Result<()> {

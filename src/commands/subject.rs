@@ -5,7 +5,6 @@ use std::path::Path;
 use burn_mpi::{Collective, ParamLayout, World, connect};
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
-use run_record::files::sha256_of_f32;
 
 use super::checkpoint::{self, Opened};
 use super::set_up;
@@ -56,13 +55,11 @@ impl Subject {
         let layout = ParamLayout::of(&self.network);
         Ok(weights_file(&layout::stored(&layout), &layout.read(&self.network))?.len())
     }
+}
 
-    /// Bytes of the file of an int8 model of these weights.
-    pub fn int8_bytes(&self, int8: &Quantized) -> anyhow::Result<usize> {
-        let values = ParamLayout::of(&self.network).read(&self.network);
-        let file = int8.to_file(&self.config.model.to_string(), &sha256_of_f32(&values));
-        Ok(file.encode(Path::new(INT8_FILE))?.len())
-    }
+/// Bytes of the file of an int8 model.
+pub fn int8_bytes(int8: &Quantized) -> anyhow::Result<usize> {
+    Ok(int8.file.encode(Path::new(INT8_FILE))?.len())
 }
 
 /// The learner of steps that are measured.

@@ -10,9 +10,9 @@ use super::sweep::{configuration, option_names};
 use crate::launch::LauncherKind;
 use crate::options::{RunConfig, SweepArgs};
 use crate::sweep::{PlannedRun, SweepFile, plan};
-use run_report::config::{Config, RunRecord};
 use run_report::published::{self, published};
 use run_report::rows::group;
+use run_report::runs::{Config, RunRecord};
 use run_report::runs::{Run, Section};
 use run_report::{benchmarks, profiles};
 
@@ -128,14 +128,14 @@ fn every_published_table_matches_runs_of_its_sweep() {
 /// What reports know of the program, and of burn-mpi.
 #[test]
 fn reports_compute_with_the_values_of_the_program() {
-    use run_report::{collectives, config, predict};
-    assert_eq!(config::GLOO_ALGORITHM, crate::train::GLOO_ALGORITHMS[0]);
+    use run_report::{collectives, predict, runs};
+    assert_eq!(runs::GLOO_ALGORITHM, crate::train::GLOO_ALGORITHMS[0]);
     let defaults = [
         ("calibration", crate::quant::CALIBRATION.to_string()),
         ("hidden", crate::model::HIDDEN.to_string()),
         ("momentum", crate::train::Rule::Sgd.default_momentum().to_string()),
     ];
-    assert_eq!(config::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
+    assert_eq!(runs::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
     assert_eq!(collectives::NO_GPU, burn_mpi::NoNccl::SHORT);
     assert_eq!(predict::CONTROL, burn_mpi::lab::CONTROL);
     for (mb, params) in [("0.25", 4266), ("25", 4266), ("25", 20_000_000), ("2", 9_000_000)] {

@@ -6,58 +6,55 @@
 //! requantization rounds half to even where ours rounds up, so a value may differ by
 //! one step.
 
-use burn_fused::int8::{Layer, Model, QParams, Weights};
+use burn_fused::int8::QParams;
 
 use super::graph::{Attribute, Graph};
 use super::proto::DataType;
 use super::windows;
+use crate::quant::Int8File;
+use crate::quant::int8_file::{Bias, LayerValues, StoredLayer};
 
-/// The ONNX file of `model`, a quantized `network`; `names` are PyTorch's names of its
-/// layers with weights, in order.
+/// The ONNX file of a static `network`.
 ///
 /// # Panics
-/// If there are fewer names than layers with weights.
-pub fn int8_network(model: &Model, network: &str, names: &[String]) -> Vec<u8> {
+/// If it is not one that is valid.
+pub fn int8_network(network: &Int8File) -> Vec<u8> {
     let mut graph = Graph::new();
-    let mut names = names.iter();
-    let mut input = model.input();
-    let mut flat = false;
+    let mut activations = network.activations.iter().copied();
+    let mut next = || activations.next().expect("parameters of the input and of each layer with weights");
+    let mut input = next();
+    let (mut flat, mut classes) = (false, 0);
     requantize(&mut graph, "input", input);
-    for (i, layer) in model.layers().iter().enumerate() {
-        let (weights, shape, relu, output) = match layer {
-            Layer::MaxPool(pool) => {
-                graph.then(&format!("pool{i}"), "MaxPool", &[], windows(pool.kernel, pool.stride, [0; 4]));
+    for (i, layer) in network.layers.iter().enumerate() {
+        let (name, values, relu) = match *layer {
+            StoredLayer::MaxPool { kernel, stride } => {
+                graph.then(&format!("pool{i}"), "MaxPool", &[], windows(kernel, stride, [0; 4]));
                 continue;
             }
-            Layer::Conv(conv) => {
-                let shape = vec![conv.outputs, conv.inputs, conv.kernel[0], conv.kernel[1]];
-                (&conv.weights, shape, conv.relu, conv.output)
+            StoredLayer::Conv { ref name, stride, padding: [rows, columns], relu, ref values } => {
+                let [weight, bias] = constants(&mut graph, name, values, input);
+                let kernel = [values.shape[2], values.shape[3]];
+                let attributes = windows(kernel, stride, [rows, columns, rows, columns]);
+                graph.then(name, "Conv", &[&weight, &bias], attributes);
+                (name, values, relu)
             }
-            Layer::Linear(linear) => {
-                (&linear.weights, vec![linear.outputs, linear.inputs], linear.relu, linear.output)
+            StoredLayer::Linear { ref name, relu, ref values } => {
+                if !std::mem::replace(&mut flat, true) {
+                    graph.then("flatten", "Flatten", &[], vec![("axis", Attribute::Int(1))]);
+                }
+                let [weight, bias] = constants(&mut graph, name, values, input);
+                graph.then(name, "Gemm", &[&weight, &bias], vec![("transB", Attribute::Int(1))]);
+                (name, values, relu)
             }
         };
-        let name = names.next().expect("a name for each layer with weights");
-        if matches!(layer, Layer::Linear(_)) && !flat {
-            graph.then("flatten", "Flatten", &[], vec![("axis", Attribute::Int(1))]);
-            flat = true;
-        }
-        let [weight, bias] = constants(&mut graph, name, &shape, weights, input);
-        let (op, attributes) = match layer {
-            Layer::Conv(conv) => {
-                let [rows, columns] = conv.padding;
-                ("Conv", windows(conv.kernel, conv.stride, [rows, columns, rows, columns]))
-            }
-            _ => ("Gemm", vec![("transB", Attribute::Int(1))]),
-        };
-        graph.then(name, op, &[&weight, &bias], attributes);
         if relu {
             graph.then(&format!("{name}.relu"), "Relu", &[], Vec::new());
         }
-        requantize(&mut graph, name, output);
-        input = output;
+        input = next();
+        requantize(&mut graph, name, input);
+        classes = values.shape[0];
     }
-    graph.into_file(network, model.input_shape(), model.outputs())
+    graph.into_file(&network.network, network.input_shape, classes)
 }
 
 /// Quantizes and dequantizes the last value.
@@ -71,23 +68,18 @@ fn requantize(graph: &mut Graph, name: &str, parameters: QParams) {
 
 /// Adds the integers of a layer; returns the names of the dequantized weights and
 /// biases.
-fn constants(
-    graph: &mut Graph,
-    name: &str,
-    shape: &[usize],
-    weights: &Weights,
-    input: QParams,
-) -> [String; 2] {
-    let scales = &weights.scales;
+fn constants(graph: &mut Graph, name: &str, values: &LayerValues, input: QParams) -> [String; 2] {
+    let LayerValues { shape, weights, scales, bias } = values;
+    let Bias::Integer(bias) = bias else { panic!("{name}: a dynamic network has no integer biases") };
     // A scalar, or a vector along the outputs.
     let scale_shape: Vec<usize> = if scales.len() == 1 { Vec::new() } else { vec![scales.len()] };
     let steps: Vec<f32> = scales.iter().map(|&scale| input.scale * scale).collect();
-    let values = weights.values.iter().map(|value| value.cast_unsigned()).collect();
-    let bias = weights.bias.iter().flat_map(|step| step.to_le_bytes()).collect();
+    let bytes = weights.iter().map(|value| value.cast_unsigned()).collect();
+    let biases = bias.iter().flat_map(|step| step.to_le_bytes()).collect();
     let zeros = |width: usize| vec![0u8; width * scales.len()];
     let parts = [
-        ("weight", DataType::I8, shape.to_vec(), values, scales, zeros(1)),
-        ("bias", DataType::I32, vec![weights.bias.len()], bias, &steps, zeros(4)),
+        ("weight", DataType::I8, shape.clone(), bytes, scales, zeros(1)),
+        ("bias", DataType::I32, vec![bias.len()], biases, &steps, zeros(4)),
     ];
     parts.map(|(part, kind, shape, bytes, scales, zeros)| {
         let [quantized, scale, zero] =

@@ -72,37 +72,28 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
 
 #[test]
 fn int8_models_have_pairs_of_quantization_around_every_operator() {
-    use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, Scheme, Weights};
-    let parameters = Scheme::Affine.parameters(-1.0, 2.0).unwrap();
-    let weights = |count: usize, outputs: usize, scales: &[f32]| {
-        Weights::quantize(&vec![0.1; count], &vec![0.5; outputs], scales, parameters, parameters).unwrap()
-    };
-    let conv = Conv {
-        inputs: 1,
-        outputs: 2,
-        kernel: [3, 3],
-        stride: [1, 1],
-        padding: [1, 1],
-        weights: weights(18, 2, &[0.01, 0.02]),
-        relu: true,
-        output: parameters,
-    };
-    let linear =
-        Linear { inputs: 8, outputs: 3, weights: weights(24, 3, &[0.01]), relu: false, output: parameters };
-    let pool = MaxPool { kernel: [2, 2], stride: [2, 2] };
-    let layers = vec![Layer::Conv(conv), Layer::MaxPool(pool), Layer::Linear(linear)];
-    let model = Model::new([1, 4, 4], parameters, layers).unwrap();
-    let file = int8_network(&model, "convnet", &["conv1".to_owned(), "linear".to_owned()]);
+    use crate::quant::{Quantized, Ranges, WeightScheme};
+    let network = network(ModelKind::Convnet, &NetworkOptions::default());
+    let mut ranges = Ranges::of(3);
+    ranges.input = Some([-1.0, 2.0]);
+    ranges.groups.iter_mut().for_each(|group| group.output = Some([-1.0, 2.0]));
+    let of = |scheme| Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, scheme).unwrap().file;
+    let quantized = of(WeightScheme::Channel);
+    let file = int8_network(&quantized);
     let graph = graph(&file);
     let (pair, constants) = (["QuantizeLinear", "DequantizeLinear"], ["DequantizeLinear"; 2]);
-    let conv = [&pair[..], &constants, &["Conv", "Relu"], &pair, &["MaxPool", "Flatten"]].concat();
-    let expected = [&conv[..], &constants, &["Gemm"], &pair].concat();
+    let conv = [&constants[..], &["Conv", "Relu"], &pair, &["MaxPool"]].concat();
+    let expected = [&pair[..], &conv, &conv, &["Flatten"], &constants, &["Gemm"], &pair].concat();
     assert_eq!(operators(&graph), expected);
     let constant = |name: &str| graph.initializer.iter().find(|c| c.name == name).expect(name);
-    assert_eq!(constant("conv1.weight_scale").dims, [2]);
-    assert_eq!(constant("linear.weight_scale").dims, [0i64; 0]);
+    assert_eq!(constant("conv1.weight_scale").dims, [4]);
     let bias = constant("linear.bias_quantized");
-    assert_eq!((bias.data_type, bias.dims.as_slice()), (DataType::I32 as i32, &[3][..]));
-    let step = f32::from_le_bytes(constant("linear.bias_scale").raw_data[..].try_into().unwrap());
-    assert_eq!(step, parameters.scale * 0.01);
+    assert_eq!((bias.data_type, bias.dims.as_slice()), (DataType::I32 as i32, &[10][..]));
+    let steps = &constant("linear.bias_scale").raw_data;
+    let step = f32::from_le_bytes(steps[..4].try_into().unwrap());
+    let (_, linear) = quantized.products().last().unwrap();
+    assert_eq!(step, quantized.activations[2].scale * linear.scales[0]);
+    let by_tensor = super::tests::graph(&int8_network(&of(WeightScheme::Tensor)));
+    let scale = by_tensor.initializer.iter().find(|c| c.name == "linear.weight_scale").unwrap();
+    assert_eq!(scale.dims, [0i64; 0]);
 }

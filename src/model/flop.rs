@@ -104,7 +104,7 @@ mod tests {
     use crate::model::{ModelKind, Network, NetworkOptions};
 
     fn step(kind: ModelKind, options: &NetworkOptions, batch: usize) -> u64 {
-        Network::with_options(kind, options, kind.classes(), 1, &Device::flex()).step_flop(batch)
+        Network::with_options(kind, options, kind.classes(), 1, &Device::flex()).flop().of_step(batch)
     }
 
     #[test]

@@ -104,28 +104,10 @@ macro_rules! networks {
                 }
             }
 
-            /// Channels, height and width of a sample.
-            pub fn input_shape(&self) -> [usize; 3] {
+            /// Which one it is.
+            pub fn kind(&self) -> ModelKind {
                 match self {
-                    $(Self::$kind(_) => $network::INPUT_SHAPE,)+
-                }
-            }
-
-            /// Values of a sample and of the outputs of layers with weights.
-            pub fn forward_floats(&self) -> u64 {
-                match self {
-                    $(Self::$kind(network) => {
-                        Flop::of_layers(&$network::INPUT_SHAPE, &network.layers()).floats()
-                    })+
-                }
-            }
-
-            /// Floating-point operations of a training step on `batch` samples.
-            pub fn step_flop(&self, batch: usize) -> u64 {
-                match self {
-                    $(Self::$kind(network) => {
-                        Flop::of_layers(&$network::INPUT_SHAPE, &network.layers()).of_step(batch)
-                    })+
+                    $(Self::$kind(_) => ModelKind::$kind,)+
                 }
             }
         }
@@ -170,6 +152,16 @@ impl Network {
             ParamLayout::of(&network).read(&network);
             network
         })
+    }
+
+    /// Channels, height and width of a sample.
+    pub fn input_shape(&self) -> [usize; 3] {
+        self.kind().input_shape()
+    }
+
+    /// Operations of a sample, counted layer by layer.
+    pub fn flop(&self) -> Flop {
+        Flop::of_layers(&self.input_shape(), &self.layers())
     }
 
     /// The same network, with convolution, ReLU and pooling as one fused

@@ -19,15 +19,15 @@ impl Group<'_> {
     /// The weights and biases of the group in evaluation.
     pub(super) fn folded(&self) -> Folded {
         let (weights, bias) = match self.product {
-            Product::Conv(conv) => (values(conv.weight.val()), conv.bias.as_ref()),
-            Product::Linear(linear) => (values(linear.weight.val().transpose()), linear.bias.as_ref()),
+            Product::Conv(conv) => (values_of(conv.weight.val()), conv.bias.as_ref()),
+            Product::Linear(linear) => (values_of(linear.weight.val().transpose()), linear.bias.as_ref()),
         };
         let outputs = self.product.outputs();
-        let bias = bias.map_or_else(|| vec![0.0; outputs], |bias| values(bias.val()));
+        let bias = bias.map_or_else(|| vec![0.0; outputs], |bias| values_of(bias.val()));
         let mut folded = Folded { weights, bias };
         if let Some(norm) = self.norm {
             let RunningAffine { factor, shift } = norm.running_affine();
-            let (factor, shift) = (values(factor), values(shift));
+            let (factor, shift) = (values_of(factor), values_of(shift));
             let of_output = folded.weights.len() / outputs.max(1);
             for (row, &factor) in folded.weights.chunks_exact_mut(of_output).zip(&factor) {
                 row.iter_mut().for_each(|weight| *weight *= factor);
@@ -40,6 +40,7 @@ impl Group<'_> {
     }
 }
 
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("parameters are f32"))
+/// The values of a tensor of f32.
+pub(super) fn values_of<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("they are f32"))
 }

@@ -4,25 +4,32 @@
 //! whole file, so that a changed byte is an error and not a wrong prediction. Derived
 //! values (multipliers, shifts) are not stored.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use burn_fused::int8::QParams;
-use safetensors::tensor::Dtype;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use run_record::files::{self, NO_DIGEST};
-use run_record::{INT8_ENTRY, Method, RecordError, Values};
+use run_record::{INT8_ENTRY, Method, RecordError, Values, int8_entry};
 
 pub(super) const VERSION: u32 = 1;
 /// Scales and zero points of the input and of each layer with weights.
-pub(super) const SCALES: &str = "activation.scale";
-pub(super) const ZERO_POINTS: &str = "activation.zero_point";
+const SCALES: &str = "activation.scale";
+const ZERO_POINTS: &str = "activation.zero_point";
+/// Maximum size of a dimension: far above any network's, and products of three still fit
+/// 64 bits.
+const LARGEST: usize = 1 << 16;
 
-/// A quantized network, as it is on disk.
-#[derive(Debug, Clone, PartialEq)]
+/// A quantized network, as it is on disk: the metadata entry, and what the tensors hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Int8File {
+    pub(super) version: u32,
     /// How it was quantized.
     pub method: Method,
     /// Name of the network: `convnet`, `vgg` or `mlp`.
@@ -33,24 +40,18 @@ pub struct Int8File {
     pub input_shape: [usize; 3],
     /// The layers in order.
     pub layers: Vec<StoredLayer>,
+    /// SHA-256 of the file with zeros in place of these 64 digits, which it has in memory.
+    pub(super) sha256: String,
     /// Scale and zero point of the input and of the output of each layer with weights;
     /// empty for a [`Method::Dynamic`].
+    #[serde(skip)]
     pub activations: Vec<QParams>,
 }
 
-/// A layer, and its values if it has weights.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StoredLayer {
-    /// The layer.
-    pub op: Operation,
-    /// Its values; `None` for a pooling.
-    pub values: Option<LayerValues>,
-}
-
-/// A layer without its values.
+/// A layer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Operation {
+pub enum StoredLayer {
     /// Convolution.
     Conv {
         /// PyTorch's name of the layer.
@@ -61,6 +62,9 @@ pub enum Operation {
         padding: [usize; 2],
         /// Whether ReLU follows.
         relu: bool,
+        /// Weights and biases.
+        #[serde(skip)]
+        values: LayerValues,
     },
     /// Maximum of each window.
     MaxPool {
@@ -75,28 +79,14 @@ pub enum Operation {
         name: String,
         /// Whether ReLU follows.
         relu: bool,
+        /// Weights and biases.
+        #[serde(skip)]
+        values: LayerValues,
     },
 }
 
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |[rows, columns]: &[usize; 2]| format!("{rows}x{columns}");
-        let epilogue = |relu: &bool| if *relu { " with ReLU" } else { " without ReLU" };
-        match self {
-            Self::Conv { name, stride, padding, relu } => {
-                let (stride, padding) = (of(stride), of(padding));
-                write!(f, "convolution {name}, stride {stride}, padding {padding},{}", epilogue(relu))
-            }
-            Self::MaxPool { kernel, stride } => {
-                write!(f, "max pooling of {}, stride {}", of(kernel), of(stride))
-            }
-            Self::Linear { name, relu } => write!(f, "linear layer {name}{}", epilogue(relu)),
-        }
-    }
-}
-
 /// Weights and biases of a layer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerValues {
     /// `[outputs, inputs, height, width]`, or `[outputs, inputs]` of a linear layer.
     pub shape: Vec<usize>,
@@ -117,76 +107,79 @@ pub enum Bias {
     Float(Vec<f32>),
 }
 
-/// The metadata entry.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Entry {
-    pub version: u32,
-    pub method: Method,
-    pub network: String,
-    pub weights_sha256: String,
-    pub input_shape: [usize; 3],
-    pub layers: Vec<Operation>,
-    /// SHA-256 of the file with zeros in place of these 64 digits.
-    pub sha256: String,
+impl Default for Bias {
+    fn default() -> Self {
+        Self::Integer(Vec::new())
+    }
 }
 
-impl Operation {
-    /// PyTorch's name, if it has weights.
-    pub fn name(&self) -> Option<&str> {
+impl fmt::Display for StoredLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |[rows, columns]: &[usize; 2]| format!("{rows}x{columns}");
+        let epilogue = |relu: &bool| if *relu { " with ReLU" } else { " without ReLU" };
         match self {
-            Self::Conv { name, .. } | Self::Linear { name, .. } => Some(name),
+            Self::Conv { name, stride, padding, relu, .. } => {
+                let (stride, padding) = (of(stride), of(padding));
+                write!(f, "convolution {name}, stride {stride}, padding {padding},{}", epilogue(relu))
+            }
+            Self::MaxPool { kernel, stride } => {
+                write!(f, "max pooling of {}, stride {}", of(kernel), of(stride))
+            }
+            Self::Linear { name, relu, .. } => write!(f, "linear layer {name}{}", epilogue(relu)),
+        }
+    }
+}
+
+impl StoredLayer {
+    /// PyTorch's name and the values, if it has weights.
+    pub fn product(&self) -> Option<(&str, &LayerValues)> {
+        match self {
+            Self::Conv { name, values, .. } | Self::Linear { name, values, .. } => Some((name, values)),
+            Self::MaxPool { .. } => None,
+        }
+    }
+
+    /// The values, if it has weights.
+    pub fn values_mut(&mut self) -> Option<&mut LayerValues> {
+        match self {
+            Self::Conv { values, .. } | Self::Linear { values, .. } => Some(values),
             Self::MaxPool { .. } => None,
         }
     }
 }
 
 impl Int8File {
+    /// Names and values of the layers with weights, in order.
+    pub fn products(&self) -> impl Iterator<Item = (&str, &LayerValues)> {
+        self.layers.iter().filter_map(StoredLayer::product)
+    }
+
     /// The file's bytes; the same network gives the same bytes.
     ///
     /// # Errors
-    /// If two layers have the same name; the error names `file`.
+    /// If it cannot be serialized; the error names `file`.
     pub fn encode(&self, file: &Path) -> Result<Vec<u8>, RecordError> {
         let failed = |what: String| RecordError::damaged(file, what);
         let mut tensors = Vec::new();
-        let mut add = |name: String, dtype, shape: Vec<usize>, bytes: Vec<u8>| {
-            tensors.push((name, Values { dtype, shape, bytes }));
+        let mut add = |name: String, dtype, shape: &[usize], bytes: &[u8]| {
+            tensors.push((name, Values { dtype, shape: shape.to_vec(), bytes: bytes.to_vec() }));
         };
-        for StoredLayer { op, values } in &self.layers {
-            let (Some(name), Some(values)) = (op.name(), values) else { continue };
-            let LayerValues { shape, weights, scales, bias } = values;
-            let weights = weights.iter().map(|w| w.cast_unsigned()).collect();
-            add(format!("{name}.weight"), Dtype::I8, shape.clone(), weights);
-            add(format!("{name}.weight_scale"), Dtype::F32, vec![scales.len()], floats(scales));
-            let name = format!("{name}.bias");
-            match bias {
-                Bias::Integer(steps) => {
-                    let bytes = steps.iter().flat_map(|step| step.to_le_bytes()).collect();
-                    add(name, Dtype::I32, vec![steps.len()], bytes);
-                }
-                Bias::Float(values) => add(name, Dtype::F32, vec![values.len()], floats(values)),
-            }
+        for (name, LayerValues { shape, weights, scales, bias }) in self.products() {
+            add(format!("{name}.weight"), Dtype::I8, shape, bytemuck::cast_slice(weights));
+            add(format!("{name}.weight_scale"), Dtype::F32, &[scales.len()], bytemuck::cast_slice(scales));
+            let (dtype, count, bytes) = match bias {
+                Bias::Integer(steps) => (Dtype::I32, steps.len(), bytemuck::cast_slice(steps)),
+                Bias::Float(values) => (Dtype::F32, values.len(), bytemuck::cast_slice(values)),
+            };
+            add(format!("{name}.bias"), dtype, &[count], bytes);
         }
         if self.method != Method::Dynamic {
             let scales: Vec<f32> = self.activations.iter().map(|p| p.scale).collect();
-            let zeros = self.activations.iter().map(|p| p.zero_point as u8).collect();
-            add(SCALES.into(), Dtype::F32, vec![scales.len()], floats(&scales));
-            add(ZERO_POINTS.into(), Dtype::U8, vec![scales.len()], zeros);
+            let zeros: Vec<u8> = self.activations.iter().map(|p| p.zero_point as u8).collect();
+            add(SCALES.into(), Dtype::F32, &[scales.len()], bytemuck::cast_slice(&scales));
+            add(ZERO_POINTS.into(), Dtype::U8, &[zeros.len()], &zeros);
         }
-        let names: BTreeSet<&String> = tensors.iter().map(|(name, _)| name).collect();
-        if names.len() < tensors.len() {
-            return Err(failed("two layers have the same name".into()));
-        }
-        let entry = Entry {
-            version: VERSION,
-            method: self.method,
-            network: self.network.clone(),
-            weights_sha256: self.weights_sha256.clone(),
-            input_shape: self.input_shape,
-            layers: self.layers.iter().map(|layer| layer.op.clone()).collect(),
-            sha256: NO_DIGEST.into(),
-        };
-        let entry = serde_json::to_string(&entry).map_err(|e| failed(e.to_string()))?;
+        let entry = serde_json::to_string(self).map_err(|e| failed(e.to_string()))?;
         let metadata = HashMap::from([(INT8_ENTRY.to_owned(), entry)]);
         let mut bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| failed(e.to_string()))?;
         let digest = files::sha256(&bytes);
@@ -194,14 +187,138 @@ impl Int8File {
         bytes[at..at + digest.len()].copy_from_slice(digest.as_bytes());
         Ok(bytes)
     }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is a float network's, or is damaged.
+    pub fn read(file: &Path) -> Result<Self, RecordError> {
+        // Opening a pipe would block until there is a writer.
+        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+            return Err(RecordError::damaged(file, "it is not a regular file".into()));
+        }
+        let bytes = files::read_regular(file).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),
+            _ => RecordError::read(file, e),
+        })?;
+        Self::decode(file, &bytes)
+    }
+
+    /// The network in a file's bytes; `file` is its name in errors.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn decode(file: &Path, bytes: &[u8]) -> Result<Self, RecordError> {
+        let damaged = |what: String| RecordError::damaged(file, what);
+        let Some(text) = int8_entry(bytes).map_err(damaged)? else {
+            return Err(RecordError::FloatWeights(file.to_owned()));
+        };
+        let mut int8: Self = serde_json::from_str(&text)
+            .map_err(|e| damaged(format!("its metadata {INT8_ENTRY} is invalid: {e}")))?;
+        check_digest(bytes, &std::mem::replace(&mut int8.sha256, NO_DIGEST.into())).map_err(damaged)?;
+        if int8.version != VERSION {
+            let what = format!("its layout has version {}, and this program reads {VERSION}", int8.version);
+            return Err(damaged(what));
+        }
+        let tensors = SafeTensors::deserialize(bytes)
+            .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+        int8.fill(&tensors).map_err(damaged)?;
+        Ok(int8)
+    }
+
+    /// Takes the values of the layers from the tensors, in sizes that nothing overflows for.
+    fn fill(&mut self, tensors: &SafeTensors<'_>) -> Result<(), String> {
+        let sizes = self.layers.iter().flat_map(|layer| match layer {
+            StoredLayer::Conv { stride, padding, .. } => [*stride, *padding].concat(),
+            StoredLayer::MaxPool { kernel, stride } => [*kernel, *stride].concat(),
+            StoredLayer::Linear { .. } => Vec::new(),
+        });
+        if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {
+            return Err(format!("a size of {size} is above {LARGEST}"));
+        }
+        let is_dynamic = self.method == Method::Dynamic;
+        let mut known = 0;
+        for layer in &mut self.layers {
+            let rank = if matches!(layer, StoredLayer::Conv { .. }) { 4 } else { 2 };
+            let Some((name, _)) = layer.product() else { continue };
+            let weights = tensor(tensors, &format!("{name}.weight"), Dtype::I8)?;
+            let shape = weights.shape().to_vec();
+            if shape.len() != rank || shape.iter().any(|&size| size == 0 || size > LARGEST) {
+                return Err(format!("{name}.weight has the shape {shape:?}, expected {rank} sizes above 0"));
+            }
+            let scales = floats(&tensor(tensors, &format!("{name}.weight_scale"), Dtype::F32)?);
+            let of = if is_dynamic { Dtype::F32 } else { Dtype::I32 };
+            let bias = tensor(tensors, &format!("{name}.bias"), of)?;
+            let bias = match of {
+                Dtype::F32 => Bias::Float(floats(&bias)),
+                _ => Bias::Integer(chunks(&bias).map(i32::from_le_bytes).collect()),
+            };
+            let (outputs, biases) = (shape[0], bias.len());
+            if biases != outputs || ![1, outputs].contains(&scales.len()) {
+                let scales = scales.len();
+                return Err(format!("{name} has {scales} scales and {biases} biases for {outputs} outputs"));
+            }
+            let weights = weights.data().iter().map(|&byte| byte.cast_signed()).collect();
+            layer.values_mut().map(|values| *values = LayerValues { shape, weights, scales, bias });
+            known += 3;
+        }
+        if !is_dynamic {
+            let scales = floats(&tensor(tensors, SCALES, Dtype::F32)?);
+            let zeros = tensor(tensors, ZERO_POINTS, Dtype::U8)?;
+            let (expected, found) = (known / 3 + 1, [scales.len(), zeros.data().len()]);
+            if found != [expected; 2] {
+                return Err(format!("{SCALES} and {ZERO_POINTS} have {found:?} values, expected {expected}"));
+            }
+            let pairs = scales.into_iter().zip(zeros.data());
+            self.activations =
+                pairs.map(|(scale, &zero)| QParams { scale, zero_point: i32::from(zero) }).collect();
+            known += 2;
+        }
+        match tensors.len() == known {
+            true => Ok(()),
+            false => Err(format!("it has {} tensors, and its layers {known}", tensors.len())),
+        }
+    }
 }
 
-pub(super) fn position(bytes: &[u8], text: &str) -> Option<usize> {
+impl Bias {
+    fn len(&self) -> usize {
+        match self {
+            Self::Integer(steps) => steps.len(),
+            Self::Float(values) => values.len(),
+        }
+    }
+}
+
+fn position(bytes: &[u8], text: &str) -> Option<usize> {
     bytes.windows(text.len().max(1)).position(|window| window == text.as_bytes())
 }
 
-fn floats(values: &[f32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+fn check_digest(bytes: &[u8], digest: &str) -> Result<(), String> {
+    let at = position(bytes, digest).filter(|_| digest.len() == NO_DIGEST.len());
+    let at = at.ok_or("its metadata has no digest of 64 digits")?;
+    let mut blank = bytes.to_vec();
+    blank[at..at + digest.len()].copy_from_slice(NO_DIGEST.as_bytes());
+    match files::sha256(&blank) == digest {
+        true => Ok(()),
+        false => Err("cut short or changed: its digest is not the one in its metadata".into()),
+    }
+}
+
+fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<TensorView<'a>, String> {
+    let tensor = tensors.tensor(name).map_err(|_| format!("it has no tensor {name}"))?;
+    match tensor.dtype() == dtype {
+        true => Ok(tensor),
+        false => Err(format!("{name} holds {:?}, expected {dtype:?}", tensor.dtype())),
+    }
+}
+
+fn chunks<'a>(tensor: &TensorView<'a>) -> impl Iterator<Item = [u8; 4]> + use<'a> {
+    tensor.data().as_chunks().0.iter().copied()
+}
+
+fn floats(tensor: &TensorView<'_>) -> Vec<f32> {
+    chunks(tensor).map(f32::from_le_bytes).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Post-training quantization: int8 models of a float network, after its training or after each
 //! epoch of it.
 
-use super::{Calibration, DynamicModel, QuantError, Quantized, WeightScheme, integer_model};
+use super::{Calibration, QuantError, Quantized, WeightScheme};
 use crate::data::shard::Order;
 use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -70,14 +70,13 @@ impl PostQuantizer {
     /// If a layer cannot be quantized, or values are NaN or infinite.
     pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
         let Some((shard, normalizer)) = &self.calibration else {
-            return Ok(Quantized::Dynamic(DynamicModel::of(network, self.scheme)?));
+            return Quantized::dynamic(network, self.scheme);
         };
         let mut calibration = Calibration::new(network)?;
         let device = DeviceKind::Flex.device();
         for from in (0..shard.len()).step_by(BATCH) {
             calibration.observe(normalizer.images(shard.samples(from, BATCH).0, &device))?;
         }
-        let model = integer_model(network, &calibration.into_ranges(), self.scheme)?;
-        Quantized::of_model(network, model, Method::Ptq)
+        Quantized::of_ranges(network, Method::Ptq, &calibration.into_ranges(), self.scheme)
     }
 }

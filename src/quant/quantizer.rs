@@ -13,11 +13,12 @@
 use burn::tensor::Tensor;
 use burn_fused::conv::conv_relu_pool_twice_quantized;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
-use burn_fused::int8::{Int8Error, Model, Observer, QParams, Scheme};
+use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
-use super::{Group, Product, QuantError, groups, integer_model};
+use super::{Group, Product, QuantError, Quantized, groups};
 use crate::model::{BatchPlace, Network};
+use run_record::Method;
 
 /// Options of quantization-aware training.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,9 +94,9 @@ impl Quantizer {
     /// The integer model of `network` with the current ranges.
     ///
     /// # Errors
-    /// As [`integer_model`].
-    pub fn integer_model(&self, network: &Network) -> Result<Model, QuantError> {
-        integer_model(network, &self.ranges, self.options.scheme)
+    /// As [`Quantized::of_ranges`].
+    pub fn integer_model(&self, network: &Network) -> Result<Quantized, QuantError> {
+        Quantized::of_ranges(network, Method::Qat, &self.ranges, self.options.scheme)
     }
 
     /// Begins a step, in which weights are observed once.

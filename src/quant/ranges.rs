@@ -63,14 +63,6 @@ impl Ranges {
     pub fn of(groups: usize) -> Self {
         Self { input: None, groups: vec![GroupRanges::default(); groups] }
     }
-
-    /// Scale and zero point of the input.
-    ///
-    /// # Errors
-    /// If it was never observed, or the range is invalid.
-    pub fn input_parameters(&self) -> Result<QParams, QuantError> {
-        parameters(self.input, "the input")
-    }
 }
 
 /// Scale and zero point of the activations `of` a layer or the input.

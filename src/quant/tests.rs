@@ -4,6 +4,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
 use crate::model::{Activation, Model, ModelKind, Network, NetworkOptions};
+use run_record::Method;
 
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
     Network::with_options(kind, options, kind.classes(), 5, &Device::flex())
@@ -76,9 +77,9 @@ fn integer_models_score_as_the_networks_do() {
         let expected = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
         let ranges = calibrated(&network, &images);
         for scheme in [WeightScheme::Channel, WeightScheme::Tensor] {
-            let model = integer_model(&network, &ranges, scheme).unwrap();
-            let mut scores = vec![0.0; expected.len()];
-            model.infer(&mut model.workspace(), &values, &mut scores);
+            let mut model = Quantized::of_ranges(&network, Method::Qat, &ranges, scheme).unwrap();
+            let mut scores = Vec::new();
+            model.infer(&values, &mut scores).unwrap();
             let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
             let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
             assert!(off < 0.2 * largest, "{kind} {scheme}: {off} of {largest}");
@@ -90,8 +91,10 @@ fn integer_models_score_as_the_networks_do() {
 fn a_network_that_was_never_calibrated_has_no_integer_model() {
     let network = network(ModelKind::Convnet, &NetworkOptions::default());
     let mut ranges = Ranges::of(3);
-    let message =
-        |ranges: &Ranges| integer_model(&network, ranges, WeightScheme::Channel).unwrap_err().to_string();
+    let message = |ranges: &Ranges| {
+        let made = Quantized::of_ranges(&network, Method::Qat, ranges, WeightScheme::Channel);
+        made.unwrap_err().to_string()
+    };
     assert_eq!(message(&ranges), "the model was never calibrated: the range of the input is unknown");
     ranges.input = Some([0.0, 1.0]);
     assert_eq!(

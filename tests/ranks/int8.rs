@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mpiburn::quant::Int8File;
-use mpiburn::quant::int8_file::{LayerValues, Operation};
+use mpiburn::quant::int8_file::{LayerValues, StoredLayer};
 
 use crate::harness::*;
 
@@ -161,14 +161,14 @@ fn an_edited_file_is_no_model_of_the_runs_network() {
     edit(&file, |_| ());
     assert!(fs::read(&file).unwrap() == whole, "an edit alone changes nothing");
     fn values(stored: &mut Int8File) -> &mut LayerValues {
-        stored.layers[0].values.as_mut().expect("weights of conv1")
+        stored.layers[0].values_mut().expect("weights of conv1")
     }
     type Edit = (fn(&mut Int8File), &'static str);
     let edits: [Edit; 8] = [
-        (|stored| set_conv(stored, false, [1, 1]), "at conv1 it has"),
-        (|stored| set_conv(stored, true, [0, 0]), "at conv1 it has"),
-        (|stored| stored.layers.swap(0, 2), "at conv1 it has"),
-        (without_last, "it ends before linear"),
+        (|stored| set_conv(stored, false, [1, 1]), "it has "),
+        (|stored| set_conv(stored, true, [0, 0]), "it has "),
+        (|stored| stored.layers.swap(0, 2), "it has "),
+        (without_last, "it ends before linear layer linear"),
         (|stored| values(stored).scales[0] *= 1.25, "conv1: weights and scales"),
         (|stored| values(stored).weights[4] ^= 3, "conv1: weights and scales"),
         (|stored| stored.activations[1].scale *= 2.0, "conv2: biases and scales"),
@@ -188,7 +188,7 @@ fn without_last(stored: &mut Int8File) {
 }
 
 fn set_conv(stored: &mut Int8File, with_relu: bool, padded: [usize; 2]) {
-    if let Operation::Conv { relu, padding, .. } = &mut stored.layers[0].op {
+    if let StoredLayer::Conv { relu, padding, .. } = &mut stored.layers[0] {
         (*relu, *padding) = (with_relu, padded);
     }
 }

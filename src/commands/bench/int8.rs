@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{check_alone, median_ms, publish};
 use crate::commands::checkpoint::{Opened, on_flex};
 use crate::commands::outputs;
-use crate::commands::subject::Subject;
+use crate::commands::subject::{Subject, int8_bytes};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, Shard, ShardPlan, Split};
 use crate::model::{Model, ModelKind, Network};
@@ -96,10 +96,10 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
 /// The method of the int8 model, and the rows of each batch size.
 fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(Method, Vec<Row>)> {
     let Some(int8) = &subject.int8 else { unreachable!("it was asked for") };
-    let (float_bytes, int8_bytes) = (subject.float_bytes()?, subject.int8_bytes(int8)?);
+    let (float_bytes, int8_bytes) = (subject.float_bytes()?, int8_bytes(int8)?);
     let Subject { config, network, source, int8: Some(mut int8) } = subject else { unreachable!() };
     let source = source.as_ref();
-    let method = int8.method();
+    let method = int8.file.method;
     let [fused, burn] = [true, false].map(|fused| network.clone().fused(fused));
     let tests = args.checkpoint.is_some();
     let split = if tests { Split::Test } else { Split::Train };

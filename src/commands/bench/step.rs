@@ -52,7 +52,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let global = batch * world.size();
     let source = Synthetic::new(config.model.input_shape(), classes, BATCHES * global);
     let mut batches = Batches::open(world, config, &source, Split::Train)?;
-    let flop_per_step = network.step_flop(batch);
+    let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;
 
     let mut product = (args.products > 0).then(|| Product::new(&device));

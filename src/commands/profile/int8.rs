@@ -17,13 +17,12 @@ struct Rows {
 
 impl Rows {
     /// `names` are those of the layers with weights.
-    fn new(model: &Model, names: &[String]) -> Self {
+    fn new<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Self {
         let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
-        let mut named = names.iter();
         let mut last = "input";
         let mut step = |layers: &[Layer]| {
             if !matches!(layers, [Layer::MaxPool(_), ..]) {
-                last = named.next().map_or(last, String::as_str);
+                last = names.next().unwrap_or(last);
             }
             let kinds: Vec<&str> = layers.iter().map(kind).collect();
             new(last, &format!("int8 {}", kinds.join("+")))
@@ -56,12 +55,12 @@ fn kind(layer: &Layer) -> &'static str {
 
 /// Profiles `batches` batches on this rank.
 pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow::Result<Times> {
-    let Quantized::Static { model, mut workspace, names, .. } = int8 else {
+    let Quantized { model: Some((model, mut workspace)), file } = int8 else {
         let problem = "the checkpoint's model is dynamic, whose layers run in floats; make a static one with \
                        mpiburn quantize";
         return Err(ConfigError::new("int8", "", problem).into());
     };
-    let rows = Rows::new(&model, &names);
+    let rows = Rows::new(&model, file.products().map(|(name, _)| name));
     let mut scores = Vec::new();
     let times = alternate(batches, || {
         let samples = source.next();

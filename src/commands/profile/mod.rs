@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use burn_mpi::{BucketReport, CommError, ParamLayout, World};
 
-use super::subject::{Batches, Subject, learner};
+use super::subject::{Batches, Subject, int8_bytes, learner};
 use super::trace::{self, Tracing};
 use super::{agree_on_products, on_root, outputs};
 use crate::data::Split;
@@ -45,7 +45,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let mut batches = Batches::open(world, &subject.config, subject.source.as_ref(), split)?;
     trace::check_writable(world, &args.trace)?;
     let checkpoint_bytes = match &subject.int8 {
-        Some(int8) => subject.int8_bytes(int8)?,
+        Some(int8) => int8_bytes(int8)?,
         None => subject.float_bytes()?,
     };
     let Subject { config, network, source, int8 } = subject;

@@ -6,7 +6,6 @@ use super::Trainer;
 use crate::quant::{Int8File, QuantError, Quantized};
 use crate::train::{Tested, TrainError};
 use burn_mpi::{CommError, SharedError};
-use run_record::Method;
 
 /// An int8 model, the same on every rank, and its test.
 pub(super) struct TestedInt8 {
@@ -34,18 +33,13 @@ impl Trainer<'_> {
         };
         let Some(mut model) = model else { return Ok(None) };
         let test = self.evaluation.run_int8(self.world, &mut model)?;
-        let file = model.to_file(&self.options.model.to_string(), &self.weights_sha256());
-        Ok(Some(TestedInt8 { file, test }))
+        Ok(Some(TestedInt8 { file: model.file, test }))
     }
 
     fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
         let network = || self.learner.network.valid();
         match (self.quantizer(), &self.post_quantizer) {
-            (Some(quantizer), _) => {
-                let network = network();
-                let model = quantizer.integer_model(&network)?;
-                Quantized::of_model(&network, model, Method::Qat).map(Some)
-            }
+            (Some(quantizer), _) => quantizer.integer_model(&network()).map(Some),
             (None, Some(quantizer)) => quantizer.quantize(&network()).map(Some),
             (None, None) => Ok(None),
         }

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_fused::simd::Level;
 use burn_mpi::ParamLayout;
 
-use super::Int8File;
+use super::int8_file::{Bias, LayerValues, StoredLayer};
 use super::*;
 use crate::layout::stored as stored_layout;
 use crate::model::{Model, ModelKind, Network, NetworkOptions};
@@ -36,8 +36,7 @@ fn tensor(kind: ModelKind, values: &[f32]) -> Tensor<4> {
 fn calibrated(network: &Network, kind: ModelKind, scheme: WeightScheme) -> Quantized {
     let mut calibration = Calibration::new(network).unwrap();
     calibration.observe(tensor(kind, &samples(kind, 4))).unwrap();
-    let model = integer_model(network, &calibration.into_ranges(), scheme).unwrap();
-    Quantized::of_model(network, model, Method::Ptq).unwrap()
+    Quantized::of_ranges(network, Method::Ptq, &calibration.into_ranges(), scheme).unwrap()
 }
 
 #[test]
@@ -50,16 +49,16 @@ fn quantized_networks_are_read_back_small_and_close_to_the_float_ones() {
         let layout = ParamLayout::of(&network);
         let float_bytes = weights_file(&stored_layout(&layout), &layout.read(&network)).unwrap().len();
         for scheme in SCHEMES {
-            let dynamic = Quantized::Dynamic(DynamicModel::of(&network, scheme).unwrap());
+            let dynamic = Quantized::dynamic(&network, scheme).unwrap();
             for mut quantized in [calibrated(&network, kind, scheme), dynamic] {
-                let method = quantized.method();
+                let method = quantized.file.method;
                 let file = Path::new("int8.safetensors");
-                let bytes = quantized.to_file(&kind.to_string(), "0123abcd").encode(file).unwrap();
+                let bytes = quantized.file.encode(file).unwrap();
                 assert!(float_bytes * 10 >= 28 * bytes.len(), "{kind}: {float_bytes} and {}", bytes.len());
                 let stored = Int8File::decode(file, &bytes).unwrap();
                 assert_eq!((stored.network.as_str(), stored.method), (kind.to_string().as_str(), method));
                 assert_eq!(stored.check_origin(&network), Ok(()), "{kind}, {method:?}");
-                let mut read = Quantized::from_file(&stored, file).unwrap();
+                let mut read = Quantized::new(stored).unwrap();
                 let (mut scores, mut again) = (Vec::new(), Vec::new());
                 quantized.infer(&values, &mut scores).unwrap();
                 read.infer(&values, &mut again).unwrap();
@@ -98,67 +97,75 @@ fn values_that_are_not_finite_are_named_with_their_layer() {
     values[5] = f32::NAN;
     let error = Calibration::new(&network).unwrap().observe(tensor(kind, &values)).unwrap_err().to_string();
     assert!(error.starts_with("the input: "), "{error}");
-    let dynamic = DynamicModel::of(&network, WeightScheme::Channel).unwrap();
-    let error = dynamic.infer(&values).unwrap_err().to_string();
+    let mut dynamic = Quantized::dynamic(&network, WeightScheme::Channel).unwrap();
+    let error = dynamic.infer(&values, &mut Vec::new()).unwrap_err().to_string();
     assert!(error.starts_with("the input of conv1: "), "{error}");
     let never = Calibration::new(&network).unwrap().into_ranges();
-    let error = integer_model(&network, &never, WeightScheme::Channel).unwrap_err().to_string();
+    let model = |ranges| Quantized::of_ranges(&network, Method::Ptq, ranges, WeightScheme::Channel);
+    let error = model(&never).unwrap_err().to_string();
     assert!(error.contains("was never calibrated: the range of the input"), "{error}");
-    let mut wide = never;
+    let mut wide = never.clone();
     wide.input = Some([f32::MIN, f32::MAX]);
-    let error = integer_model(&network, &wide, WeightScheme::Channel).unwrap_err().to_string();
+    let error = model(&wide).unwrap_err().to_string();
     assert!(error.starts_with("the input: the scale overflows"), "{error}");
 }
 
 /// The dynamic formula in 64-bit sums, for one layer of any stride and padding.
 #[test]
 fn dynamic_layers_follow_their_formula_on_every_level() {
+    let windows = |stride, padding| Some((stride, padding));
     for (windows, kernel) in [
-        (Some(Windows { stride: [1, 1], padding: [1, 1] }), [3, 3]),
-        (Some(Windows { stride: [2, 3], padding: [0, 1] }), [2, 3]),
-        (Some(Windows { stride: [5, 1], padding: [0, 0] }), [3, 7]),
+        (windows([1, 1], [1, 1]), [3, 3]),
+        (windows([2, 3], [0, 1]), [2, 3]),
+        (windows([5, 1], [0, 0]), [3, 7]),
         (None, [1, 1]),
     ] {
         let (channels, outputs) = if windows.is_some() { (2, 3) } else { (2 * 5 * 7, 3) };
-        let shape = [outputs, channels, kernel[0], kernel[1]];
-        let count: usize = shape.iter().product();
-        let layer = DynamicLayer {
-            name: "layer".into(),
-            windows,
-            shape,
+        let count = outputs * channels * kernel[0] * kernel[1];
+        let mut values = LayerValues {
+            shape: vec![outputs, channels, kernel[0], kernel[1]],
             weights: (0..count).map(|i| ((i * 91) % 255) as i32 - 127).map(|w| w as i8).collect(),
             scales: vec![0.01, 0.02, 0.005],
-            bias: vec![0.5, -0.25, 0.0],
-            relu: false,
-            pool: None,
+            bias: Bias::Float(vec![0.5, -0.25, 0.0]),
         };
-        let model = DynamicModel { input_shape: [2, 5, 7], layers: vec![layer] };
-        let values: Vec<f32> = (0..2 * 70).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0).collect();
-        let expected = plainly(&model, &values);
-        assert_eq!(model.check(), Ok(expected.len() / 2));
+        let samples: Vec<f32> = (0..2 * 70).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0).collect();
+        let expected = plainly(&values, windows, &samples);
+        let (name, relu) = ("layer".to_owned(), false);
+        let layer = match windows {
+            Some((stride, padding)) => StoredLayer::Conv { name, stride, padding, relu, values },
+            None => {
+                values.shape.truncate(2);
+                StoredLayer::Linear { name, relu, values }
+            }
+        };
+        let network = Quantized::dynamic(&self::network(ModelKind::Convnet), WeightScheme::Channel);
+        let file = Int8File { input_shape: [2, 5, 7], layers: vec![layer], ..network.unwrap().file };
+        let mut quantized = Quantized::new(file).unwrap();
         for level in Level::available() {
             let _held = level.hold();
-            assert_eq!(model.infer(&values).unwrap(), expected, "{level}, {windows:?}");
+            let mut scores = Vec::new();
+            quantized.infer(&samples, &mut scores).unwrap();
+            assert_eq!(scores, expected, "{level}, {windows:?}");
         }
     }
 }
 
-fn plainly(model: &DynamicModel, values: &[f32]) -> Vec<f32> {
+fn plainly(layer: &LayerValues, windows: Option<([usize; 2], [usize; 2])>, values: &[f32]) -> Vec<f32> {
     use burn_fused::int8::{Scheme, min_max, quantize};
-    let layer = &model.layers[0];
+    let Bias::Float(bias) = &layer.bias else { unreachable!() };
     let [min, max] = min_max(values).unwrap();
     let parameters = Scheme::Affine.parameters(min, max).unwrap();
     let mut bytes = vec![0; values.len()];
     quantize(values, parameters, &mut bytes);
-    let [outputs, inputs, height, width] = layer.shape;
-    let Some(Windows { stride, padding }) = layer.windows else {
+    let [outputs, inputs, height, width] = layer.shape[..] else { unreachable!() };
+    let Some((stride, padding)) = windows else {
         let real = |bytes: &[u8], o: usize| {
             let weights = layer.weights[o * inputs..].iter();
             let sum: i64 = weights
                 .zip(bytes)
                 .map(|(&w, &q)| i64::from(w) * (i64::from(q) - i64::from(parameters.zero_point)))
                 .sum();
-            sum as f32 * (parameters.scale * layer.scales[o]) + layer.bias[o]
+            sum as f32 * (parameters.scale * layer.scales[o]) + bias[o]
         };
         return bytes
             .chunks(70)
@@ -185,7 +192,7 @@ fn plainly(model: &DynamicModel, values: &[f32]) -> Vec<f32> {
                             }
                         }
                     }
-                    out.push(sum as f32 * (parameters.scale * layer.scales[o]) + layer.bias[o]);
+                    out.push(sum as f32 * (parameters.scale * layer.scales[o]) + bias[o]);
                 }
             }
         }
