@@ -48,17 +48,11 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     }
     let command = launch.command()?;
     log::info!("$ {}", line(&command));
-    let (outcome, _) =
-        launch::run(&command, &variables(&launch), launch.launcher, launch::Streams::Own, &stop)?;
+    let (outcome, _) = launch::run(&command, launch.launcher, launch::Streams::Own, &stop)?;
     if outcome.code != 0 {
-        eprintln!("mpiburn: {}", explain(outcome.code, &stop));
+        eprintln!("mpiburn: {}", launch::explain(outcome.code, stop.signal()));
     }
     Ok(outcome.code)
-}
-
-/// Describes the exit code of a job to which a signal may have been forwarded.
-fn explain(code: i32, stop: &StopRequest) -> String {
-    stop.signal().map_or_else(|| launch::explain(code), |signal| launch::explain_stopped(code, signal))
 }
 
 /// The launch of this program with `program` as its arguments.
@@ -88,11 +82,6 @@ pub(super) fn prepare(
     let program = std::iter::once(own).chain(program).collect();
     let mpi = MpiFlavour::of_this_build();
     Ok(Launch { topology, launcher, mpi, hosts, by, overload: false, program })
-}
-
-/// Environment variables for a script that replaces the launcher.
-pub(super) fn variables(launch: &Launch) -> [(&'static str, &'static str); 1] {
-    [("MPI", launch.mpi.name())]
 }
 
 /// A command line, quoted for a shell.

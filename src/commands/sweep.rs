@@ -12,7 +12,7 @@ use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
-use super::launch::{line, may_be_there, prepare, variables};
+use super::launch::{line, may_be_there, prepare};
 use crate::launch::{self, LauncherKind, Topology};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
@@ -187,7 +187,7 @@ fn make_one(
     let path = folder.join(format!("{}.log", run.name));
     let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let (command, streams) = (launch.command()?, launch::Streams::Log(log));
-    let (outcome, _) = launch::run(&command, &variables(&launch), launch.launcher, streams, stop)?;
+    let (outcome, _) = launch::run(&command, launch.launcher, streams, stop)?;
     if outcome.stopped {
         return Ok(None);
     }
@@ -214,7 +214,7 @@ fn reason(log: &Path, code: i32) -> String {
         .lines()
         .rev()
         .find(|line| line.starts_with("srun: fatal: ") || line.starts_with("srun: error: "));
-    own.or(framed).or(of_srun).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
+    own.or(framed).or(of_srun).map_or_else(|| launch::explain(code, None), |line| line.trim().to_owned())
 }
 
 /// The line for runs that failed for one reason; a missing data set would otherwise be told once for each.
@@ -272,6 +272,6 @@ mod tests {
         assert_eq!(reason_of("srun: error: x\n-----\nframed\n-----\nmpiburn: own\n"), "own");
         assert_eq!(reason_of("a\n-----\n\nframed\n-----\nsrun: error: x\n"), "framed");
         assert_eq!(reason_of("srun: error: a\nsrun: fatal: no cluster\nbye\n"), "srun: fatal: no cluster");
-        assert_eq!(reason_of("bye\n"), launch::explain(1));
+        assert_eq!(reason_of("bye\n"), launch::explain(1, None));
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::LauncherKind;
 use super::cause::Watched;
+use super::{LauncherKind, MpiFlavour};
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -50,7 +50,6 @@ pub enum Streams {
 /// When it does not start.
 pub fn run(
     command: &[String],
-    variables: &[(&str, &str)],
     launcher: LauncherKind,
     streams: Streams,
     stop: &StopRequest,
@@ -59,7 +58,9 @@ pub fn run(
     let mut job = Command::new(&command[0]);
     // Its own process group: a terminal's Ctrl-C then reaches this process only and is
     // forwarded once; mpirun takes a second one as a request to abort.
-    job.args(&command[1..]).envs(variables.iter().copied()).stdin(Stdio::null()).process_group(0);
+    job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
+    // For a script that replaces the launcher.
+    job.env("MPI", MpiFlavour::of_this_build().name());
     match streams {
         Streams::Own => {}
         Streams::Watched => drop(job.stderr(Stdio::piped())),
@@ -120,30 +121,25 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// As [`explain`], for a job that was sent the signal of this name.
-pub fn explain_stopped(code: i32, signal: &str) -> String {
-    match code {
-        75 => explain(code),
-        _ => format!(
-            "the job exited with code {code} after {signal}; if it wrote a checkpoint, continue with --resume"
-        ),
-    }
-}
-
-/// Describes an exit code of a launcher or its ranks, and what to do.
-pub fn explain(code: i32) -> String {
-    let meaning = match code {
-        2 => "unknown option or invalid value",
-        3 => {
+/// Describes an exit code of a launcher or its ranks, and what to do. `signal` is one that was forwarded to it.
+pub fn explain(code: i32, signal: Option<&str>) -> String {
+    let meaning = match (code, signal) {
+        (75, _) => "stopped with a checkpoint: continue with --resume",
+        (_, Some(signal)) => {
+            return format!(
+                "the job exited with code {code} after {signal}; if it wrote a checkpoint, continue with --resume"
+            );
+        }
+        (2, _) => "unknown option or invalid value",
+        (3, _) => {
             "a collective exceeded the deadline (--comm-timeout); checkpoints are intact: continue with --resume"
         }
-        75 => "stopped with a checkpoint: continue with --resume",
-        126 => "the program cannot be executed on one of the hosts; see mpirun's lines above",
-        127 => "a program is missing on one of the hosts; make deploy copies it",
-        137 => {
+        (126, _) => "the program cannot be executed on one of the hosts; see mpirun's lines above",
+        (127, _) => "a program is missing on one of the hosts; make deploy copies it",
+        (137, _) => {
             "a rank was killed, often because memory ran out; continue from the last checkpoint with --resume"
         }
-        205 => {
+        (205, _) => {
             "a node is lost or unreachable; when it is back, continue from the last checkpoint with --resume"
         }
         _ => "see the lines above",
@@ -164,12 +160,15 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let stop = StopRequest::default();
-        let script = sh("echo $WHO; echo two >&2; exit 75");
-        let outcome = run(&script, &[("WHO", "one")], LauncherKind::Alone, Streams::Log(file), &stop);
+        let script = sh("echo $MPI; echo two >&2; exit 75");
+        let outcome = run(&script, LauncherKind::Alone, Streams::Log(file), &stop);
         assert_eq!(outcome.unwrap().0, Outcome { code: 75, stopped: false });
-        assert_eq!(std::fs::read_to_string(log.path()).unwrap(), "one\ntwo\n");
-        assert!(explain(75).contains("--resume"));
-        let run = |script: &[String], streams| run(script, &[], LauncherKind::Alone, streams, &stop);
+        assert_eq!(
+            std::fs::read_to_string(log.path()).unwrap(),
+            format!("{}\ntwo\n", MpiFlavour::of_this_build().name())
+        );
+        assert!(explain(75, None).contains("--resume"));
+        let run = |script: &[String], streams| run(script, LauncherKind::Alone, streams, &stop);
         let outcome = run(&sh("kill -KILL $$"), Streams::Own).unwrap();
         assert_eq!(outcome.0.code, 137);
         let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), Streams::Watched).unwrap();
@@ -185,7 +184,7 @@ mod tests {
         let behind = format!("(while [ -e {} ]; do sleep 0.01; done) &", folder.path().display());
         let script = sh(&format!("{behind} echo mpiburn: why >&2; exit 3"));
         let (stop, streams) = (StopRequest::default(), Streams::Watched);
-        let (outcome, cause) = run(&script, &[], LauncherKind::Alone, streams, &stop).unwrap();
+        let (outcome, cause) = run(&script, LauncherKind::Alone, streams, &stop).unwrap();
         assert_eq!((outcome.code, cause.as_deref()), (3, Some("why")));
     }
 
@@ -212,7 +211,7 @@ mod tests {
             );
             let job = {
                 let stop = stop.clone();
-                std::thread::spawn(move || run(&sh(&script), &[], launcher, Streams::Own, &stop))
+                std::thread::spawn(move || run(&sh(&script), launcher, Streams::Own, &stop))
             };
             let lines = || std::fs::read_to_string(&seen).unwrap_or_default().lines().count();
             for (at, signal) in signals.iter().enumerate() {

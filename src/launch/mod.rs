@@ -14,7 +14,7 @@ mod topology;
 
 pub use command::{Launch, LauncherKind, MpiFlavour};
 pub use hosts::Hosts;
-pub use job::{Outcome, Streams, explain, explain_stopped, run};
+pub use job::{Outcome, Streams, explain, run};
 pub use possible::impossible;
 pub use preflight::check;
 pub use topology::Topology;

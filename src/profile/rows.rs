@@ -1,24 +1,18 @@
 //! Tables of a profile: operators, kinds and collectives.
 
-use std::fmt;
 use std::time::Duration;
 
 use burn_mpi::BucketReport;
 use clap::ValueEnum;
-use serde::Serialize;
 
 use crate::spans::{Recorder, Sums, parameters};
-use crate::values;
 use run_report::profiles::{Phase, ProfileRow, by_kind, sorted};
 
 /// Column by which tables are sorted, largest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortKey {
     /// Self CPU time.
-    #[default]
     #[value(name = "self")]
-    #[serde(rename = "self")]
     Own,
     /// Total CPU time.
     Total,
@@ -33,12 +27,6 @@ impl SortKey {
             Self::Total => row.cpu_total_ms,
             Self::Memory => row.peak_memory_bytes as f64,
         }
-    }
-}
-
-impl fmt::Display for SortKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
     }
 }
 

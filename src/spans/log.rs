@@ -25,23 +25,17 @@ pub(crate) struct LoggedOp {
     pub complete: bool,
 }
 
-/// A bucket of the plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LoggedBucket {
-    pub parameters: String,
-    pub bytes: usize,
-}
-
 /// Spans of the steps in a range, in the order in which they ended.
 #[derive(Debug, Clone)]
 pub struct Log {
     since: Instant,
     steps: RangeInclusive<usize>,
-    step: usize,
+    /// The current step.
+    pub(crate) step: usize,
     pub(crate) spans: Vec<Logged>,
     pub(crate) ops: Vec<LoggedOp>,
     /// Buckets, and the first step with them.
-    plans: Vec<(usize, Vec<LoggedBucket>)>,
+    plans: Vec<(usize, Vec<BucketReport>)>,
 }
 
 impl Log {
@@ -50,17 +44,9 @@ impl Log {
         Self { since, steps, step: 0, spans: Vec::new(), ops: Vec::new(), plans: Vec::new() }
     }
 
-    /// Continues after `step`.
+    /// Whether spans of `step` are kept.
     pub(crate) fn covers(&self, step: usize) -> bool {
         self.steps.contains(&step)
-    }
-
-    pub(crate) fn set_step(&mut self, step: usize) {
-        self.step = step;
-    }
-
-    pub(crate) fn next_step(&mut self) {
-        self.step += 1;
     }
 
     /// Forgets all spans, and counts steps from 1 again.
@@ -84,18 +70,13 @@ impl Log {
 
     /// Notes the buckets of the current step.
     pub(crate) fn buckets(&mut self, buckets: &[BucketReport]) {
-        let of = |bucket: &BucketReport| LoggedBucket {
-            parameters: parameters(&bucket.parameters),
-            bytes: bucket.bytes,
-        };
-        let plan: Vec<LoggedBucket> = buckets.iter().map(of).collect();
-        if self.plans.last().is_none_or(|(_, last)| *last != plan) {
-            self.plans.push((self.step, plan));
+        if self.plans.last().is_none_or(|(_, last)| last != buckets) {
+            self.plans.push((self.step, buckets.to_vec()));
         }
     }
 
     /// A bucket of `step`.
-    pub(crate) fn bucket(&self, step: usize, bucket: usize) -> Option<&LoggedBucket> {
+    pub(crate) fn bucket(&self, step: usize, bucket: usize) -> Option<&BucketReport> {
         // A profile knows its only plan at the end.
         let plan = self.plans.iter().rev().find(|(first, _)| *first <= step).or(self.plans.first());
         plan.and_then(|(_, buckets)| buckets.get(bucket))
@@ -127,7 +108,7 @@ mod tests {
         let mut log = Log::new(since, 2..=3);
         let at = |ns| since + Duration::from_nanos(ns);
         for step in 1..=4u64 {
-            log.next_step();
+            log.step += 1;
             log.span(7, at(10 * step), at(10 * step + 5));
             log.pending(0, at(10 * step), at(10 * step + 1), true);
         }
@@ -135,7 +116,7 @@ mod tests {
         assert_eq!(spans, [[20, 25], [30, 35]]);
         assert_eq!(log.ops.iter().map(|op| op.step).collect::<Vec<_>>(), [2, 3]);
         log.clear();
-        log.set_step(2);
+        log.step = 2;
         log.span(7, at(1), at(2));
         assert_eq!(log.spans, [Logged { row: 7, step: 2, begin_ns: 1, end_ns: 2 }]);
     }
@@ -145,12 +126,13 @@ mod tests {
         let mut log = Log::new(Instant::now(), 1..=9);
         let plan = |bytes| [BucketReport { parameters: vec!["a".into(), "b".into()], bytes }];
         for (step, bytes) in [(1, 8), (2, 4), (3, 4)] {
-            log.set_step(step);
+            log.step = step;
             log.buckets(&plan(bytes));
         }
         let bytes: Vec<usize> = (1..=4).filter_map(|step| Some(log.bucket(step, 0)?.bytes)).collect();
         assert_eq!(bytes, [8, 4, 4, 4]);
-        assert_eq!(log.bucket(1, 0).map(|bucket| bucket.parameters.as_str()), Some("a and 1 more"));
+        let first = log.bucket(1, 0).map(|bucket| parameters(&bucket.parameters));
+        assert_eq!(first.as_deref(), Some("a and 1 more"));
         assert_eq!(log.bucket(1, 1), None);
     }
 }

@@ -57,38 +57,28 @@ impl Operator {
     }
 }
 
-/// A part of a step that is the same for all networks.
+/// A part of a step that is the same for all networks: layer, kind and phase.
 #[derive(Debug)]
-pub struct Site {
-    layer: &'static str,
-    kind: &'static str,
-    phase: Phase,
-}
-
-impl Site {
-    const fn new(layer: &'static str, kind: &'static str, phase: Phase) -> Self {
-        Self { layer, kind, phase }
-    }
-}
+pub struct Site(&'static str, &'static str, Phase);
 
 /// Samples of a step, from memory.
-pub static SAMPLES: Site = Site::new("samples", "read and augment", Phase::Data);
+pub static SAMPLES: Site = Site("samples", "read and augment", Phase::Data);
 /// A batch of them.
-pub static BATCH: Site = Site::new("samples", "bytes to tensor", Phase::Data);
+pub static BATCH: Site = Site("samples", "bytes to tensor", Phase::Data);
 /// The forward pass of quantization-aware training.
-pub static FAKE_QUANTIZED: Site = Site::new("network", "fake quantized", Phase::Forward);
+pub static FAKE_QUANTIZED: Site = Site("network", "fake quantized", Phase::Forward);
 /// The loss.
-pub static LOSS: Site = Site::new("loss", "cross entropy", Phase::Forward);
-static LOSS_BACKWARD: Site = Site::new("loss", "cross entropy", Phase::Backward);
-static AUTODIFF: Site = Site::new(AUTODIFF_KIND, AUTODIFF_KIND, Phase::Backward);
+pub static LOSS: Site = Site("loss", "cross entropy", Phase::Forward);
+static LOSS_BACKWARD: Site = Site("loss", "cross entropy", Phase::Backward);
+static AUTODIFF: Site = Site(AUTODIFF_KIND, AUTODIFF_KIND, Phase::Backward);
 /// The kind of Burn's own work in backward.
 pub(crate) const AUTODIFF_KIND: &str = "autodiff";
 /// The weight update.
-pub static OPTIMIZER: Site = Site::new("optimizer", "optimizer", Phase::Optimizer);
+pub static OPTIMIZER: Site = Site("optimizer", "optimizer", Phase::Optimizer);
 /// The test after an epoch.
-pub static EVALUATION: Site = Site::new("evaluation", "evaluation", Phase::Evaluation);
+pub static EVALUATION: Site = Site("evaluation", "evaluation", Phase::Evaluation);
 /// Writing a checkpoint.
-pub static CHECKPOINT: Site = Site::new("checkpoint", "checkpoint", Phase::Checkpoint);
+pub static CHECKPOINT: Site = Site("checkpoint", "checkpoint", Phase::Checkpoint);
 
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
@@ -165,7 +155,7 @@ pub fn end_forward(loss: Tensor<1>) -> Tensor<1> {
 /// Begins the span of a whole batch.
 pub fn begin_batch() {
     with(|recorder| {
-        recorder.log.iter_mut().for_each(Log::next_step);
+        recorder.log.iter_mut().for_each(|log| log.step += 1);
         recorder.begin(REST);
     });
 }
@@ -182,7 +172,7 @@ pub fn begin_step(step: usize) {
             && let Some(log) = &mut recorder.log
         {
             recorder.paused = !log.covers(step);
-            log.set_step(step - 1);
+            log.step = step - 1;
         }
     });
     begin_batch();

@@ -39,13 +39,6 @@ struct Span {
     inner_allocated: u64,
 }
 
-/// A bucket in flight during backward.
-#[derive(Debug)]
-struct PendingOp {
-    bucket: usize,
-    since: Instant,
-}
-
 /// The row of a whole batch.
 pub(crate) const REST: usize = 0;
 const COPY: usize = 1;
@@ -59,7 +52,8 @@ pub struct Recorder {
     /// Rows of buckets, by index.
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
-    pending: VecDeque<PendingOp>,
+    /// Buckets in flight during backward, and since when.
+    pending: VecDeque<(usize, Instant)>,
     /// Rows of sites.
     sites: Vec<(&'static Site, usize)>,
     /// Rows in forward and backward of a network's operators, in their order.
@@ -112,7 +106,7 @@ impl Recorder {
         if let Some((_, row)) = self.sites.iter().find(|(known, _)| std::ptr::eq(*known, site)) {
             return *row;
         }
-        let row = self.register(Operator::new(site.layer, site.kind), site.phase);
+        let row = self.register(Operator::new(site.0, site.1), site.2);
         self.sites.push((site, row));
         row
     }
@@ -245,7 +239,7 @@ impl Recorder {
     fn finish_ops(&mut self, left: usize, complete: bool) {
         if self.pending.len() > left {
             let now = Instant::now();
-            for PendingOp { bucket, since } in self.pending.drain(..self.pending.len() - left) {
+            for (bucket, since) in self.pending.drain(..self.pending.len() - left) {
                 self.hidden[bucket] += now - since;
                 if let Some(log) = &mut self.log {
                     log.pending(bucket, since, now, complete);
@@ -271,7 +265,7 @@ impl Recorder {
             SyncEvent::BucketEnd(bucket) => {
                 self.end();
                 if self.in_sequence {
-                    self.pending.push_back(PendingOp { bucket, since: Instant::now() });
+                    self.pending.push_back((bucket, Instant::now()));
                 }
             }
             SyncEvent::InFlight(left) => self.finish_ops(left, true),

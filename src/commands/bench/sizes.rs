@@ -39,27 +39,21 @@ fn powers_of_two(part: &str, first: usize, last: usize) -> Result<Vec<usize>, St
 
 /// One size in bytes.
 fn size(text: &str) -> Result<usize, String> {
+    const EXAMPLES: &str = "write bytes, KiB or MiB, such as 4 or 64KiB";
+    let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("B", 1)];
     let text = text.trim();
-    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let unit = match unit.trim() {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        _ => return Err(format!("invalid size {text}: write bytes, KiB or MiB, such as 4 or 64KiB")),
-    };
-    let number: usize = digits.parse().map_err(|_| match digits.is_empty() {
-        true => "a size is missing: write bytes, KiB or MiB, such as 4 or 64KiB".to_owned(),
-        false => too_large(text),
-    })?;
-    match number.checked_mul(unit) {
+    let with_unit = units.into_iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)));
+    let (digits, unit) = with_unit.unwrap_or((text, 1));
+    let digits = digits.trim();
+    match digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit)) {
+        _ if digits.is_empty() => Err(format!("a size is missing: {EXAMPLES}")),
+        _ if !digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("invalid size {text}: {EXAMPLES}"))
+        }
         Some(0) => Err("must be at least 1 byte".into()),
         Some(bytes) if bytes <= LARGEST => Ok(bytes),
-        _ => Err(too_large(text)),
+        _ => Err(format!("{text} is too large: at most {}MiB", LARGEST >> 20)),
     }
-}
-
-fn too_large(text: &str) -> String {
-    format!("{text} is too large: at most {}MiB", LARGEST >> 20)
 }
 
 #[cfg(test)]

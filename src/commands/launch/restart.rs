@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::line;
 use super::training::Training;
-use super::{explain, line, variables};
 use crate::commands::failure;
 use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
 use crate::stop::StopRequest;
@@ -39,19 +39,18 @@ pub fn run(
 ) -> anyhow::Result<i32> {
     let dir = training.dir.as_path();
     let start = Seen::of(dir)?;
-    let failed = if training.resumes() { start.failed.clone() } else { Vec::new() };
+    let failed = if training.args.resume.is_some() { start.failed.clone() } else { Vec::new() };
     let mut run = Attempts { training, before: start.clone(), start, began: false, failed };
     let mut program = training.as_typed();
     let mut last: Option<Fault> = None;
-    let (mut resumes, mut idle) = (training.resumes(), 0);
+    let (mut resumes, mut idle) = (training.args.resume.is_some(), 0);
     for attempt in 1.. {
         launch.program.truncate(1);
         launch.program.extend(program);
         let command = launch.command()?;
         log::info!("$ {}", line(&command));
         let started_at = now();
-        let (outcome, cause) =
-            launch::run(&command, &variables(launch), launch.launcher, Streams::Watched, stop)?;
+        let (outcome, cause) = launch::run(&command, launch.launcher, Streams::Watched, stop)?;
         let (code, ended_at) = (outcome.code, now());
         if cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
             eprintln!("mpiburn: not started again: another process uses {}", dir.display());
@@ -85,7 +84,7 @@ pub fn run(
                 COMPLETE => {
                     eprintln!("mpiburn: {COMPLETE}; the job ended with exit code {code} after it");
                 }
-                reason => eprintln!("mpiburn: {}{reason}", explain(code, stop)),
+                reason => eprintln!("mpiburn: {}{reason}", launch::explain(code, stop.signal())),
             }
             return Ok(code);
         }
@@ -117,7 +116,8 @@ pub fn run(
                 let used = format!("{attempt} of {restarts} restarts");
                 eprintln!("mpiburn: {what} {place}: {shown}; starting again from {from} ({used})");
                 let is_trace = |word: &String| word == "--trace" || word.starts_with("--trace=");
-                if let Some(file) = training.trace().filter(|_| !words.iter().any(is_trace)) {
+                if let Some(file) = training.args.trace.trace.as_ref().filter(|_| !words.iter().any(is_trace))
+                {
                     eprintln!("mpiburn: launch: no time line in {}: its steps are done", file.display());
                 }
                 program = words;
@@ -171,7 +171,7 @@ struct Attempts<'a> {
 impl Attempts<'_> {
     /// Whether the run directory is that of these attempts, rather than one that was there before.
     fn owns(&self) -> bool {
-        self.began || (self.training.resumes() && self.start.run_json.is_some())
+        self.began || (self.training.args.resume.is_some() && self.start.run_json.is_some())
     }
 
     /// What the run directory is after an attempt, locked if it is that of these attempts.
@@ -219,7 +219,8 @@ impl Attempts<'_> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // What an earlier process has written says nothing of this attempt.
         let status = after.status.filter(|_| after.run_json != self.before.run_json);
-        let taken = self.start.occupied && !self.training.resumes() && !self.training.overwrites();
+        let taken =
+            self.start.occupied && !self.training.args.resume.is_some() && !self.training.args.overwrite;
         match (outcome.code, status) {
             (0 | RESUMABLE_CODE, _) => Some(""),
             _ if outcome.stopped => Some(""),
@@ -250,7 +251,7 @@ impl Attempts<'_> {
         if let Some(step) = fault.checkpoint {
             return Ok((self.training.resume_after(step), format!("step {step}")));
         }
-        if self.training.resumes() {
+        if self.training.args.resume.is_some() {
             return Err(format!("there is no checkpoint in {} to start from", dir.display()));
         }
         if !self.owns() {

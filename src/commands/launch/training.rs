@@ -1,7 +1,7 @@
 //! The training that a launch starts again, and the command lines of its attempts.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::commands::Refused;
 use crate::options::{Cli, Command, Part, TrainArgs, part};
@@ -14,7 +14,8 @@ pub struct Training {
     words: Vec<String>,
     /// `-v` and `-q`.
     verbosity: Vec<String>,
-    args: Box<TrainArgs>,
+    /// As read.
+    pub args: Box<TrainArgs>,
 }
 
 /// Tells the ranks to note their steps.
@@ -46,21 +47,6 @@ impl Training {
         Ok(Some(Self { dir, words: program.to_vec(), verbosity, args }))
     }
 
-    /// Whether it goes on with a run that was there before.
-    pub fn resumes(&self) -> bool {
-        self.args.resume.is_some()
-    }
-
-    /// Whether it replaces a run that was there before.
-    pub fn overwrites(&self) -> bool {
-        self.args.overwrite
-    }
-
-    /// Its time line, which may be in the run directory.
-    pub fn trace(&self) -> Option<&Path> {
-        self.args.trace.trace.as_deref()
-    }
-
     /// Its arguments, as typed.
     pub fn as_typed(&self) -> Vec<String> {
         self.words.iter().cloned().chain([NOTE_STEPS.into()]).collect()
@@ -77,7 +63,7 @@ impl Training {
     pub fn resume_after(&self, step: usize) -> Vec<String> {
         let mut words = self.args.typed.clone();
         words.0.retain(|option, _| {
-            (self.resumes() && part(option) != Part::Job)
+            (self.args.resume.is_some() && part(option) != Part::Job)
                 || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
         });
         if self.args.trace.trace_steps.is_none_or(|range| range.first <= step) {
@@ -115,7 +101,7 @@ mod tests {
             resumed.resume_after(0).join(" "),
             "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
         );
-        assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites());
+        assert!(of("train --out runs/a --overwrite").unwrap().unwrap().args.overwrite);
     }
 
     #[test]

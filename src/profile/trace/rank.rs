@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Clock, Event, EventKind, RankTrace};
-use crate::spans::{AUTODIFF_KIND, Log, Logged, LoggedOp, Operator, Phase, REST, Recorder};
+use crate::spans::{AUTODIFF_KIND, Log, Logged, LoggedOp, Operator, Phase, REST, Recorder, parameters};
 
 /// Category of steps, which no operator has.
 const STEP: &str = "step";
@@ -81,10 +81,8 @@ impl RankTrace {
 
     /// Events of buckets from start to end. Those that overlap are in different lanes.
     fn ops(&mut self, exposed: &BTreeMap<(usize, usize), Vec<Logged>>, log: &Log) {
-        let mut ops: BTreeMap<(usize, usize), LoggedOp> = BTreeMap::new();
-        for op in &log.ops {
-            ops.insert((op.step, op.bucket), *op);
-        }
+        let ops: BTreeMap<(usize, usize), &LoggedOp> =
+            log.ops.iter().map(|op| ((op.step, op.bucket), op)).collect();
         let mut events: Vec<Event> = Vec::new();
         for ((step, bucket), spans) in exposed {
             let (Some(first), Some(last)) = (spans.first(), spans.last()) else { continue };
@@ -95,7 +93,7 @@ impl RankTrace {
                 bucket: *bucket,
                 lane: 0,
                 bytes: logged.map_or(0, |bucket| bucket.bytes),
-                parameters: logged.map_or_else(String::new, |bucket| bucket.parameters.clone()),
+                parameters: logged.map_or_else(String::new, |bucket| parameters(&bucket.parameters)),
                 hidden: op.map_or(0, |op| op.until_ns - op.since_ns),
                 exposed: spans.iter().map(|span| span.end_ns - span.begin_ns).sum(),
             };
