@@ -13,16 +13,14 @@ use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::data::{self, SampleSource, ShardPlan, Split};
+use crate::data::{self, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
-use crate::model::Network;
 use crate::options::{RunConfig, RunRecord, TrainArgs};
-use crate::quant::Quantizer;
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
 use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, Collective, ParamLayout, World, connect};
+use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
 use prepare::Begin;
@@ -48,9 +46,25 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let (config, resumed) = agreed(world, args)?;
-    let opened = Opened::new(world, args, config)?;
-    let Opened { config, source, plan, total, network, quantizer, layout } = opened;
+    let (mut config, resumed) = agreed(world, args)?;
+    let source = world.agree(data::open(&config.data.data_root))?;
+    // From what all ranks have: rank 0 alone has the run that is resumed.
+    let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
+    clip_limits(world, &mut config, source.as_ref(), is_noted);
+    let plan = config.plan(source.as_ref(), Split::Train, world.size());
+    check_data(&config, &plan, source.as_ref())?;
+    let total = checks::steps(&config, &plan)?;
+    trace::steps(&args.trace, 0, total)?;
+    match (&args.trace.trace, &args.out) {
+        (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
+        _ => trace::check_writable(world, &args.trace)?,
+    }
+    let network = config.network(source.description().classes, &config.device.device().autodiff());
+    let quantizer = config.quantizer(&network)?;
+    let layout = ParamLayout::of(&network);
+    world.check_equal("the network's parameters", &layout.describe())?;
+    memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
+
     let mut record = describe(&config, &layout, world)?;
     let begin = on_root(world, || prepare::prepare(args, &layout, resumed, &mut record, plan.steps()))?;
     let Begin { dir, weights, checkpoint, curves, samples, complete, replaces } = begin.unwrap_or_default();
@@ -65,8 +79,15 @@ fn phases(
         Some(weights) => layout.write(network, &weights),
         None => network,
     };
-    let collective = connected(world, &config)?;
+    let (backend, transport) = (config.communication.backend, config.transport());
+    let collective = connect(world, backend, &transport)?;
+    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with the first one
+    // on the GPU.
+    if backend == Backend::Gloo {
+        world.exchange_over(connect_primitives(world, backend, &transport)?);
+    }
     record.connection = collective.connection();
+    // Without what the trainer finds.
     let data = DataRecord {
         train_sha256: String::new(),
         train_samples: plan.samples,
@@ -95,8 +116,9 @@ fn phases(
         _ => Ok(()),
     };
     world.agree(emptied)?;
+    record.data = Some(data);
     let note_steps = args.note_steps;
-    let run = Run { started, note_steps, config, plan, record, data, dir, checkpoint, curves, complete };
+    let run = Run { started, note_steps, plan, record, dir, checkpoint, curves, complete };
     run.train(world, trainer, tracing)
 }
 
@@ -116,67 +138,17 @@ fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<
     Ok((config, resumed))
 }
 
-/// The data set and the network of a training, checked against its options.
-struct Opened {
-    config: RunConfig,
-    source: Box<dyn SampleSource>,
-    plan: ShardPlan,
-    /// Steps of the whole run.
-    total: usize,
-    /// With initial weights.
-    network: Network,
-    quantizer: Option<Quantizer>,
-    layout: ParamLayout,
-}
-
-impl Opened {
-    fn new(world: &World, args: &TrainArgs, mut config: RunConfig) -> anyhow::Result<Self> {
-        // From what all ranks have: rank 0 alone has the run that is resumed.
-        let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
-        let source = world.agree(data::open(&config.data.data_root))?;
-        clip_limits(world, &mut config, source.as_ref(), is_noted);
-        let plan = config.plan(source.as_ref(), Split::Train, world.size());
-        check_data(&config, &plan, source.as_ref())?;
-        let total = checks::steps(&config, &plan)?;
-        trace::steps(&args.trace, 0, total)?;
-        match (&args.trace.trace, &args.out) {
-            (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
-            _ => trace::check_writable(world, &args.trace)?,
-        }
-        let network = config.network(source.description().classes, &config.device.device().autodiff());
-        let quantizer = config.quantizer(&network)?;
-        let layout = ParamLayout::of(&network);
-        world.check_equal("the network's parameters", &layout.describe())?;
-        memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
-        Ok(Self { config, source, plan, total, network, quantizer, layout })
-    }
-}
-
 /// Whether the time line is to be in the run directory.
 fn trace_is_in_run(args: &TrainArgs) -> bool {
     args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out))
-}
-
-/// The transport of the gradients. Small exchanges stay on MPI where gradients are on NCCL: a second communicator
-/// would compete with the first one on the GPU.
-fn connected(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collective>> {
-    let (backend, transport) = (config.communication.backend, config.transport());
-    let collective = connect(world, backend, &transport)?;
-    if backend == Backend::Gloo {
-        world.exchange_over(connect_primitives(world, backend, &transport)?);
-    }
-    Ok(collective)
 }
 
 /// A run that is about to start, or to continue from a checkpoint.
 struct Run {
     started: Instant,
     note_steps: bool,
-    config: RunConfig,
     plan: ShardPlan,
     record: RunRecord,
-    /// Without the digest and the largest class.
-    data: DataRecord,
     /// On rank 0.
     dir: Option<RunDir>,
     checkpoint: Option<Checkpoint<Position>>,
@@ -188,26 +160,22 @@ struct Run {
 
 impl Run {
     /// Trains, and writes down what came of it.
-    fn train(self, world: &World, mut trainer: Trainer<'_>, tracing: Option<Tracing>) -> anyhow::Result<()> {
-        let Self {
-            started,
-            note_steps,
-            config,
-            plan,
-            mut record,
-            mut data,
-            dir,
-            checkpoint,
-            curves,
-            complete,
-        } = self;
+    fn train(
+        mut self,
+        world: &World,
+        mut trainer: Trainer<'_>,
+        tracing: Option<Tracing>,
+    ) -> anyhow::Result<()> {
         let digests = trainer.data_digests();
-        if let Some(checkpoint) = checkpoint {
+        if let Some(checkpoint) = self.checkpoint.take() {
             trainer.restore(checkpoint)?;
         }
-        data.train_sha256 = trainer.data_sha256().to_owned();
-        data.test_largest_class = Some(trainer.largest_test_class());
-        record.data = Some(data);
+        let Self { dir, mut record, plan, complete, .. } = self;
+        if let Some(data) = &mut record.data {
+            data.train_sha256 = trainer.data_sha256().to_owned();
+            data.test_largest_class = Some(trainer.largest_test_class());
+        }
+        let config = record.config.clone();
         let position = trainer.position();
         let earlier = position.seconds();
         if world.is_root() && position.step > 0 && !complete {
@@ -220,7 +188,7 @@ impl Run {
         let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
         let (step, history) = (position.step, &position.history);
         let has_int8 = config.quantization.quantize.is_some();
-        let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
+        let start = Start { step, history, curves: self.curves, origin, keep: config.keep, has_int8 };
         let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
         if complete {
             // Its record has what a process that trains nothing cannot measure again.
@@ -231,12 +199,12 @@ impl Run {
             return Ok(world.barrier()?);
         }
         // Before run.json changes, which says that this process has begun.
-        let noted = dir.as_ref().filter(|_| note_steps).map(|dir| StepFile::create(dir, step));
+        let noted = dir.as_ref().filter(|_| self.note_steps).map(|dir| StepFile::create(dir, step));
         let steps = world.agree(noted.transpose())?;
         // Not before: a run that is refused stays as it was.
         world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
         let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
-        trainer.count_start_up(started.elapsed());
+        trainer.count_start_up(self.started.elapsed());
         let before = CpuTime::now();
         let ended = trainer.run(&mut recorder, &mut progress);
         record.failed_checkpoints = recorder.failed_checkpoint().cloned();
@@ -264,7 +232,7 @@ impl Run {
 
         progress.complete();
         let cpu = CpuTime::now().since(before);
-        let total_seconds = earlier + started.elapsed().as_secs_f64();
+        let total_seconds = earlier + self.started.elapsed().as_secs_f64();
         let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds)?;
         if let Some(dir) = &dir {
             print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
