@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 use std::time::Instant;
 
 use burn_mpi::BucketReport;
+use serde::{Deserialize, Serialize};
 
 /// A span that has ended. Times are in ns since [`Log::since`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Logged {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logged {
     pub row: usize,
     pub step: usize,
     pub begin_ns: i64,

@@ -1,6 +1,7 @@
 //! The file of a time line, in the Chrome trace event format, which Perfetto and
 //! chrome://tracing open.
 
+use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -11,7 +12,8 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-use super::{Clock, Event, EventKind, RankTrace};
+use super::{Clock, RankTrace};
+use crate::spans::{Logged, REST};
 use run_record::files::{WholeFile, open_regular};
 
 /// Thread of operators; that of buckets follows, and one for each that overlaps others.
@@ -77,11 +79,28 @@ impl TraceFile<'_> {
         let other = serde_json::to_string(&Value::Object(self.metadata()))?;
         write!(out, "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {other},\n\"traceEvents\": [")?;
         let mut before = "\n";
-        let first = self.ranks.iter().flat_map(|rank| &rank.events).map(|event| event.begin).min();
+        let begins = self.ranks.iter().flat_map(|rank| &rank.spans).map(|span| span.begin_ns);
+        let first = begins.min().unwrap_or(0);
         for (number, rank) in self.ranks.iter().enumerate() {
-            let named = self.headings(number).into_iter();
-            let events = rank.events.iter().map(|event| chrome(number, rank, event, first.unwrap_or(0)));
-            for event in named.chain(events) {
+            let computed = computed(rank);
+            let spans = computed.iter().map(|(name, category, span)| {
+                let times = [span.begin_ns - first, span.end_ns - span.begin_ns];
+                event(number, COMPUTE, [name, category], times, json!({"step": span.step}))
+            });
+            let buckets = rank.buckets.iter().map(|bucket| {
+                let exposed: i64 = bucket.calls.iter().map(|call| call.end_ns - call.begin_ns).sum();
+                let args = json!({
+                    "step": bucket.step,
+                    "bytes": bucket.bytes,
+                    "parameters": bucket.parameters,
+                    "hidden_ms": 1e-6 * bucket.hidden as f64,
+                    "exposed_ms": 1e-6 * exposed as f64,
+                });
+                let name = format!("bucket {} all-reduce", bucket.index + 1);
+                let times = [bucket.begin - first, bucket.end - bucket.begin];
+                event(number, COMPUTE + 1 + bucket.lane, [&name, COMMUNICATION], times, args)
+            });
+            for event in self.headings(number).into_iter().chain(spans).chain(buckets) {
                 write!(out, "{before}{event}")?;
                 before = ",\n";
             }
@@ -98,10 +117,7 @@ impl TraceFile<'_> {
             heading("process_name", COMPUTE, json!({"name": process})),
             heading("process_sort_index", COMPUTE, json!({"sort_index": rank})),
         ];
-        let lanes = self.ranks[rank].events.iter().filter_map(|event| match event.kind {
-            EventKind::Bucket { lane, .. } => Some(lane + 1),
-            _ => None,
-        });
+        let lanes = self.ranks[rank].buckets.iter().map(|bucket| bucket.lane + 1);
         for thread in 0..=lanes.max().unwrap_or(0).max(1) {
             let name = match thread {
                 0 => "compute".to_owned(),
@@ -127,22 +143,33 @@ impl TraceFile<'_> {
     }
 }
 
-/// An event with times in µs since `first`.
-fn chrome(pid: usize, rank: &RankTrace, event: &Event, first: i64) -> Value {
-    let (name, category) = &rank.names[event.name];
-    let mut args = json!({"step": event.step});
-    let tid = match &event.kind {
-        EventKind::Bucket { lane, bytes, parameters, hidden, exposed, .. } => {
-            let ms = |ns: i64| 1e-6 * ns as f64;
-            args["bytes"] = json!(bytes);
-            args["parameters"] = json!(parameters);
-            args["hidden_ms"] = json!(ms(*hidden));
-            args["exposed_ms"] = json!(ms(*exposed));
-            COMPUTE + 1 + lane
-        }
-        _ => COMPUTE,
-    };
-    let us = |ns: i64| ns as f64 / 1e3;
-    let (ts, dur) = (us(event.begin - first), us(event.end - event.begin));
+/// Category of the calls of collectives.
+const COMMUNICATION: &str = "communication";
+
+/// A rank's spans on the thread that computes, with their names and categories; of those that begin together, the
+/// outer first.
+pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
+    let spans = rank.spans.iter().map(|span| match span.row {
+        REST => (format!("step {}", span.step), "step", span),
+        row => (rank.operators[row].0.clone(), rank.operators[row].1.as_str(), span),
+    });
+    let calls = rank.buckets.iter().flat_map(|bucket| {
+        bucket.calls.iter().enumerate().map(|(at, call)| {
+            let what = match (at, bucket.calls.len()) {
+                (_, 1) => "all-reduce of",
+                (0, _) => "start of",
+                _ => "wait for",
+            };
+            (format!("{what} bucket {}", bucket.index + 1), COMMUNICATION, call)
+        })
+    });
+    let mut all: Vec<_> = spans.chain(calls).collect();
+    all.sort_by_key(|(_, _, span)| (span.begin_ns, Reverse(span.end_ns), span.row != REST));
+    all
+}
+
+/// An event of a thread. Its begin and duration in ns are written in µs.
+fn event(pid: usize, tid: usize, [name, category]: [&str; 2], times: [i64; 2], args: Value) -> Value {
+    let [ts, dur] = times.map(|ns| ns as f64 / 1e3);
     json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})
 }

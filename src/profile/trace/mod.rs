@@ -7,6 +7,8 @@ mod waits;
 use burn_mpi::lab::ClockOffset;
 use serde::{Deserialize, Serialize};
 
+use crate::spans::{Logged, REST};
+
 pub use file::TraceFile;
 pub use waits::{Wait, longest_wait};
 
@@ -39,36 +41,32 @@ impl Clock {
     }
 }
 
-/// The events of one rank on rank 0's clock, as sent to rank 0.
+/// The spans of one rank on rank 0's clock, as sent to rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTrace {
-    /// Names and categories of events.
-    names: Vec<(String, String)>,
-    /// In the order of their begin; of those that begin together, the outer first.
-    events: Vec<Event>,
+    /// Titles and phases of operators, by row.
+    operators: Vec<(String, String)>,
+    /// Steps and operators, in the order in which they ended.
+    spans: Vec<Logged>,
+    /// In the order in which they began.
+    buckets: Vec<Bucket>,
 }
 
-/// One event. Times in ns.
+/// A bucket of a step, from its start to its end. Times in ns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Event {
-    name: usize,
+struct Bucket {
     step: usize,
+    index: usize,
+    /// Its thread: buckets that overlap are on different ones.
+    lane: usize,
     begin: i64,
     end: i64,
-    kind: EventKind,
-}
-
-/// What an event is, and on which thread.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum EventKind {
-    /// A whole step, on the thread that computes, as the next two.
-    Step,
-    /// An operator.
-    Operator,
-    /// Starting a bucket or waiting for it.
-    Exposed { bucket: usize },
-    /// A bucket from its start to its end, on the thread of communication.
-    Bucket { bucket: usize, lane: usize, bytes: usize, parameters: String, hidden: i64, exposed: i64 },
+    bytes: usize,
+    parameters: String,
+    /// Time in flight behind backward.
+    hidden: i64,
+    /// The calls that start it and wait for it, on the thread that computes.
+    calls: Vec<Logged>,
 }
 
 impl RankTrace {
@@ -78,8 +76,8 @@ impl RankTrace {
     }
 
     /// The steps.
-    fn steps(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| event.kind == EventKind::Step)
+    fn steps(&self) -> impl Iterator<Item = &Logged> {
+        self.spans.iter().filter(|span| span.row == REST)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Event, EventKind, RankTrace};
+use super::RankTrace;
+use crate::spans::Logged;
 
 /// The time that one rank spent waiting for another.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,15 +27,20 @@ pub struct Wait {
 ///
 /// A rank waits for the last to start a bucket, from its own call until that rank's start.
 pub fn longest_wait(ranks: &[RankTrace]) -> Option<Wait> {
+    // When each rank started each bucket, by step and bucket.
+    let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks
+        .iter()
+        .map(|rank| rank.buckets.iter().map(|bucket| ((bucket.step, bucket.index), bucket.begin)).collect())
+        .collect();
     let mut waited: BTreeMap<(usize, usize), i64> = BTreeMap::new();
-    let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks.iter().map(starts).collect();
     for (waiter, rank) in ranks.iter().enumerate() {
-        for event in &rank.events {
-            let EventKind::Exposed { bucket } = event.kind else { continue };
-            let Some((straggler, start)) = last(&starts, (event.step, bucket)) else { continue };
-            let wait = event.end.min(start) - event.begin;
-            if straggler != waiter && wait > 0 {
-                *waited.entry((waiter, straggler)).or_default() += wait;
+        for bucket in &rank.buckets {
+            let Some((straggler, start)) = last(&starts, (bucket.step, bucket.index)) else { continue };
+            for call in bucket.calls.iter().filter(|_| straggler != waiter) {
+                let wait = call.end_ns.min(start) - call.begin_ns;
+                if wait > 0 {
+                    *waited.entry((waiter, straggler)).or_default() += wait;
+                }
             }
         }
     }
@@ -51,15 +57,6 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<Wait> {
     })
 }
 
-/// When a rank started each bucket, by step and bucket.
-fn starts(rank: &RankTrace) -> BTreeMap<(usize, usize), i64> {
-    let start = |event: &Event| match event.kind {
-        EventKind::Bucket { bucket, .. } => Some(((event.step, bucket), event.begin)),
-        _ => None,
-    };
-    rank.events.iter().filter_map(start).collect()
-}
-
 /// The last rank to start a bucket, and when; none if some rank has not.
 fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Option<(usize, i64)> {
     let times: Option<Vec<i64>> = starts.iter().map(|rank| rank.get(&bucket).copied()).collect();
@@ -68,13 +65,11 @@ fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Opt
 
 fn median_compute_ms(rank: &RankTrace) -> f64 {
     let mut exposed: BTreeMap<usize, i64> = BTreeMap::new();
-    for event in rank.events.iter().filter(|event| matches!(event.kind, EventKind::Exposed { .. })) {
-        *exposed.entry(event.step).or_default() += event.end - event.begin;
+    for call in rank.buckets.iter().flat_map(|bucket| &bucket.calls) {
+        *exposed.entry(call.step).or_default() += call.end_ns - call.begin_ns;
     }
-    let mut times: Vec<i64> = rank
-        .steps()
-        .map(|step| step.end - step.begin - exposed.get(&step.step).copied().unwrap_or(0))
-        .collect();
+    let compute = |step: &Logged| step.end_ns - step.begin_ns - exposed.get(&step.step).unwrap_or(&0);
+    let mut times: Vec<i64> = rank.steps().map(compute).collect();
     times.sort_unstable();
     times.get(times.len() / 2).map_or(0.0, |&ns| 1e-6 * ns as f64)
 }
@@ -106,23 +101,25 @@ fn short(ms: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::trace::Bucket;
+    use crate::spans::REST;
 
     /// Steps of 10 ms that start their only bucket after some ms and wait for it until a time.
     fn rank(steps: &[[i64; 2]]) -> RankTrace {
-        let mut events = Vec::new();
+        let mut trace = RankTrace { operators: Vec::new(), spans: Vec::new(), buckets: Vec::new() };
         for (at, &[start, end]) in steps.iter().enumerate() {
-            let ms = |ms: i64| 1_000_000 * (10 * at as i64 + ms);
-            let mut add = |begin, end, kind| {
-                events.push(Event { name: 0, step: at + 1, begin: ms(begin), end: ms(end), kind })
+            let step = at + 1;
+            let span = |row, begin, end| {
+                let [begin_ns, end_ns] = [begin, end].map(|ms: i64| 1_000_000 * (10 * at as i64 + ms));
+                Logged { row, step, begin_ns, end_ns }
             };
-            let parameters = String::new();
-            let bucket =
-                EventKind::Bucket { bucket: 0, lane: 0, bytes: 8, parameters, hidden: 0, exposed: 0 };
-            add(0, 10, EventKind::Step);
-            add(start, end, EventKind::Exposed { bucket: 0 });
-            add(start, end, bucket);
+            trace.spans.push(span(REST, 0, 10));
+            let call = span(1, start, end);
+            let (begin, end, parameters) = (call.begin_ns, call.end_ns, String::new());
+            let (index, lane, bytes, hidden, calls) = (0, 0, 8, 0, vec![call]);
+            trace.buckets.push(Bucket { step, index, lane, begin, end, bytes, parameters, hidden, calls });
         }
-        RankTrace { names: Vec::new(), events }
+        trace
     }
 
     #[test]
