@@ -1,7 +1,7 @@
 //! Traits of models: `Architecture` of a network, and any trainable model.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::{BatchPlace, NamedLayer, NetworkOptions};
 
@@ -27,9 +27,9 @@ pub trait Model: Module {
     }
 }
 
-/// A network that `--model` names: class scores `[batch, classes]` of samples
+/// A network that `--model` names, as the sequence of its layers: class scores `[batch, classes]` of samples
 /// `[batch, channels, height, width]`.
-pub trait Architecture: Model<Input = Tensor<4>, Output = Tensor<2>> + Sized {
+pub trait Architecture: Module {
     /// Channels, height and width of a sample.
     const INPUT_SHAPE: [usize; 3];
     /// Default number of classes.
@@ -38,9 +38,12 @@ pub trait Architecture: Model<Input = Tensor<4>, Output = Tensor<2>> + Sized {
     /// A network with weights drawn from the device's random number generator.
     fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self;
 
-    /// Sets whether convolution, ReLU and pooling are one fused operator each
+    /// Whether convolution, ReLU and pooling are one fused operator each
     /// (the default) or separate Burn operators.
-    fn set_fused(&mut self, on: bool);
+    fn is_fused(&self) -> bool;
+
+    /// The same, to change it.
+    fn fused_mut(&mut self) -> &mut bool;
 
     /// The layers, in the order of forward.
     fn layers(&self) -> Vec<NamedLayer<'_>>;

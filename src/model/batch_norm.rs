@@ -54,23 +54,18 @@ impl BatchNorm {
     /// updates the running statistics. A batch with one value per channel has no
     /// variance, and leaves the running one unchanged.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        if Self::fuses(&x) { self.train(x, Epilogue::Identity) } else { self.test(x) }
-    }
-
-    /// Whether a norm of `x` and a following ReLU are one operator: in training.
-    pub fn fuses<const D: usize>(x: &Tensor<D>) -> bool {
-        x.device().is_autodiff()
+        if x.device().is_autodiff() { self.train(x, Epilogue::Identity) } else { self.test(x) }
     }
 
     /// ReLU of [`forward`](Self::forward), fused in training.
     pub fn relu<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        if Self::fuses(&x) { self.train(x, Epilogue::Relu) } else { relu(self.test(x)) }
+        if x.device().is_autodiff() { self.train(x, Epilogue::Relu) } else { relu(self.test(x)) }
     }
 
     /// 2x2 max pooling of [`relu`](Self::relu) on `[batch, channels, height,
     /// width]`, fused in training.
     pub fn relu_pool(&self, x: Tensor<4>) -> Tensor<4> {
-        match Self::fuses(&x) {
+        match x.device().is_autodiff() {
             true => self.train(x, Epilogue::ReluPool),
             false => max_pool2d(relu(self.test(x)), MaxPoolOptions::new([2, 2])),
         }

@@ -9,9 +9,9 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::{Activation, Layer};
+use super::{Activation, Layer, NamedLayer};
 use crate::spans::{self, Operator};
-use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
+use burn_fused::conv::{conv, conv_relu, conv_relu_pool, conv_relu_pool_twice};
 use burn_fused::linear::linear;
 
 /// A layer for images `[batch, channels, height, width]`.
@@ -73,79 +73,71 @@ pub(super) fn pool2x2() -> MaxPool2d {
     MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
 }
 
-/// `layer` of `x`: Burn's layer for f32 unless `fused`, and for 16-bit features the operator
-/// that takes them beside weights in f32.
-pub(super) fn dense(layer: &Linear, x: Tensor<2>, fused: bool) -> Tensor<2> {
-    match x.dtype() {
-        DType::F32 if !fused => layer.forward(x),
-        _ => linear(x, layer),
-    }
-}
-
-/// Applies the layers of the named block in order; with `fused`, convolutions and batch
-/// norms are `burn_fused` operators, fused with a directly following ReLU and pooling.
-pub(super) fn apply_to_images(
-    (block, all): (&str, &[ImageLayer]),
-    mut x: Tensor<4>,
-    fused: bool,
-) -> Tensor<4> {
-    use ImageLayer::{Conv, Elementwise as Then, Norm, Pool};
-    const RELU: Activation = Activation::Relu;
-    let mut layers = all;
-    loop {
-        let first = all.len() - layers.len();
-        let operator = |kind: &'static str| move || Operator::new(format!("{block}.{first}"), kind);
-        (x, layers) = match layers {
-            [] => return x,
-            [Conv(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
-                (spans::layer(operator("conv+relu+max pool"), x, |x| conv_relu_pool(x, layer)), rest)
-            }
-            [Conv(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
-                (spans::layer(operator("conv+relu"), x, |x| conv_relu(x, layer)), rest)
-            }
-            [Conv(layer), rest @ ..] if fused => {
-                (spans::layer(operator("conv"), x, |x| conv(x, layer)), rest)
-            }
-            [Conv(layer), rest @ ..] => (spans::layer(operator("conv"), x, |x| layer.forward(x)), rest),
-            [Norm(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
-                (spans::layer(operator("batch norm+relu+max pool"), x, |x| layer.relu_pool(x)), rest)
-            }
-            [Norm(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
-                (spans::layer(operator("batch norm+relu"), x, |x| layer.relu(x)), rest)
-            }
-            [Norm(layer), rest @ ..] => (spans::layer(operator("batch norm"), x, |x| layer.forward(x)), rest),
-            [Then(layer), rest @ ..] => {
-                let kind = layer.activation;
-                let operator = || Operator::new(format!("{block}.{first}"), kind.to_string());
-                (spans::layer(operator, x, |x| kind.of(x)), rest)
-            }
-            [Pool(layer), rest @ ..] => (spans::layer(operator("max pool"), x, |x| layer.forward(x)), rest),
-        };
-    }
-}
-
-/// Applies the layers of the named block in order; with `fused`, linear layers are `burn_fused`
-/// operators.
-pub(super) fn apply_to_features(
-    (block, layers): (&str, &[FeatureLayer]),
-    mut x: Tensor<2>,
+/// Class scores `[batch, classes]` of `images` by the layers in order. With `fused`, convolutions, batch norms and
+/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling.
+pub(super) fn apply(
+    layers: &[NamedLayer<'_>],
+    mut images: Tensor<4>,
     place: Option<&BatchPlace>,
     fused: bool,
 ) -> Tensor<2> {
-    for (index, layer) in layers.iter().enumerate() {
-        let operator = || {
-            let kind = match layer {
-                FeatureLayer::Linear(_) => "linear".to_owned(),
-                FeatureLayer::Elementwise(layer) => layer.activation.to_string(),
-                FeatureLayer::Dropout(_) => "dropout".to_owned(),
-            };
-            Operator::new(format!("{block}.{index}"), kind)
+    use Layer::{Activation as Then, Conv, Dropout, Flatten, Linear, Norm, Pool};
+    const RELU: Activation = Activation::Relu;
+    let kinds: Vec<Layer<'_>> = layers.iter().map(|named| named.layer).collect();
+    let mut at = 0;
+    while !matches!(kinds[at], Flatten) {
+        let operator = |kind: &'static str| move || Operator::new(&layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(&layers[at].name, kind.to_string());
+        let count;
+        (images, count) = match kinds[at..] {
+            [Conv(a), Then(RELU), Pool(_), Conv(b), Then(RELU), Pool(_), ..] if fused => {
+                let names = || format!("{}, {}", layers[at].name, layers[at + 3].name);
+                let operator = || Operator::new(names(), "2x conv+relu+max pool");
+                (spans::layer(operator, images, |x| conv_relu_pool_twice(x, a, b)), 6)
+            }
+            [Conv(layer), Then(RELU), Pool(_), ..] if fused => {
+                (spans::layer(operator("conv+relu+max pool"), images, |x| conv_relu_pool(x, layer)), 3)
+            }
+            [Conv(layer), Then(RELU), ..] if fused => {
+                (spans::layer(operator("conv+relu"), images, |x| conv_relu(x, layer)), 2)
+            }
+            [Conv(layer), ..] if fused => (spans::layer(operator("conv"), images, |x| conv(x, layer)), 1),
+            [Conv(layer), ..] => (spans::layer(operator("conv"), images, |x| layer.forward(x)), 1),
+            [Norm(layer), Then(RELU), Pool(_), ..] if fused => {
+                (spans::layer(operator("batch norm+relu+max pool"), images, |x| layer.relu_pool(x)), 3)
+            }
+            [Norm(layer), Then(RELU), ..] if fused => {
+                (spans::layer(operator("batch norm+relu"), images, |x| layer.relu(x)), 2)
+            }
+            [Norm(layer), ..] => (spans::layer(operator("batch norm"), images, |x| layer.forward(x)), 1),
+            [Then(kind), ..] => (spans::layer(named(kind), images, |x| kind.of(x)), 1),
+            [Pool(layer), ..] => (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1),
+            _ => unreachable!("dropout and linear layers take features"),
         };
-        x = spans::layer(operator, x, |x| match layer {
-            FeatureLayer::Linear(layer) => dense(layer, x, fused),
-            FeatureLayer::Elementwise(layer) => layer.activation.of(x),
-            FeatureLayer::Dropout(layer) => layer.forward(x, place),
-        });
+        at += count;
+    }
+    let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
+    at += 1;
+    while at < kinds.len() {
+        let operator = |kind: &'static str| move || Operator::new(&layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(&layers[at].name, kind.to_string());
+        let count;
+        (x, count) = match kinds[at..] {
+            // One operator in training alone.
+            [Norm(layer), Then(RELU), ..] if fused && x.device().is_autodiff() => {
+                (spans::layer(operator("batch norm+relu"), x, |x| layer.relu(x)), 2)
+            }
+            [Norm(layer), ..] => (spans::layer(operator("batch norm"), x, |x| layer.forward(x)), 1),
+            [Then(kind), ..] => (spans::layer(named(kind), x, |x| kind.of(x)), 1),
+            [Dropout(layer), ..] => (spans::layer(operator("dropout"), x, |x| layer.forward(x, place)), 1),
+            // Burn's layer takes no 16-bit features beside weights in f32.
+            [Linear(layer), ..] if !fused && x.dtype() == DType::F32 => {
+                (spans::layer(operator("linear"), x, |x| layer.forward(x)), 1)
+            }
+            [Linear(layer), ..] => (spans::layer(operator("linear"), x, |x| linear(x, layer)), 1),
+            _ => unreachable!("convolutions and poolings take images"),
+        };
+        at += count;
     }
     x
 }

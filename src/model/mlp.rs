@@ -3,13 +3,11 @@
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::batch_norm::BatchNorm;
-use super::dropout::{BatchPlace, Dropout};
-use super::layers::dense;
-use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
-use crate::spans::{self, Operator};
+use super::dropout::Dropout;
+use super::{Activation, Architecture, Layer, NamedLayer, NetworkOptions};
 
 /// Features of a sample.
 const FEATURES: usize = 512;
@@ -48,8 +46,12 @@ impl Architecture for Mlp {
         }
     }
 
-    fn set_fused(&mut self, on: bool) {
-        self.fused = on;
+    fn fused_mut(&mut self) -> &mut bool {
+        &mut self.fused
+    }
+
+    fn is_fused(&self) -> bool {
+        self.fused
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -62,32 +64,5 @@ impl Architecture for Mlp {
         layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
         layers.push(Layer::Linear(&self.layer2).named("layer2"));
         layers
-    }
-}
-
-impl Model for Mlp {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
-
-    fn apply(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        let x = spans::layer(|| Operator::new("flatten", "flatten"), features, |x| x.flatten::<2>(1, 3));
-        let x = spans::layer(|| Operator::new("layer1", "linear"), x, |x| dense(&self.layer1, x, self.fused));
-        let x = match self.activation {
-            Activation::Relu if self.fused && BatchNorm::fuses(&x) => {
-                spans::layer(|| Operator::new("bn1", "batch norm+relu"), x, |x| self.bn1.relu(x))
-            }
-            kind => {
-                let x = spans::layer(|| Operator::new("bn1", "batch norm"), x, |x| self.bn1.forward(x));
-                spans::layer(|| Operator::new("activation", kind.to_string()), x, |x| kind.of(x))
-            }
-        };
-        let x = match &self.dropout {
-            Some(dropout) => {
-                let operator = || Operator::new("dropout", "dropout");
-                spans::layer(operator, x, |x| dropout.forward(x, place))
-            }
-            None => x,
-        };
-        spans::layer(|| Operator::new("layer2", "linear"), x, |x| dense(&self.layer2, x, self.fused))
     }
 }

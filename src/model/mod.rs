@@ -79,21 +79,16 @@ macro_rules! networks {
             $($(#[$doc])* $kind($network),)+
         }
 
-        impl Model for Network {
-            type Input = Tensor<4>;
-            type Output = Tensor<2>;
-
-            fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+        impl Network {
+            fn fused_mut(&mut self) -> &mut bool {
                 match self {
-                    $(Self::$kind(network) => network.apply(samples, place),)+
+                    $(Self::$kind(network) => network.fused_mut(),)+
                 }
             }
-        }
 
-        impl Network {
-            fn set_fused(&mut self, on: bool) {
+            fn is_fused(&self) -> bool {
                 match self {
-                    $(Self::$kind(network) => network.set_fused(on),)+
+                    $(Self::$kind(network) => network.is_fused(),)+
                 }
             }
 
@@ -121,6 +116,15 @@ networks! {
     Vgg: Vgg,
     /// Two linear layers and a batch norm for 512 features.
     Mlp: Mlp,
+}
+
+impl Model for Network {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+        layers::apply(&self.layers(), samples, place, self.is_fused())
+    }
 }
 
 impl fmt::Display for ModelKind {
@@ -168,7 +172,7 @@ impl Network {
     /// operator each (the default) or as separate Burn operators.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
-        self.set_fused(on);
+        *self.fused_mut() = on;
         self
     }
 }

@@ -2,15 +2,12 @@
 
 use burn::module::Module;
 use burn::nn::LinearConfig;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::batch_norm::BatchNorm;
-use super::dropout::{BatchPlace, Dropout};
-use super::layers::{
-    Elementwise, FeatureLayer, ImageLayer, apply_to_features, apply_to_images, conv3x3, pool2x2,
-};
-use super::{Architecture, Layer, Model, NamedLayer, NetworkOptions};
-use crate::spans::{self, Operator};
+use super::dropout::Dropout;
+use super::layers::{Elementwise, FeatureLayer, ImageLayer, conv3x3, pool2x2};
+use super::{Architecture, Layer, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
@@ -39,8 +36,12 @@ impl Architecture for Vgg {
         }
     }
 
-    fn set_fused(&mut self, on: bool) {
-        self.fused = on;
+    fn fused_mut(&mut self) -> &mut bool {
+        &mut self.fused
+    }
+
+    fn is_fused(&self) -> bool {
+        self.fused
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -53,21 +54,6 @@ impl Architecture for Vgg {
         let head = self.block4.iter().enumerate();
         layers.extend(head.map(|(index, layer)| layer.layer().named(format!("block4.{index}"))));
         layers
-    }
-}
-
-impl Model for Vgg {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
-
-    fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        let blocks = [("block1", &self.block1[..]), ("block2", &self.block2), ("block3", &self.block3)];
-        let mut x = images;
-        for block in blocks {
-            x = apply_to_images(block, x, self.fused);
-        }
-        let x = spans::layer(|| Operator::new("flatten", "flatten"), x, |x| x.flatten(1, 3));
-        apply_to_features(("block4", &self.block4), x, place, self.fused)
     }
 }
 
