@@ -1,7 +1,6 @@
 //! What a rank is doing, written by the rank and read by whoever watches its deadlines: the guard of its
 //! process, or the hub of ranks that are threads.
 
-use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,20 +91,6 @@ impl Drop for Waiting {
     }
 }
 
-thread_local! {
-    /// Replacement name of this thread's operations.
-    static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
-}
-
-/// Names the operations of this thread `name` while `body` runs. This distinguishes an
-/// exchange of the world from a transport's operation of the same kind.
-pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
-    let before = NAME.replace(Some(name));
-    let result = body();
-    NAME.set(before);
-    result
-}
-
 /// What a rank is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -137,7 +122,6 @@ impl Activity {
     /// the launch of a collective that is waited for later, are not counted: ranks in the same
     /// collective have the same count.
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
-        let operation = NAME.get().unwrap_or(operation);
         let now = this.clock.now();
         this.with(|state| {
             // What is inside another operation is told by that one's name.

@@ -99,17 +99,14 @@ pub use collective::mpi::calls::MpiCollective;
 #[cfg(feature = "nccl")]
 pub use collective::nccl::communicator::NcclCollective;
 pub use collective::refusal::NoNccl;
-pub use collective::wire::Wire;
-pub use collective::wire::chunk_range;
+pub use collective::wire::{Wire, chunk_range};
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};
 pub use ddp::hook::poll;
-pub use ddp::options::SyncOptions;
-pub use ddp::options::WireType;
-pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
-pub use ddp::report::{SyncEvent, SyncWatch};
+pub use ddp::options::{SyncOptions, WireType};
+pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 pub use error::{CommError, MissingGradient, SharedError};
 pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};
@@ -121,9 +118,7 @@ pub use params::{ParamLayout, ParamSpec};
 pub use process::{identity, name_deadline, name_program, set_deadline, set_stall_warning};
 pub use records::{Record, load_module, load_record, save_record};
 #[cfg(feature = "mpi")]
-pub use run::run;
-#[cfg(feature = "mpi")]
-pub use run::{abort, end_the_job_on_panic};
+pub use run::{abort, end_the_job_on_panic, run};
 #[cfg(feature = "data")]
 pub use sharded::{BatchError, RankBatch, ShardedDataset};
 pub use sharding::{SampleOrder, ShardPlan};

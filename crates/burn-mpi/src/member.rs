@@ -92,6 +92,19 @@ impl Member {
     }
 }
 
+#[cfg(any(feature = "gloo", feature = "nccl"))]
+impl Member {
+    /// How long a rank whose connection broke waits for its peer to send the reason.
+    pub const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
+
+    /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: the reason of one
+    /// that announces this within `patience` is the one to report.
+    pub fn broken(&self, of: &Started, patience: Duration, reason: String) -> CommError {
+        let departed = self.activity.departed_peer(patience);
+        departed.map_or_else(|| self.error(of, reason), |departure| departure.error())
+    }
+}
+
 /// An operation of a rank, as its errors name it.
 #[derive(Debug, Clone, Copy)]
 pub struct Started {

@@ -179,11 +179,11 @@ fn check_equal<M: Module>(
     let _calling = calling("check_equal_weights");
     flush_running_statistics(module);
     let (mut specs, mut digests) = (Vec::new(), Vec::new());
-    tensors::visit(module, &mut |_, spec, data| {
+    let fields = tensors::visit(module, &mut |_, spec, data| {
         specs.push(spec);
         digests.push(digest(data().as_bytes()));
     });
-    compare(world, specs.iter().map(ParamSpec::describe).collect(), tensors::fields(module), when)?;
+    compare(world, specs.iter().map(ParamSpec::describe).collect(), fields, when)?;
     let ranks: Vec<Vec<String>> = world.gather(&digests)?;
     let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =

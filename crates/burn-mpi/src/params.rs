@@ -102,7 +102,7 @@ impl ParamLayout {
     pub fn of<M: Module>(module: &M) -> Self {
         let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
         let mut seen = HashMap::new();
-        tensors::visit(module, &mut |id, spec, _| {
+        let fields = tensors::visit(module, &mut |id, spec, _| {
             if spec.dtype.is_float() {
                 if let Some(first) = seen.insert(id, specs.len()) {
                     tied.get_or_insert_with(|| {
@@ -115,7 +115,7 @@ impl ParamLayout {
                 specs.push(spec);
             }
         });
-        Self { specs, tied, fields: tensors::fields(module) }
+        Self { specs, tied, fields }
     }
 
     /// Why a module of this layout cannot be trained data-parallel: parameters

@@ -1,4 +1,4 @@
-//! Running a program as one rank of a job, and ending the whole job from one rank.
+//! Start of a process as one rank of a job, and the end of the whole job from one rank.
 //!
 //! A launcher reads its ranks' output through pipes. MPICH's ends the job as soon as one rank asks for it, and may drop
 //! what is still in a pipe: often the line that tells why. So a rank waits before it ends the job.
@@ -10,16 +10,96 @@
 use std::error::Error;
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Once;
+use std::rc::Rc;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
-use crate::World;
-use crate::collective::mpi::is_mpi_thread;
-use crate::guard::finalize;
+use crate::collective::mpi::calls::MpiLink;
+use crate::collective::mpi::{Mpi, is_mpi_thread, library_version, note_thread};
+use crate::guard::{finalize, start_up};
+use crate::host::oversubscribed;
 use crate::launcher::stat;
-use crate::process::{identity, print_line};
+use crate::member::Member;
+use crate::process::{self, identity, print_line};
+use crate::world::Home;
+use crate::{CommError, Launcher, Place, World, environment, guard};
+
+impl World {
+    /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
+    ///
+    /// The job aborts if the start takes longer than 120 s, and from then on if a collective does,
+    /// with a line that names the missing ranks as far as they are known; see
+    /// [`set_deadline`](Self::set_deadline), and [`set_deadline`](crate::set_deadline) for the start.
+    ///
+    /// # Threads
+    /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
+    /// `main`'s, is the only one that calls MPI from here on. A process may have any number of
+    /// other threads. None of them should read the environment (`getenv`) during this call, which
+    /// sets variables for Open MPI: `OMPI_MCA_ess_singleton_isolated=1`, with which a process without
+    /// a launcher needs no daemon and no ssh, and cannot spawn others (unless it is set to 0), and
+    /// `OMPI_MCA_mpi_yield_when_idle=1` if there are more ranks than cores. A process that is alone in
+    /// a shell inside another job removes the job's variables with which Open MPI and MPICH would end it.
+    ///
+    /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
+    /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
+    /// each gloo connection. An
+    /// exit handler of the process finalizes MPI, on the thread that exits.
+    ///
+    /// Call it once per process: MPI cannot start twice.
+    ///
+    /// # Errors
+    /// [`CommError::Start`] if MPI does not start, or was started in this process before.
+    /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process,
+    /// [`CommError::Inherited`] if its launcher's process manager is not there,
+    /// [`CommError::Cleared`] if its launcher's variables are not, and
+    /// [`CommError::ByHand`] if torchrun's variables alone number it.
+    pub fn init() -> Result<Self, CommError> {
+        let launcher = Launcher::detect_or_refuse()?;
+        let library = library_version();
+        // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
+        unsafe { environment::prepare(launcher.as_ref(), &library)? };
+        let _start_up = start_up::watch(launcher.as_ref());
+        let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
+        log::debug!("rank {rank}: MPI is about to start");
+        let threading = ::mpi::Threading::Funneled;
+        let (universe, provided) = ::mpi::initialize_with_threading(threading)
+            .ok_or_else(|| CommError::Start("it has been started in this process before".into()))?;
+        if provided < threading {
+            return Err(CommError::Start(format!(
+                "it offers {provided:?}, and this program needs {threading:?}"
+            )));
+        }
+        log::debug!("rank {rank}: MPI has started");
+        note_thread();
+        // SAFETY: this thread has started MPI.
+        let (rank, size) = unsafe { Mpi::rank_and_size()? };
+        if let Some(launcher) = launcher {
+            launcher.check(size, &library)?;
+        }
+        let here = Place::of_this_process(rank);
+        let activity = Arc::clone(&process::ACTIVITY);
+        let mut member = Member { rank, size, host: here.host.clone(), yields: false, activity };
+        // SAFETY: this thread has started MPI, which only the exit handler finalizes.
+        let mpi = |member: &Member| unsafe { Mpi::new(Rc::new(member.clone())) };
+        finalize::arrange(&mpi(&member))?;
+        // Its drop would finalize MPI; the exit handler does that.
+        std::mem::forget(universe);
+        process::identify(&member, false);
+        let messages = MpiLink::of_job(&mpi(&member))?;
+        let of = |member: &Member, places, library| {
+            let mpi = mpi(member);
+            Self::new(mpi.member(), Home::Mpi(mpi), messages.clone(), places, library)
+        };
+        let places = of(&member, Vec::new(), String::new()).gather(&here)?;
+        member.yields = oversubscribed(&places, 1);
+        let world = of(&member, places, library);
+        guard::start(&world)?;
+        log::debug!("rank {rank}: the guard has started");
+        Ok(world)
+    }
+}
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic

@@ -15,33 +15,12 @@ use crate::ParamSpec;
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
 /// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used
-/// yet.
-pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) {
-    module.visit(&mut Visitor { path: ModulePath::default(), floats: 0, visit });
-}
-
-/// The fields of `module` that are modules, each with the type that has it, such as
+/// yet. Returns the fields that are modules, each with the type that has it, such as
 /// `act.Relu of Enum:Activation`: tensors alone do not show a layer without any.
-pub(crate) fn fields<M: Module>(module: &M) -> Vec<String> {
-    let mut visitor = Fields { path: Vec::new(), fields: Vec::new() };
+pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) -> Vec<String> {
+    let mut visitor = Visitor { path: Vec::new(), fields: Vec::new(), floats: 0, visit };
     module.visit(&mut visitor);
     visitor.fields
-}
-
-struct Fields {
-    path: Vec<String>,
-    fields: Vec<String>,
-}
-
-impl ModuleVisitor for Fields {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push(name.to_owned());
-        self.fields.push(format!("{} of {container}", self.path.join(".")));
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-    }
 }
 
 /// New values of a tensor of this type and shape, which may get gradients, or `None` to keep its values.
@@ -53,13 +32,21 @@ pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
 }
 
 struct Visitor<'a, 'b> {
-    path: ModulePath,
+    /// The name of each field on the way, and the type that holds it, such as `Struct:Linear`.
+    path: Vec<(String, String)>,
+    fields: Vec<String>,
     /// Values of the float tensors so far.
     floats: usize,
     visit: &'a mut Visit<'b>,
 }
 
 impl Visitor<'_, '_> {
+    /// The path through these containers, such as `conv1.weight`.
+    fn name(&self, through: impl Fn(&str) -> bool) -> String {
+        let fields = self.path.iter().filter(|(_, container)| through(container));
+        fields.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
+    }
+
     fn pass(
         &mut self,
         id: ParamId,
@@ -71,12 +58,15 @@ impl Visitor<'_, '_> {
         if dtype.is_float() {
             self.floats += shape.iter().product::<usize>();
         }
+        // By type, and not by the name of the field.
+        let is_weight = self.path.last().is_some_and(|(name, of)| name == "weight" && of == "Struct:Linear");
         let spec = ParamSpec {
-            name: self.path.name(),
+            // An enum's variant is not a layer: PyTorch's names omit it.
+            name: self.name(|container| !container.starts_with("Enum:")),
             shape: shape.to_vec(),
             range: start..self.floats,
             dtype,
-            transposed: shape.len() == 2 && self.path.is_linear_weight(),
+            transposed: shape.len() == 2 && is_weight,
             trainable,
         };
         (self.visit)(id, spec, data);
@@ -85,11 +75,12 @@ impl Visitor<'_, '_> {
 
 impl ModuleVisitor for Visitor<'_, '_> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
+        self.path.push((name.to_owned(), container.to_owned()));
+        self.fields.push(format!("{} of {container}", self.name(|_| true)));
     }
 
     fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.exit();
+        self.path.pop();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -148,35 +139,6 @@ impl ModuleMapper for Writer<'_, '_> {
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
         self.rewrite(param)
-    }
-}
-
-/// A visitor's path in a module: the name of each field on the way, and the type that holds it.
-#[derive(Default)]
-pub(crate) struct ModulePath(Vec<(String, String)>);
-
-impl ModulePath {
-    /// Enters the field `name` of `container`, such as `Struct:Linear`.
-    pub fn enter(&mut self, name: &str, container: &str) {
-        self.0.push((name.to_owned(), container.to_owned()));
-    }
-
-    /// Leaves the last entered module.
-    pub fn exit(&mut self) {
-        self.0.pop();
-    }
-
-    /// The tensor's name, such as `conv1.weight`.
-    pub fn name(&self) -> String {
-        // An enum's variant is not a layer: PyTorch's names omit it.
-        let layers = self.0.iter().filter(|(_, container)| !container.starts_with("Enum:"));
-        layers.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
-    }
-
-    /// Whether the tensor is the weight of Burn's `Linear`, by type and not by
-    /// field name.
-    pub fn is_linear_weight(&self) -> bool {
-        self.0.last().is_some_and(|(name, container)| name == "weight" && container == "Struct:Linear")
     }
 }
 

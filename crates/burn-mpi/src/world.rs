@@ -4,8 +4,6 @@
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::rc::Rc;
-#[cfg(feature = "mpi")]
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -15,17 +13,11 @@ use crate::activity::Waiting;
 use crate::calling::{Exchange, calling};
 use crate::collective::compared::Shared;
 #[cfg(feature = "mpi")]
-use crate::collective::mpi::{Mpi, calls::MpiLink, library_version, note_thread};
-#[cfg(feature = "mpi")]
-use crate::guard::{finalize, start_up};
+use crate::collective::mpi::Mpi;
 use crate::host::Place;
-#[cfg(feature = "mpi")]
-use crate::host::oversubscribed;
 use crate::member::Member;
 use crate::threads::seat::Seat;
-use crate::{CommError, Primitives, SharedError, Wire, activity};
-#[cfg(feature = "mpi")]
-use crate::{Launcher, environment, guard, process};
+use crate::{CommError, Primitives, SharedError, Wire};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
@@ -94,7 +86,7 @@ struct Job {
 }
 
 /// What the ranks of a world are.
-enum Home {
+pub(crate) enum Home {
     /// Processes of an MPI job.
     #[cfg(feature = "mpi")]
     Mpi(Mpi),
@@ -103,81 +95,13 @@ enum Home {
 }
 
 impl World {
-    /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
-    ///
-    /// The job aborts if the start takes longer than 120 s, and from then on if a collective does,
-    /// with a line that names the missing ranks as far as they are known; see
-    /// [`set_deadline`](Self::set_deadline), and [`set_deadline`](crate::set_deadline) for the start.
-    ///
-    /// # Threads
-    /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
-    /// `main`'s, is the only one that calls MPI from here on. A process may have any number of
-    /// other threads. None of them should read the environment (`getenv`) during this call, which
-    /// sets variables for Open MPI: `OMPI_MCA_ess_singleton_isolated=1`, with which a process without
-    /// a launcher needs no daemon and no ssh, and cannot spawn others (unless it is set to 0), and
-    /// `OMPI_MCA_mpi_yield_when_idle=1` if there are more ranks than cores. A process that is alone in
-    /// a shell inside another job removes the job's variables with which Open MPI and MPICH would end it.
-    ///
-    /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
-    /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
-    /// each gloo connection. An
-    /// exit handler of the process finalizes MPI, on the thread that exits.
-    ///
-    /// Call it once per process: MPI cannot start twice.
-    ///
-    /// # Errors
-    /// [`CommError::Start`] if MPI does not start, or was started in this process before.
-    /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process,
-    /// [`CommError::Inherited`] if its launcher's process manager is not there,
-    /// [`CommError::Cleared`] if its launcher's variables are not, and
-    /// [`CommError::ByHand`] if torchrun's variables alone number it.
-    #[cfg(feature = "mpi")]
-    pub fn init() -> Result<Self, CommError> {
-        let launcher = Launcher::detect_or_refuse()?;
-        let library = library_version();
-        // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
-        unsafe { environment::prepare(launcher.as_ref(), &library)? };
-        let _start_up = start_up::watch(launcher.as_ref());
-        let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
-        log::debug!("rank {rank}: MPI is about to start");
-        let threading = ::mpi::Threading::Funneled;
-        let (universe, provided) = ::mpi::initialize_with_threading(threading)
-            .ok_or_else(|| CommError::Start("it has been started in this process before".into()))?;
-        if provided < threading {
-            return Err(CommError::Start(format!(
-                "it offers {provided:?}, and this program needs {threading:?}"
-            )));
-        }
-        log::debug!("rank {rank}: MPI has started");
-        note_thread();
-        // SAFETY: this thread has started MPI.
-        let (rank, size) = unsafe { Mpi::rank_and_size()? };
-        if let Some(launcher) = launcher {
-            launcher.check(size, &library)?;
-        }
-        let here = Place::of_this_process(rank);
-        let activity = Arc::clone(&process::ACTIVITY);
-        let mut member = Member { rank, size, host: here.host.clone(), yields: false, activity };
-        // SAFETY: this thread has started MPI, which only the exit handler finalizes.
-        let mpi = |member: &Member| unsafe { Mpi::new(Rc::new(member.clone())) };
-        finalize::arrange(&mpi(&member))?;
-        // Its drop would finalize MPI; the exit handler does that.
-        std::mem::forget(universe);
-        process::identify(&member, false);
-        let messages = MpiLink::of_job(&mpi(&member))?;
-        let of = |member: &Member, places, library| {
-            let mpi = mpi(member);
-            Self::new(mpi.member(), Home::Mpi(mpi), messages.clone(), places, library)
-        };
-        let places = of(&member, Vec::new(), String::new()).gather(&here)?;
-        member.yields = oversubscribed(&places, 1);
-        let world = of(&member, places, library);
-        guard::start(&world)?;
-        log::debug!("rank {rank}: the guard has started");
-        Ok(world)
-    }
-
-    fn new(member: Rc<Member>, home: Home, messages: Shared, places: Vec<Place>, library: String) -> Self {
+    pub(crate) fn new(
+        member: Rc<Member>,
+        home: Home,
+        messages: Shared,
+        places: Vec<Place>,
+        library: String,
+    ) -> Self {
         let control = RefCell::new(Box::new(messages.clone()) as _);
         Self(Rc::new(Job { member, places, library, home, messages, control }))
     }
@@ -398,7 +322,7 @@ impl World {
     /// If the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
         let mut buffer = Wire::F64(values.to_vec());
-        activity::named("sum", || self.control().borrow_mut().all_reduce(&mut buffer))?;
+        self.control().borrow_mut().all_reduce(&mut buffer)?;
         if let Wire::F64(sums) = buffer {
             values.copy_from_slice(&sums);
         }

@@ -26,41 +26,24 @@ pub trait RankOutput: ItemLazy {
     }
 }
 
-impl RankOutput for ClassificationOutput {
-    fn into_parts(self, samples: usize) -> Vec<TensorData> {
-        let loss = Self::mean_of_samples(self.loss, samples);
-        vec![loss, self.output.into_data(), self.targets.into_data()]
-    }
+/// Outputs of a loss, what the model returned, and the targets.
+macro_rules! of_three {
+    ($($output:ident),+) => {$(
+        impl RankOutput for $output {
+            fn into_parts(self, samples: usize) -> Vec<TensorData> {
+                let loss = Self::mean_of_samples(self.loss, samples);
+                vec![loss, self.output.into_data(), self.targets.into_data()]
+            }
 
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
-    }
+            fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+                let [loss, output, targets] = parts.try_into().ok()?;
+                Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
+            }
+        }
+    )+};
 }
 
-impl RankOutput for MultiLabelClassificationOutput {
-    fn into_parts(self, samples: usize) -> Vec<TensorData> {
-        let loss = Self::mean_of_samples(self.loss, samples);
-        vec![loss, self.output.into_data(), self.targets.into_data()]
-    }
-
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
-    }
-}
-
-impl RankOutput for RegressionOutput {
-    fn into_parts(self, samples: usize) -> Vec<TensorData> {
-        let loss = Self::mean_of_samples(self.loss, samples);
-        vec![loss, self.output.into_data(), self.targets.into_data()]
-    }
-
-    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
-        let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
-    }
-}
+of_three!(ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput);
 
 impl RankOutput for SequenceOutput {
     fn into_parts(self, samples: usize) -> Vec<TensorData> {

@@ -35,9 +35,6 @@ const MESSAGE: u32 = 0;
 /// Set in the tags of announcements, so that they do not meet what they announce.
 const ANNOUNCED: u32 = 1 << 31;
 
-/// How long a rank whose connection broke waits for its peer to send the reason.
-const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// Connections to all other ranks. All ranks call its operations in the same order, with
 /// buffers of equal length, from any thread.
 struct Context {
@@ -160,7 +157,11 @@ impl Context {
             }
         };
         if let Some(reason) = &self.broken {
-            return Err(self.failed(&of, Duration::ZERO, format!("the connections broke earlier: {reason}")));
+            return Err(self.member.broken(
+                &of,
+                Duration::ZERO,
+                format!("the connections broke earlier: {reason}"),
+            ));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
@@ -184,17 +185,8 @@ impl Context {
         // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
-            self.failed(&of, PEER_REASON_TIMEOUT, reason)
+            self.member.broken(&of, Member::PEER_REASON_TIMEOUT, reason)
         })
-    }
-
-    /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: then the
-    /// peer's reason is the one to report.
-    fn failed(&self, of: &Started, patience: Duration, reason: String) -> CommError {
-        match self.member.activity.departed_peer(patience) {
-            Some(departure) => departure.error(),
-            None => self.member.error(of, reason),
-        }
     }
 }
 

@@ -16,8 +16,6 @@ use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
-/// How long a rank whose operation failed waits for its peer to send the reason.
-const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 /// The start of a communicator, in errors.
 const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
@@ -194,13 +192,8 @@ impl Communicator {
         unsafe { Block::allocate(self.gpu.cuda, bytes) }
     }
 
-    /// The error of an operation that failed, or was never started, for `reason`. A peer that has
-    /// left tells its own reason, which is the one to report.
-    pub(super) fn error(&self, of: &Started, reason: String) -> CommError {
-        match self.member.activity.departed_peer(PEER_REASON_TIMEOUT) {
-            Some(departure) => departure.error(),
-            None => self.member.error(of, reason),
-        }
+    fn error(&self, of: &Started, reason: String) -> CommError {
+        self.member.broken(of, Member::PEER_REASON_TIMEOUT, reason)
     }
 
     /// Ends the communicator after an error, which every later operation then returns.
