@@ -153,7 +153,7 @@ pub enum CommError {
 
 /// An error that every rank returns at the same point, so that one line is enough for all and no rank waits for
 /// another.
-#[derive(Clone, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {
     /// Another rank failed in a step that all ranks take together; that rank
@@ -296,12 +296,6 @@ fn of_ranks(samples: &[(usize, usize)]) -> String {
 impl fmt::Debug for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One write: lines of several ranks would interleave.
-        f.write_str(&self.to_string())
-    }
-}
-
-impl fmt::Debug for SharedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_string())
     }
 }

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::announced::{Calls, Signature};
-use super::pending::{ANNOUNCEMENTS, Blocking, COMPARISON, Comparison, Link};
+use super::pending::{ANNOUNCEMENTS, BLOCKING, Blocking, COMPARISON, Comparison, Job, Link, Step};
 use super::wire::Element;
 use crate::calling::Exchange;
-use crate::member::Started;
-use crate::{Call, CommError, Primitives, SharedError};
+use crate::member::{Member, Started};
+use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
 
 /// Messages from or to each rank so far, and their last length.
 #[derive(Default)]
@@ -26,65 +26,83 @@ impl Messages {
     }
 }
 
-/// Blocking operations of a transport, compared before they are made.
+/// Calls of a transport that ranks compare before they make them, and blocking ones as [`Primitives`].
 pub struct Checked<L> {
-    link: L,
+    pub(super) link: L,
+    /// The transport, and which of the rank's collectives this is unless it is the first.
+    pub(super) label: String,
+    /// Why no call can be made any more: this rank's were not those of the others.
+    pub(super) failed: Option<CommError>,
     calls: Calls,
     messages: Messages,
-    /// Why no call can be made any more: this rank's were not those of the others.
-    failed: Option<CommError>,
 }
 
 impl<L: Link> Checked<L> {
     pub(crate) fn over(link: L) -> Self {
-        Self { link, calls: Calls::default(), messages: Messages::default(), failed: None }
+        let (calls, messages) = (Calls::default(), Messages::default());
+        Self { link, label: L::NAME.to_owned(), failed: None, calls, messages }
     }
 
-    /// Compares a call that starts.
-    fn compare(&mut self, call: Call, of: &Started, announcement: Exchange) -> Result<(), CommError> {
-        let member = self.link.member();
-        let (size, comparison) = (member.size, member.started(L::NAME, COMPARISON, Exchange::BYTES));
-        let _waiting = member.enter(L::NAME, call.name(), None);
-        member.activity.specify(announcement.wait_of(L::NAME));
-        let mine = announcement.bytes();
-        let mut announce = |call, from: &[u8], to: &mut [u8]| {
-            self.link.call(Blocking {
-                channel: ANNOUNCEMENTS,
-                of: comparison,
-                call,
-                element: Element::Byte,
-                from,
-                to,
-            })
+    pub(super) fn check_failed(&self) -> Result<(), CommError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Notes the next call of all ranks; returns what has to be compared unless it is expected.
+    pub(super) fn note(&mut self, signature: Signature) -> Result<Option<Exchange>, CommError> {
+        self.check_failed()?;
+        let Member { size, host, .. } = self.link.member();
+        match *size == 1 || L::COMPARISON == Comparison::Never {
+            true => Ok(None),
+            false => Ok(self.calls.note(signature, host)),
+        }
+    }
+
+    /// Starts a comparison.
+    pub(super) fn announce(&mut self, call: &Exchange, bucket: usize) -> Result<L::Request, CommError> {
+        let (mine, whole) = (Wire::Bytes(call.bytes()), Exchange::BYTES);
+        let all = mine.zeros_like(whole * self.link.member().size);
+        let operation = Operation::AllGather { length: all.len() };
+        let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
+        self.link.start(Job::new(self.link.member(), L::NAME, step, mine, all))
+    }
+
+    /// Whether an announcement is compared, without waiting. If nothing was sent, ranks that differ
+    /// may begin anew.
+    pub(super) fn is_compared(
+        &mut self,
+        request: &mut L::Request,
+        restarts: bool,
+    ) -> Result<bool, CommError> {
+        let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
+        let compared = Exchange::compare(all.bytes());
+        match &compared {
+            Err(_) if restarts && Exchange::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
+            Err(error) => self.failed = Some(error.clone()),
+            Ok(()) => {}
+        }
+        compared.map(|()| true)
+    }
+
+    /// Compares a message with what its other rank has of it.
+    fn compare_message(&mut self, call: Call, of: &Started, message: &Exchange) -> Result<(), CommError> {
+        let mine = message.bytes();
+        let mut theirs = vec![0; mine.len()];
+        let (from, to) = match call {
+            Call::Send { .. } => (&mine[..], &mut [][..]),
+            _ => (&[][..], &mut theirs[..]),
         };
-        let compared = match call {
-            Call::Send { .. } => announce(call, &mine, &mut []),
-            Call::Receive { from } => {
-                let mut theirs = vec![0; mine.len()];
-                let announced = announce(call, &[], &mut theirs);
-                // As if the sender were rank 0, which others are compared with.
-                let compared = announced.and_then(|()| Exchange::compare(&[theirs, mine].concat()));
-                compared.map_err(|error| match error {
-                    CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
-                        let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                        self.link.member().error(of, reason)
-                    }
-                    other => other,
-                })
+        let comparison = self.link.member().started(L::NAME, COMPARISON, Exchange::BYTES);
+        let (channel, element) = (ANNOUNCEMENTS, Element::Byte);
+        self.link.call(Blocking { channel, of: comparison, call, element, from, to })?;
+        let Call::Receive { from } = call else { return Ok(()) };
+        // As if the sender were rank 0, which others are compared with.
+        Exchange::compare(&[theirs, mine].concat()).map_err(|error| match error {
+            CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
+                let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
+                self.link.member().error(of, reason)
             }
-            _ => {
-                let mut all = vec![0; mine.len() * size];
-                let announced = announce(Call::AllGather, &mine, &mut all);
-                let compared = announced.and_then(|()| Exchange::compare(&all));
-                if compared.as_ref().is_err_and(CommError::is_shared) && Exchange::are_of_one_number(&all) {
-                    // Nothing was sent: all ranks begin anew.
-                    self.calls = Calls::default();
-                    return compared;
-                }
-                compared
-            }
-        };
-        compared.inspect_err(|error| self.failed = Some(error.clone()))
+            other => other,
+        })
     }
 }
 
@@ -98,26 +116,34 @@ impl<L: Link> Primitives for Checked<L> {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.check_failed()?;
         let member = self.link.member();
         let of = member.check(L::NAME, call, element, from, to)?;
         let peer = if let Call::Send { .. } | Call::Receive { .. } = call { call.peer() } else { None };
         let announcement = match peer {
-            _ if member.size == 1 || L::COMPARISON == Comparison::Never => None,
-            Some(_) if L::PROBES_MESSAGES => None,
+            Some(_) if member.size == 1 || L::PROBES_MESSAGES => None,
             Some(_) => self.messages.note(call, of.bytes, &member.host),
             None => {
                 let length = call.part(from.len(), to.len(), member.size) / element.width();
-                self.calls.note(Signature { call, started: None, element, length }, &member.host)
+                self.note(Signature { call, started: None, element, length })?
             }
         };
         if let Some(announcement) = announcement {
-            self.compare(call, &of, announcement)?;
+            let member = self.link.member();
+            let _waiting = member.enter(&self.label, call.name(), None);
+            member.activity.specify(announcement.wait_of(&self.label));
+            if peer.is_some() {
+                let compared = self.compare_message(call, &of, &announcement);
+                compared.inspect_err(|error| self.failed = Some(error.clone()))?;
+            } else {
+                let mut request = self.announce(&announcement, BLOCKING)?;
+                while !self.is_compared(&mut request, true)? {
+                    self.link.pause()?;
+                }
+            }
         }
         let member = self.link.member();
-        let _waiting = member.enter(L::NAME, call.name(), None);
+        let _waiting = member.enter(&self.label, call.name(), None);
         member.activity.with(|state| state.peer = peer);
         self.link.make(call, element, from, to)
     }

@@ -6,11 +6,12 @@
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
-use super::announced::{Calls, Signature};
+use super::announced::Signature;
+use super::compared::Checked;
 use crate::calling::Exchange;
 use crate::collective::wire::{Element, chunk_range};
 use crate::member::{Member, Started};
-use crate::{Call, Collective, CommError, Operation, Reduction, Wire, World};
+use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// A call that is to be started, and the operation that it is part of.
 #[derive(Clone, Copy)]
@@ -38,7 +39,7 @@ pub struct Job {
 
 impl Job {
     /// One that starts now.
-    fn new(member: &Member, transport: &'static str, step: Step, from: Wire, to: Wire) -> Self {
+    pub fn new(member: &Member, transport: &'static str, step: Step, from: Wire, to: Wire) -> Self {
         let is_announcement = step.channel == ANNOUNCEMENTS;
         let operation = if is_announcement { COMPARISON } else { step.operation.name() };
         let bucket = (step.bucket != BLOCKING).then_some(step.bucket);
@@ -133,15 +134,10 @@ pub trait Link {
 pub struct PendingOps<L: Link> {
     // Dropped first: the transport knows then which are complete.
     ops: Vec<PendingOp<L::Request>>,
-    link: L,
-    /// The transport, and which of the rank's collectives this is unless it is the first.
-    label: String,
+    checked: Checked<L>,
     /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
     /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
     halves: bool,
-    calls: Calls,
-    /// Why no operation can be started any more: this rank's were not those of the others.
-    failed: Option<CommError>,
 }
 
 struct PendingOp<Q> {
@@ -220,9 +216,11 @@ impl<L: Link> PendingOps<L> {
             state.collectives += 1;
             state.collectives
         });
-        let label =
-            if number == 1 { L::NAME.to_owned() } else { format!("{} (collective {number})", L::NAME) };
-        Self { ops: Vec::new(), link, label, halves, calls: Calls::default(), failed: None }
+        let mut checked = Checked::over(link);
+        if number > 1 {
+            checked.label = format!("{} (collective {number})", L::NAME);
+        }
+        Self { ops: Vec::new(), checked, halves }
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
@@ -230,52 +228,21 @@ impl<L: Link> PendingOps<L> {
         self.ops.iter().find(|op| op.step.bucket == bucket).map(|op| op.step.operation)
     }
 
-    /// Notes the next call; returns what has to be compared unless it is expected.
-    fn note(&mut self, signature: Signature) -> Result<Option<Exchange>, CommError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
-        let Member { size, host, .. } = self.link.member();
-        match *size == 1 || L::COMPARISON == Comparison::Never {
-            true => Ok(None),
-            false => Ok(self.calls.note(signature, host)),
-        }
-    }
-
-    /// Starts a comparison.
-    fn announce(&mut self, announcement: Exchange, bucket: usize) -> Result<L::Request, CommError> {
-        let (mine, whole) = (Wire::Bytes(announcement.bytes()), Exchange::BYTES);
-        let all = mine.zeros_like(whole * self.link.member().size);
-        let operation = Operation::AllGather { length: all.len() };
-        let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
-        self.link.start(Job::new(self.link.member(), L::NAME, step, mine, all))
-    }
-
-    /// Whether an announcement is compared, without waiting.
-    fn is_compared(&mut self, announcement: &mut L::Request) -> Result<bool, CommError> {
-        let Some((_, all)) = self.link.test(announcement)? else { return Ok(false) };
-        let compared = Exchange::compare(all.bytes());
-        compared.inspect_err(|error| self.failed = Some(error.clone()))?;
-        Ok(true)
-    }
-
     /// Starts the operations that are compared, in the order in which all ranks start them.
     fn start_announced(&mut self) -> Result<(), CommError> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+        self.checked.check_failed()?;
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
             let stage = std::mem::replace(&mut self.ops[at].stage, Stage::Done(Wire::Bytes(Vec::new())));
             let Stage::Announced { mut announcement, job } = stage else { unreachable!("found above") };
             if let Some(request) = &mut announcement
-                && !self.is_compared(request)?
+                && !self.checked.is_compared(request, false)?
             {
                 self.ops[at].stage = Stage::Announced { announcement, job };
                 return Ok(());
             }
             // An operation that could not be started has no result.
             let begun = self.begin(job);
-            self.ops[at].stage = begun.inspect_err(|error| self.failed = Some(error.clone()))?;
+            self.ops[at].stage = begun.inspect_err(|error| self.checked.failed = Some(error.clone()))?;
         }
         Ok(())
     }
@@ -284,36 +251,25 @@ impl<L: Link> PendingOps<L> {
     fn begin(&mut self, job: Job) -> Result<Stage<L::Request>, CommError> {
         Ok(match job.step.call {
             _ if job.step.whole == 0 && job.announcement.is_none() => Stage::Done(job.to),
-            Call::AllToAll => Stage::Exchange(self.link.start(job)?),
-            _ => Stage::Whole(self.link.start(job)?),
+            Call::AllToAll => Stage::Exchange(self.checked.link.start(job)?),
+            _ => Stage::Whole(self.checked.link.start(job)?),
         })
     }
 
-    /// Makes a blocking call. Unless all is expected, compares it and starts the operations before it.
+    /// Makes a blocking call, after all operations that were started before have begun.
     fn call(&mut self, call: Call, buffer: &mut Wire) -> Result<(), CommError> {
-        let element = buffer.element();
-        let signature = Signature { call, started: None, element, length: buffer.len() };
-        let _waiting = self.link.member().enter(&self.label, call.name(), None);
-        let mut announcement = None;
-        if let Some(mine) = self.note(signature)? {
-            self.link.member().activity.specify(mine.wait_of(&self.label));
-            announcement = Some(self.announce(mine, BLOCKING)?);
-        }
-        let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
-            announcement.is_some() || ops.iter().any(PendingOp::is_announced)
-        };
-        while waits(&self.ops, &announcement) {
-            self.poll()?;
-            if let Some(request) = &mut announcement
-                && self.is_compared(request)?
-            {
-                announcement = None;
-            }
-            if waits(&self.ops, &announcement) {
-                self.link.pause()?;
+        if self.ops.iter().any(PendingOp::is_announced) {
+            let _waiting = self.link().member().enter(&self.checked.label, call.name(), None);
+            while self.ops.iter().any(PendingOp::is_announced) {
+                self.checked.link.pause()?;
+                self.poll()?;
             }
         }
-        self.link.make(call, element, &[], buffer.bytes_mut())
+        self.checked.call(call, buffer.element(), &[], buffer.bytes_mut())
+    }
+
+    fn link(&self) -> &L {
+        &self.checked.link
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -327,7 +283,7 @@ impl<L: Link> PendingOps<L> {
             {
                 return Ok(result);
             }
-            self.link.pause()?;
+            self.checked.link.pause()?;
         }
     }
 }
@@ -338,17 +294,17 @@ impl<L: Link> Collective for PendingOps<L> {
     }
 
     fn connection(&self) -> Option<String> {
-        self.link.connection()
+        self.link().connection()
     }
 
     fn world_size(&self) -> usize {
-        self.link.member().size
+        self.link().member().size
     }
 
     fn start(&mut self, bucket: usize, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        operation.check(L::NAME, &buffer, self.link.member())?;
-        let Member { rank, size, .. } = *self.link.member();
+        operation.check(L::NAME, &buffer, self.link().member())?;
+        let Member { rank, size, .. } = *self.link().member();
         let (whole, length) = match operation {
             Operation::AllReduce(_) => (buffer.len(), buffer.len()),
             Operation::ReduceScatter(_) => (buffer.len(), chunk_range(buffer.len(), size, rank).len()),
@@ -374,10 +330,10 @@ impl<L: Link> Collective for PendingOps<L> {
         };
         let step = Step { bucket, operation, whole, call, channel: 0 };
         let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
-        let job = Job::new(self.link.member(), L::NAME, step, from, to);
-        let stage = match self.note(signature)? {
+        let job = Job::new(self.link().member(), L::NAME, step, from, to);
+        let stage = match self.checked.note(signature)? {
             Some(announcement) if L::COMPARISON == Comparison::Before => {
-                Stage::Announced { announcement: Some(self.announce(announcement, bucket)?), job }
+                Stage::Announced { announcement: Some(self.checked.announce(&announcement, bucket)?), job }
             }
             None if self.ops.iter().any(PendingOp::is_announced) => {
                 Stage::Announced { announcement: None, job }
@@ -392,10 +348,10 @@ impl<L: Link> Collective for PendingOps<L> {
         self.start_announced()?;
         let mut gathers = true;
         for op in &mut self.ops {
-            let advanced = op.advance(&mut self.link, &mut gathers);
+            let advanced = op.advance(&mut self.checked.link, &mut gathers);
             advanced.inspect_err(|error| {
                 if error.is_shared() {
-                    self.failed = Some(error.clone());
+                    self.checked.failed = Some(error.clone());
                 }
             })?;
         }
@@ -410,7 +366,7 @@ impl<L: Link> Collective for PendingOps<L> {
         let Some(operation) = self.operation_of(bucket) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.link.member().enter(&self.label, operation.name(), Some(bucket));
+        let _waiting = self.link().member().enter(&self.checked.label, operation.name(), Some(bucket));
         self.complete(bucket)
     }
 
@@ -418,8 +374,8 @@ impl<L: Link> Collective for PendingOps<L> {
         if how == Reduction::Native {
             return self.call(Call::AllReduce, buffer);
         }
-        let _waiting = self.link.member().enter(&self.label, "all-reduce", None);
-        Operation::AllReduce(how).check(L::NAME, buffer, self.link.member())?;
+        let _waiting = self.link().member().enter(&self.checked.label, "all-reduce", None);
+        Operation::AllReduce(how).check(L::NAME, buffer, self.link().member())?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
         let reduced = self.complete(BLOCKING);

@@ -158,8 +158,12 @@ impl Buckets {
         }
     }
 
-    /// Begins a backward whose gradients are scaled by `weight`.
-    pub fn begin_backward(&mut self, weight: f32) {
+    /// Begins a backward whose gradients are scaled by `weight`; none is final before its end if it is
+    /// a probe, since the uses are not known.
+    pub fn begin_backward(&mut self, weight: f32, is_probe: bool) {
+        if is_probe {
+            self.uses.fill(usize::MAX);
+        }
         self.weight = weight;
         self.share += f64::from(weight);
         self.backwards += 1;
@@ -528,11 +532,12 @@ mod tests {
     fn the_shares_of_many_micro_batches_are_all_of_the_step() {
         let sums = run(2, &Options::default(), |world| {
             let collective = connect(world, Backend::Mpi, &Transport::default())?;
-            let (plan, clock) = (BucketPlan::new(&[], &[], 1, 1, 2), world.member().activity.clock.clone());
+            let (plan, clock) =
+                (BucketPlan::new(&[], &[], (1, 1), 0, 2), world.member().activity.clock.clone());
             let mut buckets = Buckets::new(collective, SyncOptions::default(), plan, 0, clock);
             let mut finish = |samples: usize| {
                 buckets.begin();
-                (0..samples).for_each(|_| buckets.begin_backward(1.0 / 200_000.0));
+                (0..samples).for_each(|_| buckets.begin_backward(1.0 / 200_000.0, false));
                 buckets.finish(Signals::default(), &mut [])
             };
             let short = finish(99_900).unwrap_err().to_string();

@@ -17,7 +17,8 @@ use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
 use crate::ddp::collector::{collect, each, register};
 use crate::ddp::hook::{Hooked, Taken};
-use crate::ddp::options::{SyncOptions, plan_of};
+use crate::ddp::options::{SyncOptions, bucket_limits};
+use crate::ddp::plan::BucketPlan;
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
@@ -86,7 +87,7 @@ impl GradientSync {
         layout: &ParamLayout,
         options: SyncOptions,
     ) -> Self {
-        let plan = plan_of(layout, &arrival::unknown(layout), &options, world.size());
+        let plan = plan_of(layout, None, &options, 0, world.size());
         let params = layout.specs().len();
         let clock = world.member().activity.clock.clone();
         Self {
@@ -181,11 +182,7 @@ impl GradientSync {
         }
         let probing = self.arrival.is_none();
         let mut buckets = self.buckets.take().ok_or(PANICKED)?;
-        buckets.begin_backward(own as f32 / total as f32);
-        if probing {
-            // Until the uses are known, no gradient can be treated as final.
-            buckets.uses.fill(usize::MAX);
-        }
+        buckets.begin_backward(own as f32 / total as f32, probing);
         let overlaps = which == MicroBatch::Last && buckets.can_overlap();
         let hooked = match probing || overlaps {
             true => hook::backward(loss, module, buckets),
@@ -294,16 +291,14 @@ impl GradientSync {
         }
         self.averaged = false;
         self.samples = (0, 0);
-        if std::mem::take(&mut self.adopt_next)
-            && let Some(arrival) = self.arrival.clone()
-        {
-            self.set_plan(&arrival)?;
+        if std::mem::take(&mut self.adopt_next) {
+            self.replan()?;
         }
         self.buckets()?.begin();
         Ok(())
     }
 
-    pub(super) fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
+    fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
         self.buckets.as_deref_mut().ok_or(PANICKED)
     }
 
@@ -368,11 +363,7 @@ impl GradientSync {
             // All gradients are final at once; the order only has to be the same on all ranks.
             self.probe = Probe::new(arrival::unknown(&self.layout), self.layout.specs().len());
         }
-        let buckets = self.buckets()?;
-        buckets.begin_backward(own as f32 / total as f32);
-        if probing {
-            buckets.uses.fill(usize::MAX);
-        }
+        self.buckets()?.begin_backward(own as f32 / total as f32, probing);
         Ok(true)
     }
 
@@ -456,7 +447,7 @@ impl GradientSync {
     }
 
     /// The error of a gradient whose length differs from that in the buckets.
-    pub(super) fn other_module(&self, param: usize) -> CommError {
+    fn other_module(&self, param: usize) -> CommError {
         let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
         self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })
     }
@@ -504,10 +495,9 @@ impl GradientSync {
     /// [`CommError::Interrupted`] after a backward that panicked.
     pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
         arrival.check(&self.layout)?;
-        self.set_plan(&arrival)?;
         self.arrival = Some(arrival);
         self.adopt_next = false;
-        Ok(())
+        self.replan()
     }
 
     /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages.
@@ -517,19 +507,17 @@ impl GradientSync {
     /// [`CommError::Interrupted`] after a backward that panicked.
     pub fn carry(&mut self, values: usize) -> Result<(), CommError> {
         self.carried = values;
-        let world_size = self.world.size();
-        let buckets = self.buckets()?;
-        buckets.set_plan(buckets.plan.clone().carrying(values, world_size));
-        Ok(())
+        self.replan()
     }
 
-    pub(super) fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
-        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
-        self.averaged = false;
-        let plan = plan.carrying(self.carried, self.world.size());
-        let buckets = self.buckets()?;
-        buckets.uses.clone_from(&arrival.uses);
+    /// Packs the gradients in the order that is known.
+    fn replan(&mut self) -> Result<(), CommError> {
+        let arrival = self.arrival.as_ref();
+        let plan = plan_of(&self.layout, arrival, &self.options, self.carried, self.world.size());
+        let buckets = self.buckets.as_deref_mut().ok_or(PANICKED)?;
+        arrival.inspect(|arrival| buckets.uses.clone_from(&arrival.uses));
         buckets.set_plan(plan);
+        self.averaged = false;
         Ok(())
     }
 
@@ -562,6 +550,19 @@ impl GradientSync {
 
 /// The error after the buckets were lost in a backward.
 const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
+
+/// The buckets of a module with `layout`, and with room for `carried` values.
+fn plan_of(
+    layout: &ParamLayout,
+    arrival: Option<&ArrivalOrder>,
+    options: &SyncOptions,
+    carried: usize,
+    world_size: usize,
+) -> BucketPlan {
+    let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
+    let order = arrival.map_or_else(|| arrival::unknown(layout), |arrival| arrival.order.clone());
+    BucketPlan::new(&lengths, &order, bucket_limits(layout.trainable(), options), carried, world_size)
+}
 
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {

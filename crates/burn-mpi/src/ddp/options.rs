@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Reduction;
 use crate::collective::wire::Element;
-use crate::ddp::plan::BucketPlan;
 use crate::named::named;
-use crate::{ParamLayout, Reduction};
 
 /// Options of gradient averaging. They must be equal on all ranks.
 ///
@@ -49,18 +48,6 @@ impl Default for SyncOptions {
 const PARTS: usize = 8;
 /// Splitting less than this gains nothing: latency outweighs transfer time.
 const LEAST_BYTES: usize = 1 << 20;
-
-/// The buckets of a module with `layout` whose gradients become final in `order`.
-pub(crate) fn plan_of(
-    layout: &ParamLayout,
-    order: &[usize],
-    options: &SyncOptions,
-    world_size: usize,
-) -> BucketPlan {
-    let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
-    let (first, capacity) = bucket_limits(layout.trainable(), options);
-    BucketPlan::new(&lengths, order, first, capacity, world_size)
-}
 
 /// Maximum values of the first bucket and of the others, for a network of `trainable` values.
 pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {

@@ -34,8 +34,14 @@ pub struct BucketSpec {
 impl BucketPlan {
     /// Packs the parameters of the given lengths in `order` into buckets of at most
     /// `capacity` values, the first of at most `first`. A parameter larger than that gets
-    /// a separate bucket.
-    pub fn new(lengths: &[usize], order: &[usize], first: usize, capacity: usize, world_size: usize) -> Self {
+    /// a separate bucket. The last bucket has room for the control values and `carried` more.
+    pub fn new(
+        lengths: &[usize],
+        order: &[usize],
+        (first, capacity): (usize, usize),
+        carried: usize,
+        world_size: usize,
+    ) -> Self {
         let mut buckets: Vec<BucketSpec> = Vec::new();
         let mut places = vec![(0, 0..0); lengths.len()];
         for &param in order {
@@ -57,18 +63,10 @@ impl BucketPlan {
         }
         let last = buckets.len().saturating_sub(1);
         for (index, bucket) in buckets.iter_mut().enumerate() {
-            let control = if index == last { CONTROL } else { 0 };
+            let control = if index == last { CONTROL + carried } else { 0 };
             bucket.padded = (bucket.len + control).next_multiple_of(world_size);
         }
         Self { buckets, places }
-    }
-
-    /// The same with space for `values` more after the control values.
-    pub fn carrying(mut self, values: usize, world_size: usize) -> Self {
-        if let Some(last) = self.buckets.last_mut() {
-            last.padded = (last.len + CONTROL + values).next_multiple_of(world_size);
-        }
-        self
     }
 
     /// The buckets, in the order in which they fill.
@@ -96,7 +94,7 @@ mod tests {
     fn every_parameter_has_one_place() {
         let lengths = [10, 200, 30, 5, 1000, 7];
         let order = [5, 4, 3, 2, 1, 0];
-        let plan = BucketPlan::new(&lengths, &order, 20, 240, 4);
+        let plan = BucketPlan::new(&lengths, &order, (20, 240), 0, 4);
         let mut seen: Vec<usize> = plan.buckets().iter().flat_map(|b| b.params.clone()).collect();
         assert_eq!(seen, order);
         seen.sort_unstable();
@@ -114,7 +112,7 @@ mod tests {
 
     #[test]
     fn without_parameters_there_is_a_bucket_for_the_control_values() {
-        let plan = BucketPlan::new(&[], &[], 20, 240, 2);
+        let plan = BucketPlan::new(&[], &[], (20, 240), 0, 2);
         assert_eq!(plan.buckets().len(), 1);
         assert_eq!(plan.buckets()[0].padded, CONTROL.next_multiple_of(2));
     }

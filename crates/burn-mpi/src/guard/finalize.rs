@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use mpi::ffi;
 use parking_lot::Mutex;
 
-use crate::collective::mpi::{Communicator, Mpi, NAME, is_mpi_thread, library_text};
+use crate::collective::mpi::{Mpi, NAME, is_mpi_thread, library_text};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
@@ -40,7 +40,7 @@ const FINALIZE: Duration = Duration::from_secs(30);
 
 struct Arranged {
     member: Member,
-    communicator: Communicator,
+    communicator: ffi::MPI_Comm,
 }
 
 // SAFETY: the communicator is a handle of an object inside MPI, and not thread-local.
@@ -147,7 +147,7 @@ fn finalize(status: i32) {
 
 /// Waits until every rank leaves; gives up after a timeout if this one leaves with an
 /// error.
-fn everyone_leaves(mpi: &Mpi, communicator: Communicator, status: i32) -> bool {
+fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool {
     let began = Instant::now();
     let started = mpi.started(NAME, "barrier", 0);
     let Ok(mut request) = mpi.start_barrier(communicator, &started) else { return false };

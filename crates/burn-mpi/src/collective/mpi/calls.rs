@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use mpi::ffi;
 
 use crate::collective::compared::Shared;
-use crate::collective::mpi::{Communicator, Mpi, NAME};
+use crate::collective::mpi::{Mpi, NAME};
 use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps, Step};
 use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
@@ -29,7 +29,7 @@ const PIECE: usize = 1 << 30;
 /// world, ranks may interleave calls in a different order.
 pub struct MpiLink {
     mpi: Mpi,
-    channels: [Communicator; CHANNELS],
+    channels: [ffi::MPI_Comm; CHANNELS],
     in_flight: usize,
 }
 
@@ -41,7 +41,8 @@ impl MpiLink {
 
     /// The blocking operations of the job, on `MPI_COMM_WORLD`. All ranks must call it, once.
     pub(crate) fn of_job(mpi: &Mpi) -> Result<Shared, CommError> {
-        let (world, announcements) = (Communicator::world(), mpi.duplicate()?);
+        // SAFETY: a constant that MPI's library defines.
+        let (world, announcements) = (unsafe { ffi::RSMPI_COMM_WORLD }, mpi.duplicate()?);
         let shared =
             Shared::over(Self { channels: [world, world, announcements], mpi: mpi.clone(), in_flight: 0 });
         // Its communicators are there until MPI ends.
@@ -57,8 +58,7 @@ impl MpiLink {
     fn await_message(&self, channel: usize, from: usize, of: &Started) -> Result<(), CommError> {
         let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
         // SAFETY: the status is valid memory for MPI to write.
-        let code =
-            unsafe { ffi::MPI_Probe(from as c_int, TAG, self.channels[channel].0, status.as_mut_ptr()) };
+        let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, self.channels[channel], status.as_mut_ptr()) };
         self.mpi.check_code(code, of)?;
         // SAFETY: the probe has succeeded, and has written the status.
         let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
@@ -110,7 +110,7 @@ impl Link for MpiLink {
         if let Call::Receive { from } = call {
             self.await_message(channel, from, &of)?;
         }
-        let (kind, comm) = (datatype(element), self.channels[channel].0);
+        let (kind, comm) = (datatype(element), self.channels[channel]);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
         // SAFETY: both buffers are borrowed until the call returns. `Call::check` has checked that they have the
@@ -147,7 +147,7 @@ impl Link for MpiLink {
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
         let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
-        let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel].0);
+        let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel]);
         // SAFETY: a constant that MPI's library defines.
         let mut handle = unsafe { ffi::RSMPI_REQUEST_NULL };
         let (read, written) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
@@ -197,7 +197,7 @@ impl Drop for MpiLink {
             // SAFETY: all are duplicates with no operation in flight, and are not used again. After an
             // error there is only one communicator less for later use.
             self.channels.iter_mut().for_each(|channel| unsafe {
-                ffi::MPI_Comm_free(&mut channel.0);
+                ffi::MPI_Comm_free(channel);
             });
         }
     }

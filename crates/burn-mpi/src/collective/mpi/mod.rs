@@ -20,18 +20,6 @@ use crate::{Call, CommError};
 /// The transport's name.
 pub(crate) const NAME: &str = "mpi";
 
-/// A communicator: its operations are matched only with each other.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Communicator(pub(crate) ffi::MPI_Comm);
-
-impl Communicator {
-    /// `MPI_COMM_WORLD`.
-    pub fn world() -> Self {
-        // SAFETY: a constant that MPI's library defines.
-        Self(unsafe { ffi::RSMPI_COMM_WORLD })
-    }
-}
-
 /// This process as a rank of an MPI job.
 ///
 /// MPI runs from before the first of these is created until the process exits
@@ -85,19 +73,20 @@ impl Mpi {
     /// A barrier on `communicator`, in flight.
     pub fn start_barrier(
         &self,
-        communicator: Communicator,
+        communicator: ffi::MPI_Comm,
         of: &Started,
     ) -> Result<ffi::MPI_Request, CommError> {
         // SAFETY: a constant that MPI's library defines.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         // SAFETY: the handle is written to valid memory.
-        let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
+        let code = unsafe { ffi::MPI_Ibarrier(communicator, &mut request) };
         self.check_code(code, of)?;
         Ok(request)
     }
 
-    /// A duplicate of the world's communicator. All ranks must call it.
-    pub fn duplicate(&self) -> Result<Communicator, CommError> {
+    /// A duplicate of the world's communicator, whose operations are matched only with each other. All ranks must
+    /// call it.
+    pub fn duplicate(&self) -> Result<ffi::MPI_Comm, CommError> {
         const COPY: &str = "communicator copy";
         let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
         // SAFETY: the new handle is written to valid memory.
@@ -106,17 +95,17 @@ impl Mpi {
             (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
         };
         self.check_code(code, &started)?;
-        Ok(Communicator(copy))
+        Ok(copy)
     }
 
     /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
-    pub fn progress(&self, communicator: Communicator) {
+    pub fn progress(&self, communicator: ffi::MPI_Comm) {
         let mut arrived = 0;
         // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
         // here: whoever waits for a message reports it.
         unsafe {
             let status = ffi::RSMPI_STATUS_IGNORE;
-            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator.0, &mut arrived, status);
+            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator, &mut arrived, status);
         }
     }
 
