@@ -228,13 +228,6 @@ impl Map {
     }
 }
 
-/// A layer, prepared by an executor.
-#[derive(Debug, Clone)]
-pub(super) enum Step<P> {
-    Product(Box<P>),
-    MaxPool(MaxPool),
-}
-
 /// A layer as seen by executors.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation<'a> {

@@ -32,6 +32,7 @@
 //! level](crate::simd::Level). Integer sums are exact, so all give the same bits.
 
 mod error;
+mod executor;
 mod lanes;
 mod layer;
 mod model;

@@ -3,11 +3,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::lanes::Lanes;
+use super::executor::Plan;
 use super::layer::{Map, Operation};
-use super::rows::Rows;
 use super::values::{dequantize, quantize};
-use super::words::{Block, Instructions, LANES};
+use super::words::{Block, Instructions};
 use super::{Int8Error, Layer, QParams, Scheme};
 use crate::simd::Level;
 
@@ -60,13 +59,6 @@ pub struct Model {
     output: QParams,
     outputs: usize,
     plan: Plan,
-}
-
-/// The executor of a block of images.
-#[derive(Debug, Clone)]
-enum Plan {
-    Lanes(Lanes),
-    Rows(Rows),
 }
 
 /// Workspace of a model's inference: [`Model::workspace`]. It has space for a block of images, so
@@ -164,13 +156,9 @@ impl Model {
         if biases.iter().all(Vec::is_empty) {
             return Err(Int8Error::NoLayers);
         }
-        let in_lanes = if lanes { Lanes::new(&maps, &layers, &biases) } else { None };
         Ok(Self {
             id: MODELS.fetch_add(1, Ordering::Relaxed),
-            plan: match in_lanes {
-                Some(lanes) => Plan::Lanes(lanes),
-                None => Plan::Rows(Rows::new(maps, &layers, &biases)),
-            },
+            plan: Plan::new(&maps, &layers, &biases, lanes),
             shape,
             input,
             layers,
@@ -212,33 +200,18 @@ impl Model {
 
     /// Workspace for [`infer`](Self::infer).
     pub fn workspace(&self) -> Workspace {
-        let images = self.images();
         Workspace {
             model: self.id,
-            inputs: vec![0; images * self.shape.iter().product::<usize>()],
-            outputs: vec![0; images * self.outputs],
-            maps: match &self.plan {
-                Plan::Lanes(lanes) => lanes.maps(),
-                Plan::Rows(rows) => rows.maps(),
-            },
-        }
-    }
-
-    /// Images of a block.
-    fn images(&self) -> usize {
-        match &self.plan {
-            Plan::Lanes(_) => LANES,
-            Plan::Rows(rows) => rows.images(),
+            inputs: vec![0; self.plan.images * self.shape.iter().product::<usize>()],
+            outputs: vec![0; self.plan.images * self.outputs],
+            maps: self.plan.buffers(),
         }
     }
 
     /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its
     /// pooling, where the executor fuses them, or one layer.
     pub fn steps(&self) -> Vec<Range<usize>> {
-        match &self.plan {
-            Plan::Lanes(lanes) => lanes.steps().collect(),
-            Plan::Rows(_) => (0..self.layers.len()).map(|layer| layer..layer + 1).collect(),
-        }
+        self.plan.steps().collect()
     }
 
     /// Class scores `[batch, outputs]` of `images` `[batch, channels, height, width]`.
@@ -312,16 +285,13 @@ impl Model {
         assert_eq!(scores, count * self.outputs, "scores of {count} images with {} outputs", self.outputs);
         let instructions = Instructions::of(Level::current());
         let Workspace { inputs, outputs, maps, .. } = workspace;
-        for images in images.chunks(self.images() * size) {
+        for images in images.chunks(self.plan.images * size) {
             let count = images.len() / size;
-            let ends = (&mut inputs[..images.len()], &mut outputs[..count * self.outputs]);
+            let (inputs, outputs) = (&mut inputs[..images.len()], &mut outputs[..count * self.outputs]);
             watch(Stage::Input);
-            quantize(images, self.input, ends.0);
-            match &self.plan {
-                Plan::Lanes(lanes) => lanes.run(instructions, maps, ends.0, ends.1, watch),
-                Plan::Rows(rows) => rows.run(instructions, maps, (count, ends.0, ends.1), watch),
-            }
-            done(ends.1);
+            quantize(images, self.input, inputs);
+            self.plan.run(instructions, maps, (count, inputs, outputs), watch);
+            done(outputs);
         }
     }
 }

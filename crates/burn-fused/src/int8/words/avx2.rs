@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Block, LANES, Task, Words};
+use super::{LANES, Task, Words};
 
 /// Shuffle mask of 128 bits: the transposition of 4x4 bytes.
 #[inline(always)]
@@ -56,16 +56,6 @@ impl Words for Avx2 {
     #[inline(always)]
     fn splat(self, value: i32) -> Self::Word {
         halves!(_half => _mm256_set1_epi32(value))
-    }
-
-    #[inline(always)]
-    fn load(self, block: &Block) -> Self::Word {
-        halves!(h => _mm256_loadu_si256(block.0[8 * h..8 * h + 8].as_ptr().cast()))
-    }
-
-    #[inline(always)]
-    fn store(self, word: Self::Word, block: &mut Block) {
-        halves!(h => _mm256_storeu_si256(block.0[8 * h..8 * h + 8].as_mut_ptr().cast(), word[h]));
     }
 
     #[inline(always)]
@@ -139,24 +129,5 @@ impl Words for Avx2 {
             let (low, high) = (_mm256_castsi256_si128(ordered), _mm256_extracti128_si256::<1>(ordered));
             _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm_packus_epi16(low, high));
         }
-    }
-
-    #[inline(always)]
-    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word {
-        if skip == 0 {
-            return low;
-        }
-        halves!(h => {
-            let count = 8 * (skip as i32 & 3);
-            let (right, left) = (_mm_cvtsi32_si128(count), _mm_cvtsi32_si128(32 - count));
-            _mm256_or_si256(_mm256_srl_epi32(low[h], right), _mm256_sll_epi32(high[h], left))
-        })
-    }
-
-    #[inline(always)]
-    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word {
-        halves!(h => {
-            _mm256_or_si256(_mm256_and_si256(mask[h], a[h]), _mm256_andnot_si256(mask[h], b[h]))
-        })
     }
 }

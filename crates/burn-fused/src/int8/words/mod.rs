@@ -37,11 +37,17 @@ impl Block {
 /// The instructions of a SIMD level.
 pub(super) trait Words: Copy {
     /// Sixteen words: i32, or four bytes each, in memory order.
-    type Word: Copy;
+    type Word: Pod;
 
     fn splat(self, value: i32) -> Self::Word;
-    fn load(self, block: &Block) -> Self::Word;
-    fn store(self, word: Self::Word, block: &mut Block);
+    #[inline(always)]
+    fn load(self, block: &Block) -> Self::Word {
+        bytemuck::cast(*block)
+    }
+    #[inline(always)]
+    fn store(self, word: Self::Word, block: &mut Block) {
+        *block = bytemuck::cast(word);
+    }
     /// To each i32 of `sum`, adds the products of the four u8 of `bytes` with the four
     /// i8 of `weights`.
     fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word;
@@ -65,11 +71,6 @@ pub(super) trait Words: Copy {
     fn pack(self, channels: [Self::Word; 4]) -> Self::Word;
     /// Clamps i32 to u8.
     fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]);
-    /// In each lane, bytes `skip` to `skip + 3` of the eight in `low` and `high`;
-    /// `skip` is 0 to 3.
-    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word;
-    /// `a` where the bits of `mask` are 1, else `b`.
-    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Transposes 16x16 words.
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::Word; LANES]) {

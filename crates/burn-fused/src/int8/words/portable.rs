@@ -1,6 +1,6 @@
 //! Portable instructions.
 
-use super::{Block, LANES, Words};
+use super::{LANES, Words};
 
 /// Plain loops, which the compiler vectorises for the target.
 #[derive(Debug, Clone, Copy)]
@@ -21,16 +21,6 @@ impl Words for Portable {
     #[inline(always)]
     fn splat(self, value: i32) -> Self::Word {
         [value; LANES]
-    }
-
-    #[inline(always)]
-    fn load(self, block: &Block) -> Self::Word {
-        bytemuck::cast(block.0)
-    }
-
-    #[inline(always)]
-    fn store(self, word: Self::Word, block: &mut Block) {
-        block.0 = bytemuck::cast(word);
     }
 
     #[inline(always)]
@@ -90,20 +80,5 @@ impl Words for Portable {
     #[inline(always)]
     fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]) {
         *bytes = word.map(|lane| lane.clamp(0, 255) as u8);
-    }
-
-    #[inline(always)]
-    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word {
-        each(|i| {
-            let [a, b, c, d] = low[i].to_ne_bytes();
-            let [e, f, g, _] = high[i].to_ne_bytes();
-            let bytes = [a, b, c, d, e, f, g];
-            i32::from_ne_bytes([0, 1, 2, 3].map(|n| bytes[(skip & 3) + n]))
-        })
-    }
-
-    #[inline(always)]
-    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word {
-        each(|i| (a[i] & mask[i]) | (b[i] & !mask[i]))
     }
 }

@@ -25,9 +25,7 @@ impl Task for All<'_> {
             words.shift_left(a, five),
             words.scale(a, b, c, five),
             words.pack([a, b, c, d]),
-            words.select(a, b, c),
         ];
-        results.extend([0, 1, 2, 3].map(|skip| words.funnel(a, b, skip)));
         let mut square = loaded;
         words.transpose(&mut square);
         results.extend(square);

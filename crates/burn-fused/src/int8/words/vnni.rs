@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use pulp::f32x16;
 use pulp::x86::V4;
 
-use super::{Block, LANES, Task, Words};
+use super::{LANES, Task, Words};
 use crate::simd::Lanes;
 
 /// AVX-512 with VNNI, on a machine that supports it.
@@ -41,18 +41,6 @@ impl Words for Vnni {
     fn splat(self, value: i32) -> __m512i {
         // SAFETY: above.
         unsafe { _mm512_set1_epi32(value) }
-    }
-
-    #[inline(always)]
-    fn load(self, block: &Block) -> __m512i {
-        // SAFETY: above; a block is aligned.
-        unsafe { _mm512_load_si512(std::ptr::from_ref(block).cast()) }
-    }
-
-    #[inline(always)]
-    fn store(self, word: __m512i, block: &mut Block) {
-        // SAFETY: above; a block is aligned.
-        unsafe { _mm512_store_si512(std::ptr::from_mut(block).cast(), word) }
     }
 
     #[inline(always)]
@@ -114,25 +102,6 @@ impl Words for Vnni {
             let positive = _mm512_max_epi32(word, _mm512_setzero_si512());
             _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtusepi32_epi8(positive));
         }
-    }
-
-    #[inline(always)]
-    fn funnel(self, low: __m512i, high: __m512i, skip: usize) -> __m512i {
-        // SAFETY: above.
-        unsafe {
-            match skip {
-                0 => low,
-                1 => _mm512_or_si512(_mm512_srli_epi32::<8>(low), _mm512_slli_epi32::<24>(high)),
-                2 => _mm512_or_si512(_mm512_srli_epi32::<16>(low), _mm512_slli_epi32::<16>(high)),
-                _ => _mm512_or_si512(_mm512_srli_epi32::<24>(low), _mm512_slli_epi32::<8>(high)),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn select(self, mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: above.
-        unsafe { _mm512_ternarylogic_epi32::<0xca>(mask, a, b) }
     }
 
     #[inline(always)]

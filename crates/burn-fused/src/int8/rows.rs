@@ -1,12 +1,62 @@
-//! Convolutions and linear layers on images in rows.
+//! Images in rows: channels innermost, output channels in the lanes of vectors. Supports any layer and batch.
+//!
+//! A map is `[height][width][channels / 4]` words of four channels, padded as the
+//! next layer requires. A linear layer is a convolution whose kernel covers the map.
 
-use crate::int8::layer::{Geometry, Map, Weights};
-use crate::int8::requantize::Requantization;
-use crate::int8::words::{Block, LANES, Task, Words};
+use super::layer::{Geometry, Map, Weights};
+use super::requantize::Requantization;
+use super::words::{Block, LANES, Task, Words};
 
+/// Maximum bytes of all maps of a block of images.
+const BLOCK_BYTES: usize = 1 << 20;
 /// Output pixels computed together: with four vectors of outputs, 24 of 32 registers
 /// are accumulators.
-pub(super) const PIXELS: usize = 6;
+const PIXELS: usize = 6;
+
+/// Images computed together, with the maps before and after each layer.
+pub(super) fn images(maps: &[Map]) -> usize {
+    let largest = maps.windows(2).map(|pair| 4 * (pair[0].len() + pair[1].len())).max().unwrap_or(1);
+    let images = (BLOCK_BYTES / largest).clamp(1, 8 * PIXELS);
+    if images > PIXELS { images - images % PIXELS } else { images }
+}
+
+/// Transposes so that channels are innermost.
+pub(super) fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
+    let [channels, height, width] = map.shape;
+    let images = inputs.chunks_exact(channels * height * width);
+    for (image, words) in images.zip(words.chunks_exact_mut(map.len())) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
+        if height * width == 1 {
+            bytes[4 * map.at(0, 0) * map.groups()..][..channels].copy_from_slice(image);
+            continue;
+        }
+        for (c, plane) in image.chunks_exact(height * width).enumerate() {
+            for (y, row) in plane.chunks_exact(width).enumerate() {
+                let target = &mut bytes[4 * map.at(y, 0) * map.groups() + c..];
+                for (&pixel, target) in row.iter().zip(target.iter_mut().step_by(4 * map.groups())) {
+                    *target = pixel;
+                }
+            }
+        }
+    }
+}
+
+/// Transposes so that channels are outermost.
+pub(super) fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
+    let [channels, height, width] = map.shape;
+    let images = outputs.chunks_exact_mut(channels * height * width);
+    for (image, words) in images.zip(words.chunks_exact(map.len())) {
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        if height * width == 1 {
+            image.copy_from_slice(&bytes[..channels]);
+            continue;
+        }
+        for (c, plane) in image.chunks_exact_mut(height * width).enumerate() {
+            let pixels = bytes.iter().skip(c).step_by(4 * map.groups());
+            plane.iter_mut().zip(pixels).for_each(|(target, &pixel)| *target = pixel);
+        }
+    }
+}
 
 /// A convolution or linear layer.
 #[derive(Debug, Clone)]

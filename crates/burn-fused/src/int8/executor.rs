@@ -1,0 +1,158 @@
+//! The steps of an integer model on a block of images, in one of two layouts: images in [`lanes`], or in
+//! [`rows`].
+
+use std::ops::Range;
+
+use super::layer::{Layer, Map, MaxPool, Operation};
+use super::model::Stage;
+use super::words::{Block, Instructions, LANES, Task, Words};
+use super::{lanes, rows};
+
+/// A model's layers, prepared for a layout.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    in_lanes: bool,
+    /// With the layers that each computes.
+    steps: Vec<(Range<usize>, Step)>,
+    /// The input of each step, and the last output.
+    maps: Vec<Map>,
+    /// Images of a block.
+    pub images: usize,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Lanes(Box<lanes::Product>),
+    Rows(Box<rows::Product>),
+    MaxPool(MaxPool),
+}
+
+impl Plan {
+    /// From valid layers, the maps before and after each, and biases that contain the input's zero point;
+    /// in lanes if `lanes` and they support the layers.
+    pub fn new(maps: &[Map], layers: &[Layer], biases: &[Vec<i32>], lanes: bool) -> Self {
+        let in_lanes = lanes && lanes::support(layers);
+        let mut plan = Self { in_lanes, steps: Vec::new(), maps: vec![maps[0]], images: LANES };
+        let mut i = 0;
+        while let Some(layer) = layers.get(i) {
+            let operation = layer.operation(maps[i].shape);
+            let pooled = in_lanes
+                && matches!(operation, Operation::Product(..))
+                && layers.get(i + 1) == Some(&lanes::POOL);
+            let next = i + 1 + usize::from(pooled);
+            let ends = [maps[i], maps[next]];
+            let step = match operation {
+                Operation::MaxPool(pool) => Step::MaxPool(pool),
+                Operation::Product(geometry, weights) if in_lanes => {
+                    let product = lanes::Product::new(geometry, weights, &biases[i], ends, i == 0, pooled);
+                    Step::Lanes(Box::new(product))
+                }
+                Operation::Product(geometry, weights) => {
+                    Step::Rows(Box::new(rows::Product::new(geometry, weights, &biases[i], ends)))
+                }
+            };
+            plan.steps.push((i..next, step));
+            plan.maps.push(maps[next]);
+            i = next;
+        }
+        if !in_lanes {
+            plan.images = rows::images(maps);
+        }
+        plan
+    }
+
+    /// The layers of each step.
+    pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+        self.steps.iter().map(|(layers, _)| layers.clone())
+    }
+
+    /// Maps whose borders hold the zero point, and with lanes the images' words.
+    pub fn buffers(&self) -> Vec<Vec<Block>> {
+        let blocks = |map: &Map| match self.in_lanes {
+            true => map.len(),
+            false => (map.len() * self.images).div_ceil(LANES),
+        };
+        let words = self.in_lanes.then(|| vec![Block::of(0); lanes::words(self.maps[0])]);
+        self.maps.iter().map(|map| vec![Block::of(map.zero); blocks(map)]).chain(words).collect()
+    }
+
+    /// Computes `outputs` `[images, outputs]` of `inputs` `[images, channels, height, width]`, of at most
+    /// [`images`](Self::images) images, in the buffers of [`buffers`](Self::buffers). `watch` is called at
+    /// the beginning of each stage.
+    pub fn run(
+        &self,
+        instructions: Instructions,
+        buffers: &mut [Vec<Block>],
+        (images, inputs, outputs): (usize, &[u8], &mut [u8]),
+        watch: &mut dyn FnMut(Stage),
+    ) {
+        let (blocks, words) = buffers.split_at_mut(self.maps.len());
+        match words.first_mut() {
+            Some(flat) => {
+                let (map, windows) = (self.maps[0], &mut blocks[0]);
+                instructions.run(lanes::Fill { map, images: inputs, flat, windows });
+            }
+            None => rows::load(self.maps[0], inputs, bytemuck::cast_slice_mut(&mut blocks[0])),
+        }
+        for (i, (_, step)) in self.steps.iter().enumerate() {
+            watch(Stage::Step(i));
+            let [input, output] = blocks.get_disjoint_mut([i, i + 1]).expect("two maps");
+            let maps = [self.maps[i], self.maps[i + 1]];
+            match step {
+                Step::Lanes(product) => instructions.run(lanes::Multiply { product, input, output }),
+                Step::Rows(product) => {
+                    let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+                    instructions.run(rows::Multiply { product, maps, images, input, output });
+                }
+                Step::MaxPool(pool) => {
+                    let groups = maps[0].groups();
+                    let size =
+                        if self.in_lanes { [groups, size_of::<Block>()] } else { [images, 4 * groups] };
+                    let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+                    instructions.run(Pool { pool: *pool, maps, size, input, output });
+                }
+            }
+        }
+        watch(Stage::Output);
+        let (map, blocks) = (self.maps[self.steps.len()], &blocks[self.steps.len()]);
+        match self.in_lanes {
+            true => lanes::store(map, blocks, outputs),
+            false => rows::store(map, bytemuck::cast_slice(blocks), outputs),
+        }
+    }
+}
+
+/// Max pooling of planes whose pixels are so many bytes.
+struct Pool<'a> {
+    pool: MaxPool,
+    maps: [Map; 2],
+    size: [usize; 2],
+    input: &'a [u8],
+    output: &'a mut [u8],
+}
+
+impl Task for Pool<'_> {
+    #[inline(always)]
+    fn run<W: Words>(self, _words: W) {
+        let Self { pool: MaxPool { kernel, stride }, maps: [from, to], size: [planes, bytes], .. } = self;
+        for plane in 0..planes {
+            for y in 0..to.shape[1] {
+                for x in 0..to.shape[2] {
+                    let target = &mut self.output[(plane * to.plane() + to.at(y, x)) * bytes..][..bytes];
+                    for window in 0..kernel[0] * kernel[1] {
+                        let (dy, dx) = (window / kernel[1], window % kernel[1]);
+                        let at = plane * from.plane() + from.at(y * stride[0] + dy, x * stride[1] + dx);
+                        let source = &self.input[at * bytes..][..bytes];
+                        if window == 0 {
+                            target.copy_from_slice(source);
+                        } else {
+                            for (target, &source) in target.iter_mut().zip(source) {
+                                *target = source.max(*target);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Images in the 16 lanes of vectors, for one input channel and few channels in each layer.
+//!
+//! A map is `[channels / 4][height][width]` blocks: in each lane a word of four channels of one image, padded
+//! as the next layer requires. The input, which has one channel, is stored as windows of four pixels instead,
+//! two pixels apart: one word has the pixels of two neighbouring outputs of a kernel of width 3. Pooling takes
+//! the maximum of accumulators before requantization, which is monotonic, so only a quarter is requantized.
+
+use super::layer::{Geometry, Layer, Map, MaxPool, Weights};
+use super::requantize::Requantization;
+use super::words::{Block, LANES, Task, Words};
+
+/// Maximum output channels of a layer.
+const MOST_OUTPUTS: usize = 16;
+
+/// 2x2 max pooling, which a product computes with it.
+pub(super) const POOL: Layer = Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] });
+
+/// Whether this layout supports the layers of a model: windows are of pooled outputs.
+pub(super) fn support(layers: &[Layer]) -> bool {
+    let fits = |layer: &Layer| match layer {
+        Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
+        Layer::Linear(linear) => linear.outputs <= MOST_OUTPUTS,
+        Layer::MaxPool(_) => true,
+    };
+    matches!(layers, [Layer::Conv(first), pool, ..] if first.inputs == 1 && first.stride[1] == 1 && *pool == POOL)
+        && layers.iter().all(fits)
+}
+
+/// Windows of a row of the input.
+fn windows(input: Map) -> usize {
+    input.row().div_ceil(2)
+}
+
+/// Blocks of all pixels of the images of a map, and one more on both sides.
+pub(super) fn words(map: Map) -> usize {
+    (map.shape[1] * map.shape[2]).div_ceil(4).next_multiple_of(LANES) + 2
+}
+
+/// Brings images of one channel into lanes and makes their windows.
+pub(super) struct Fill<'a> {
+    pub map: Map,
+    pub images: &'a [u8],
+    /// As many blocks as [`words`] says.
+    pub flat: &'a mut [Block],
+    /// Of the map; those without a pixel of the image stay as they are.
+    pub windows: &'a mut [Block],
+}
+
+impl Task for Fill<'_> {
+    #[inline(always)]
+    fn run<W: Words>(self, words: W) {
+        let Self { map, images, flat, .. } = self;
+        let Map { shape: [_, height, width], border, zero } = map;
+        into_lanes(words, height * width, images, &mut flat[1..]);
+        let zeros = u32::from_ne_bytes([zero; 4]);
+        let rows = self.windows.chunks_exact_mut(windows(map)).skip(border[0]);
+        for (y, row) in rows.take(height).enumerate() {
+            for (x, window) in row.iter_mut().enumerate() {
+                let mask = inside(2 * x as isize - border[1] as isize, width as isize);
+                if mask == 0 {
+                    continue;
+                }
+                // Counted from the block before the image.
+                let at = 4 + y * width + 2 * x - border[1];
+                let [low, high] = [flat[at / 4].0, flat[at / 4 + 1].0];
+                let right = 8 * (at % 4) as u32;
+                let mut word = [0; LANES];
+                for i in 0..LANES {
+                    let pixels = low[i] >> right | high[i] << 1 << (31 - right);
+                    word[i] = pixels & mask | zeros & !mask;
+                }
+                window.0 = word;
+            }
+        }
+    }
+}
+
+/// Which of the four pixels from `x` on are inside the row: a byte each.
+#[inline(always)]
+fn inside(x: isize, width: isize) -> u32 {
+    if x >= 0 && x + 4 <= width {
+        return u32::MAX;
+    }
+    u32::from_ne_bytes([0, 1, 2, 3].map(|next| if (0..width).contains(&(x + next)) { 0xff } else { 0 }))
+}
+
+/// Transposes images of `size` pixels: word w of all of them is block w of `flat`.
+#[inline(always)]
+fn into_lanes<W: Words>(words: W, size: usize, images: &[u8], flat: &mut [Block]) {
+    for (from, flat) in (0..size).step_by(4 * LANES).zip(flat.chunks_exact_mut(LANES)) {
+        let mut rows = [words.splat(0); LANES];
+        for (row, image) in rows.iter_mut().zip(images.chunks_exact(size)) {
+            let pixels = &image[from..];
+            *row = match pixels.first_chunk::<64>() {
+                Some(pixels) => words.load(&bytemuck::pod_read_unaligned(pixels)),
+                None => {
+                    let mut some = [0; 64];
+                    some[..pixels.len()].copy_from_slice(pixels);
+                    words.load(&bytemuck::cast(some))
+                }
+            };
+        }
+        words.transpose(&mut rows);
+        for (row, block) in rows.iter().zip(flat) {
+            words.store(*row, block);
+        }
+    }
+}
+
+/// Transposes so that images are outermost, then channels.
+pub(super) fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
+    let [channels, height, width] = map.shape;
+    for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
+        for (c, plane) in image.chunks_exact_mut(height * width).enumerate() {
+            for (target, block) in plane.iter_mut().zip(&blocks[c / 4 * map.plane()..]) {
+                *target = block.0[lane].to_ne_bytes()[c % 4];
+            }
+        }
+    }
+}
+
+/// A convolution or linear layer.
+#[derive(Debug, Clone)]
+pub(super) struct Product {
+    /// First block of the windows of each result.
+    bases: Vec<usize>,
+    /// Block of each result in the first group.
+    targets: Vec<usize>,
+    /// Blocks from the base: one for each word of the kernel.
+    taps: Vec<usize>,
+    /// Offsets from a base to the positions of its pooling window: to itself alone without pooling, and
+    /// on windows of pixels to those of two rows.
+    positions: Vec<usize>,
+    /// Blocks of a group of the output.
+    plane: usize,
+    /// `[groups of a tile][tap][channel][phase]` words, and biases. Of windows of pixels, two neighbouring
+    /// outputs are computed as phases with shifted weights.
+    weights: Vec<i32>,
+    bias: Vec<i32>,
+    /// Groups of four channels of each tile.
+    tiles: Vec<usize>,
+    requantization: Requantization,
+}
+
+impl Product {
+    /// Constructs a layer between two maps. The input is of windows of pixels if `first`, or words of
+    /// channels; the output is `pooled` or not.
+    pub fn new(
+        geometry: Geometry,
+        weights: &Weights,
+        bias: &[i32],
+        [input, output]: [Map; 2],
+        first: bool,
+        pooled: bool,
+    ) -> Self {
+        let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
+        let (row, columns, phases) = if first { (windows(input), 4, 2) } else { (input.row(), 1, 1) };
+        let taps: Vec<[usize; 3]> = (0..input.groups())
+            .flat_map(|group| (0..kernel[0]).map(move |y| (group, y)))
+            .flat_map(|(group, y)| (0..kernel[1] + phases - 1).step_by(columns).map(move |x| [group, y, x]))
+            .collect();
+        // The byte of a tap: a pixel of the window, or a channel.
+        let byte = |channel: usize, phase: usize, [group, y, x]: [usize; 3], b: usize| -> i8 {
+            let (input, x) = if first { (0, (x + b).wrapping_sub(phase)) } else { (4 * group + b, x) };
+            match channel < outputs && input < inputs && x < kernel[1] {
+                true => weights.values[((channel * inputs + input) * kernel[0] + y) * kernel[1] + x],
+                false => 0,
+            }
+        };
+        let groups = outputs.div_ceil(4);
+        let tiles = if pooled { vec![1; groups] } else { vec![groups] };
+        let (mut packed, mut channel) = (Vec::new(), 0);
+        for &tile in &tiles {
+            for &tap in &taps {
+                for of in phases * channel..phases * (channel + 4 * tile) {
+                    let bytes = [0, 1, 2, 3].map(|b| byte(of / phases, of % phases, tap, b) as u8);
+                    packed.push(i32::from_ne_bytes(bytes));
+                }
+            }
+            channel += 4 * tile;
+        }
+        let bias = (0..4 * groups * phases).map(|of| bias.get(of / phases).copied().unwrap_or(0)).collect();
+        let [down, right] = [stride[0] * row, stride[1]];
+        let (side, along) = if pooled { (2, 2 * right / phases) } else { (1, right) };
+        let pixels = || (0..output.shape[1]).flat_map(|y| (0..output.shape[2]).map(move |x| (y, x)));
+        Self {
+            bases: pixels().map(|(y, x)| side * y * down + x * along).collect(),
+            targets: pixels().map(|(y, x)| output.at(y, x)).collect(),
+            taps: taps.iter().map(|[group, y, x]| group * input.plane() + y * row + x / phases).collect(),
+            positions: [0, down, right, down + right][..side * side / phases].to_vec(),
+            plane: output.plane(),
+            weights: packed,
+            bias,
+            tiles,
+            requantization: Requantization::new(geometry, weights),
+        }
+    }
+}
+
+/// The layer, for 16 images.
+pub(super) struct Multiply<'a> {
+    pub product: &'a Product,
+    pub input: &'a [Block],
+    pub output: &'a mut [Block],
+}
+
+impl Task for Multiply<'_> {
+    #[inline(always)]
+    fn run<W: Words>(self, words: W) {
+        let Self { product, input, output } = self;
+        let (mut weights, mut first) = (&product.weights[..], 0);
+        let phases = if product.positions.len() == 2 { 2 } else { 1 };
+        for &groups in &product.tiles {
+            let (now, rest) = weights.split_at(4 * groups * phases * product.taps.len());
+            let tile = Tile { product, weights: now, first, input };
+            match (&product.positions[..], groups) {
+                (&[a, b, c, d], _) => tile.run::<W, 4, 4, 1>(words, [a, b, c, d], output),
+                (&[a, b], _) => tile.run::<W, 2, 8, 2>(words, [a, b], output),
+                (_, 1) => tile.run::<W, 1, 4, 1>(words, [0], output),
+                (_, 2) => tile.run::<W, 1, 8, 1>(words, [0], output),
+                (_, 3) => tile.run::<W, 1, 12, 1>(words, [0], output),
+                _ => tile.run::<W, 1, 16, 1>(words, [0], output),
+            }
+            weights = rest;
+            first += groups;
+        }
+    }
+}
+
+/// Some groups of output channels.
+struct Tile<'a> {
+    product: &'a Product,
+    weights: &'a [i32],
+    /// First group.
+    first: usize,
+    input: &'a [Block],
+}
+
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+impl Tile<'_> {
+    /// All results of the tile, each the maximum over `P` positions and all phases, of `C` channels times
+    /// phases.
+    #[inline(always)]
+    fn run<W: Words, const P: usize, const C: usize, const PHASES: usize>(
+        &self,
+        words: W,
+        positions: [usize; P],
+        output: &mut [Block],
+    ) {
+        let Product { bases, targets, taps, plane, .. } = self.product;
+        let (weights, _) = self.weights.as_chunks::<C>();
+        let weights = &weights[..taps.len()];
+        let furthest = taps.iter().max().unwrap_or(&0) + positions.iter().max().unwrap_or(&0);
+        let last = bases.last().unwrap_or(&0) + furthest;
+        assert!(last < self.input.len(), "windows within the input");
+        let bias: &[i32; C] = self.product.bias[4 * self.first * PHASES..].first_chunk().expect("padded");
+        for (&base, &target) in bases.iter().zip(targets) {
+            let mut sums = [[words.splat(0); C]; P];
+            for p in 0..P {
+                for c in 0..C {
+                    sums[p][c] = words.splat(bias[c]);
+                }
+            }
+            for (tap, weights) in taps.iter().zip(weights) {
+                let mut bytes = [words.splat(0); P];
+                for p in 0..P {
+                    // SAFETY: bases ascend, so no index is above `last`, which is
+                    // within the input.
+                    bytes[p] = words.load(unsafe { self.input.get_unchecked(base + tap + positions[p]) });
+                }
+                for c in 0..C {
+                    let weights = words.splat(weights[c]);
+                    for p in 0..P {
+                        sums[p][c] = words.dot(sums[p][c], bytes[p], weights);
+                    }
+                }
+            }
+            let mut max = sums[0];
+            for sums in &sums[1..] {
+                for c in 0..C {
+                    max[c] = words.max(max[c], sums[c]);
+                }
+            }
+            for group in 0..C / 4 / PHASES {
+                let mut channels = [words.splat(0); 4];
+                for c in 0..4 {
+                    let phases = &max[(4 * group + c) * PHASES..][..PHASES];
+                    channels[c] = words.max(phases[0], phases[PHASES - 1]);
+                }
+                let word = self.requantize(words, group, channels);
+                words.store(word, &mut output[(self.first + group) * plane + target]);
+            }
+        }
+    }
+
+    /// Four channels, as the bytes of words.
+    #[inline(always)]
+    fn requantize<W: Words>(&self, words: W, group: usize, mut sums: [W::Word; 4]) -> W::Word {
+        let all = &self.product.requantization;
+        let first = 4 * (self.first + group);
+        let of = |values: &[i32]| -> [i32; 4] { *values[first..].first_chunk().expect("padded") };
+        if all.wide {
+            let (low, high, left) = (of(&all.low), of(&all.high), of(&all.left));
+            for c in 0..4 {
+                let clamped = words.min(words.max(sums[c], words.splat(low[c])), words.splat(high[c]));
+                sums[c] = words.shift_left(clamped, words.splat(left[c]));
+            }
+        }
+        let (multiplier, addend, right) = (of(&all.multiplier), of(&all.addend), of(&all.right));
+        for c in 0..4 {
+            let [multiplier, addend, right] = [multiplier[c], addend[c], right[c]].map(|v| words.splat(v));
+            sums[c] = words.scale(sums[c], multiplier, addend, right);
+        }
+        words.max_bytes(words.pack(sums), words.splat(i32::from_ne_bytes([all.lowest; 4])))
+    }
+}
