@@ -9,9 +9,8 @@ use super::checkpoint::Opened;
 use super::{on_root, outputs};
 use crate::data::{Split, write_npy};
 use crate::device::DeviceKind;
-use crate::model::Model;
 use crate::options::{ConfigError, EvalArgs, RunConfig};
-use crate::train::{DataOptions, Evaluation, Samples, Tally};
+use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {

@@ -15,7 +15,7 @@ use crate::layout;
 use crate::model::Network;
 use crate::options::{ConfigError, RunConfig};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
-use crate::train::{CrossEntropy, LabelledBytes, Learner, NetworkForward};
+use crate::train::{LabelledBytes, Learner};
 
 /// A network and its samples, the same on every rank.
 pub struct Subject {
@@ -63,15 +63,10 @@ pub fn int8_bytes(int8: &Quantized) -> anyhow::Result<usize> {
 }
 
 /// The learner of steps that are measured.
-pub fn learner<'w>(
-    world: &'w World,
-    config: &RunConfig,
-    network: Network,
-) -> anyhow::Result<Learner<'w, Network, CrossEntropy, NetworkForward>> {
+pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> anyhow::Result<Learner<'w>> {
     let collective: Box<dyn Collective> = connect(world, config.communication.backend, &config.transport())?;
-    let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
-    let forward = NetworkForward::new(config.quantizer(&network)?, config.precision);
-    Ok(Learner::new(world, config, network, forward, loss, collective)?)
+    let quantizer = config.quantizer(&network)?;
+    Ok(Learner::new(world, config, network, quantizer, collective)?)
 }
 
 /// Number of different batches, used in turn: a single one would be memorised in training, and a loss of 0 has

@@ -1,31 +1,9 @@
-//! Traits of models: `Architecture` of a network, and any trainable model.
+//! What a kind of network is made of.
 
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::{BatchPlace, NamedLayer, NetworkOptions};
-
-/// A model that a training step can train, with inputs and outputs of any type.
-pub trait Model: Module {
-    /// A batch, as one tensor or several.
-    type Input;
-    /// The output, which a loss compares with targets.
-    type Output;
-
-    /// The output for a batch. With a `place`, the batch is one of a training,
-    /// where dropout has an effect; without, it is for evaluation.
-    fn apply(&self, input: Self::Input, place: Option<&BatchPlace>) -> Self::Output;
-
-    /// The output in evaluation.
-    fn forward(&self, input: Self::Input) -> Self::Output {
-        self.apply(input, None)
-    }
-
-    /// The output in training.
-    fn forward_training(&self, input: Self::Input, place: &BatchPlace) -> Self::Output {
-        self.apply(input, Some(place))
-    }
-}
+use super::{NamedLayer, NetworkOptions};
 
 /// A network that `--model` names, as the sequence of its layers: class scores `[batch, classes]` of samples
 /// `[batch, channels, height, width]`.

@@ -25,7 +25,7 @@ use burn_mpi::ParamLayout;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-pub use architecture::{Architecture, Model};
+pub use architecture::Architecture;
 pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
@@ -118,15 +118,6 @@ networks! {
     Mlp: Mlp,
 }
 
-impl Model for Network {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
-
-    fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        layers::apply(&self.layers(), samples, place, self.is_fused())
-    }
-}
-
 impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&values::name(self))
@@ -156,6 +147,17 @@ impl Network {
             ParamLayout::of(&network).read(&network);
             network
         })
+    }
+
+    /// Class scores `[batch, classes]` of samples `[batch, channels, height, width]`. With a `place`, the batch
+    /// is one of a training, where dropout has an effect; without, it is for evaluation.
+    pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+        layers::apply(&self.layers(), samples, place, self.is_fused())
+    }
+
+    /// Class scores in evaluation.
+    pub fn forward(&self, samples: Tensor<4>) -> Tensor<2> {
+        self.apply(samples, None)
     }
 
     /// Channels, height and width of a sample.

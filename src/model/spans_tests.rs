@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor};
 
-use crate::model::{Model, ModelKind, Network, NetworkOptions};
+use crate::model::{ModelKind, Network, NetworkOptions};
 use crate::spans::{self, Phase, Recorder};
 
 fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {

@@ -10,7 +10,7 @@ use burn_mpi::ParamLayout;
 use super::int8_file::{Bias, LayerValues, StoredLayer};
 use super::*;
 use crate::layout::stored as stored_layout;
-use crate::model::{Model, ModelKind, Network, NetworkOptions};
+use crate::model::{ModelKind, Network, NetworkOptions};
 use run_record::Method;
 use run_record::checkpoint::weights_file;
 

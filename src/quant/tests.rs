@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
-use crate::model::{Activation, Model, ModelKind, Network, NetworkOptions};
+use crate::model::{Activation, ModelKind, Network, NetworkOptions};
 use run_record::Method;
 
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{CrossEntropy, LabelledBytes, Loss, RunConfig, Samples, Tally, TrainError};
+use super::{LabelledBytes, RunConfig, Tally, TrainError, cross_entropy};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
-use crate::model::{Model, Network};
+use crate::model::Network;
 use crate::quant::{QuantError, Quantized};
 use burn_mpi::World;
 
@@ -123,7 +123,7 @@ impl Evaluation {
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
-            tally.add(&CrossEntropy::default().score(predict(&samples)?, labels).tally);
+            tally.add(&cross_entropy(predict(&samples)?, labels, 0.0).1);
         }
         Ok(tally)
     }

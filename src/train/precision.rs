@@ -3,10 +3,11 @@
 
 use std::fmt;
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::model::{BatchPlace, Network};
 use crate::values;
 
 /// Type of activations, of their gradients and of the factors of products.
@@ -34,6 +35,15 @@ impl Precision {
         }
     }
 
+    /// Class scores in training. Operators of `burn_fused` use the type of their input, so only the samples are
+    /// converted, and the scores back for the loss.
+    pub fn forward(self, network: &Network, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        match self.activations() {
+            Some(dtype) => network.apply(samples.cast(dtype), Some(place)).cast(DType::F32),
+            None => network.apply(samples, Some(place)),
+        }
+    }
+
     /// Whether gradients may exceed the range, so that the loss is scaled.
     pub fn scales_loss(self) -> bool {
         self == Self::Fp16
@@ -49,12 +59,11 @@ impl fmt::Display for Precision {
 #[cfg(test)]
 mod tests {
     use burn::module::{Module, ModuleVisitor, Param};
-    use burn::tensor::{Device, Gradients, Tensor, TensorData};
+    use burn::tensor::{Device, Gradients, TensorData};
     use burn_fused::loss::cross_entropy;
 
     use super::*;
-    use crate::model::{Activation, BatchPlace, ModelKind, Network, NetworkOptions};
-    use crate::train::{Forward, NetworkForward};
+    use crate::model::{Activation, ModelKind, NetworkOptions};
 
     const SAMPLES: usize = 16;
 
@@ -89,8 +98,7 @@ mod tests {
         let values: Vec<f32> = (0..SAMPLES * channels * height * width).map(value).collect();
         let samples = TensorData::new(values, [SAMPLES, channels, height, width]);
         let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
-        let mut forward = NetworkForward::new(None, precision);
-        let scores = forward.forward(&network, Tensor::from_data(samples, &device), &place);
+        let scores = precision.forward(&network, Tensor::from_data(samples, &device), &place);
         // Unscaled, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };
         let labels: Vec<u8> = [1, 7, 3].into_iter().cycle().take(SAMPLES).collect();

@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{Forward, Loss, LossScale, Plain, RunConfig, Samples, Scored, Tally};
-use crate::model::{BatchPlace, Model};
+use super::{LabelledBytes, LossScale, Precision, RunConfig, Tally, cross_entropy};
+use crate::model::{BatchPlace, Network};
+use crate::quant::Quantizer;
 use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 use run_record::Phases;
@@ -16,18 +17,18 @@ use run_record::Phases;
 /// Times of each phase, summed over steps.
 pub type StepTimes = Phases<Duration>;
 
-/// Model, loss, optimizer and averaged gradients of one rank.
-pub struct Learner<'w, M, L, F = Plain> {
-    /// The model, which holds copies of `params`.
-    pub network: M,
+/// Network, optimizer and averaged gradients of one rank.
+pub struct Learner<'w> {
+    /// The network, which holds copies of `params`.
+    pub network: Network,
     /// All parameters in visit order.
     pub params: Vec<f32>,
     /// The updater, with the optimizer's moments.
     pub updater: Updater,
     /// Learning rate and momentum of the next step; a schedule sets them.
     pub rate: Rate,
-    /// The forward pass.
-    pub forward: F,
+    /// For quantization-aware training.
+    pub quantizer: Option<Quantizer>,
     /// Loss scaling, with fp16.
     pub loss_scale: Option<LossScale>,
     /// Gradient averaging.
@@ -35,49 +36,52 @@ pub struct Learner<'w, M, L, F = Plain> {
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,
-    loss: L,
+    precision: Precision,
+    smoothing: f64,
     device: Device,
     seed: u64,
     micro_batch: usize,
     times: StepTimes,
 }
 
-impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
-    /// A learner of `loss` that starts from `network`, with rank 0's weights on all ranks.
+impl<'w> Learner<'w> {
+    /// A learner that starts from `network`, with rank 0's weights on all ranks.
     ///
     /// # Errors
     /// If the transport fails.
     pub fn new(
         world: &'w World,
         options: &RunConfig,
-        network: M,
-        mut forward: F,
-        loss: L,
+        network: Network,
+        quantizer: Option<Quantizer>,
         collective: Box<dyn Collective>,
     ) -> Result<Self, CommError> {
         let layout = ParamLayout::of(&network);
         let mut params = layout.read(&network);
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);
-        let mut sync = GradientSync::new(world, collective, &layout, options.communication.sync_options());
-        sync.carry(forward.averaged(&network).len())?;
-        Ok(Self {
+        let sync = GradientSync::new(world, collective, &layout, options.communication.sync_options());
+        let mut learner = Self {
             updater: Updater::new(options, params.len()),
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
             places: Updater::places(&layout),
+            precision: options.precision,
+            smoothing: options.recipe.label_smoothing,
             device: options.device.device().autodiff(),
             seed: options.seed,
             micro_batch: options.data.train_batch_size,
             times: StepTimes::default(),
-            forward,
+            quantizer,
             sync,
             world,
             network,
-            loss,
             layout,
             params,
-        })
+        };
+        let carried = learner.averaged().1.len();
+        learner.sync.carry(carried)?;
+        Ok(learner)
     }
 
     /// The layout of the weights.
@@ -103,17 +107,14 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn step<S: Samples<Input = M::Input>>(
+    pub fn step(
         &mut self,
-        samples: &S,
+        samples: &LabelledBytes<'_>,
         total: usize,
         stop: bool,
-    ) -> Result<(Tally, Signals), CommError>
-    where
-        L: Loss<M::Output, S::Target>,
-    {
+    ) -> Result<(Tally, Signals), CommError> {
         let mut tally = Tally::default();
-        self.forward.begin_step(&self.network);
+        self.quantizer.iter_mut().for_each(Quantizer::begin_step);
         let count = samples.count();
         for from in (0..count).step_by(self.micro_batch) {
             let range = from..(from + self.micro_batch).min(count);
@@ -124,10 +125,11 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
             not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
             stop: if stop { 1.0 } else { 0.0 },
         };
-        let signals = self.sync.reduce_with(mine, self.forward.averaged(&self.network))?;
+        let (sync, averaged) = self.averaged();
+        let signals = sync.reduce_with(mine, averaged)?;
         if signals.not_finite == 0.0 {
             spans::span(&spans::OPTIMIZER, || {
-                self.forward.end_step();
+                self.quantizer.iter_mut().for_each(Quantizer::adopt_averages);
                 self.update()
             })?;
         }
@@ -199,22 +201,36 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         }
     }
 
-    fn backward<S: Samples<Input = M::Input>>(
+    /// The transport, and the ranges that are averaged over all ranks with the gradients.
+    fn averaged(&mut self) -> (&mut GradientSync, &mut [f32]) {
+        let Self { quantizer, network, sync, .. } = self;
+        (sync, quantizer.as_mut().map_or(&mut [], |quantizer| quantizer.averaged_mut(network)))
+    }
+
+    /// Class scores in training.
+    fn forward(&mut self, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        let network = &self.network;
+        match &mut self.quantizer {
+            Some(quantizer) => spans::span(&spans::FAKE_QUANTIZED, || {
+                quantizer.fake_quantized(network, samples, Some(place))
+            }),
+            None => self.precision.forward(network, samples, place),
+        }
+    }
+
+    fn backward(
         &mut self,
-        samples: &S,
+        samples: &LabelledBytes<'_>,
         range: Range<usize>,
         total: usize,
         which: MicroBatch,
-    ) -> Result<Tally, CommError>
-    where
-        L: Loss<M::Output, S::Target>,
-    {
+    ) -> Result<Tally, CommError> {
         let began = Instant::now();
         let (place, own) = (self.place(range.start), range.len());
-        let (input, target) = spans::span(&spans::BATCH, || samples.batch(range, &self.device));
+        let (images, labels) = spans::span(&spans::BATCH, || samples.batch(range, &self.device));
         let loaded = Instant::now();
-        let output = spans::forward(|| self.forward.forward(&self.network, input, &place));
-        let Scored { loss, tally } = spans::span(&spans::LOSS, || self.loss.score(output, target));
+        let scores = spans::forward(|| self.forward(images, &place));
+        let (loss, tally) = spans::span(&spans::LOSS, || cross_entropy(scores, labels, self.smoothing));
         let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {
             loss = loss.mul_scalar(scale);
@@ -242,7 +258,3 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         Ok(())
     }
 }
-
-#[cfg(test)]
-#[path = "step_tests.rs"]
-mod tests;

@@ -10,10 +10,7 @@ use std::time::Instant;
 use super::batches::{Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
-use super::{
-    CrossEntropy, NetworkForward, Position, Recorder, RunConfig, Schedule, Tally, TrainError, Watch,
-    early_stopping,
-};
+use super::{Position, Recorder, RunConfig, Schedule, Tally, TrainError, Watch, early_stopping};
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
@@ -34,7 +31,7 @@ pub struct Trainer<'w> {
     shard: Shard,
     evaluation: Evaluation,
     batches: Batches,
-    learner: Learner<'w, Network, CrossEntropy, NetworkForward>,
+    learner: Learner<'w>,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
     position: Position,
@@ -101,10 +98,8 @@ impl<'w> Trainer<'w> {
             .post_training()
             .map(|post| post.load(source.as_ref(), options.data.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
-        let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
-        let forward = NetworkForward::new(quantizer, options.precision);
         Ok(Self {
-            learner: Learner::new(world, options, network, forward, loss, collective)?,
+            learner: Learner::new(world, options, network, quantizer, collective)?,
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps()),
@@ -141,7 +136,7 @@ impl<'w> Trainer<'w> {
                 self.load_shard()?;
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
             }
-            if let Some(quantizer) = &mut self.learner.forward.quantizer {
+            if let Some(quantizer) = &mut self.learner.quantizer {
                 quantizer.set_epoch(self.position.epoch);
             }
             self.train_epoch(recorder, watch)?;

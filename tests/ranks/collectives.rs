@@ -9,11 +9,9 @@ use burn_mpi::{
 };
 use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{self, Normalizer, SampleSource, Split};
-use mpiburn::model::{Model, ModelKind, Network};
+use mpiburn::model::{ModelKind, Network};
 use mpiburn::options::RunConfig;
-use mpiburn::train::{
-    CrossEntropy, LabelledBytes, Learner, Plain, Position, Recorder, Setup, Tally, Trainer, Watch,
-};
+use mpiburn::train::{LabelledBytes, Learner, Position, Recorder, Setup, Tally, Trainer, Watch};
 use run_record::{EpochRow, Start};
 
 use crate::harness::*;
@@ -53,8 +51,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     let config = config("mlp");
     let source = Synthetic::new(ModelKind::Mlp.input_shape(), CLASSES, BATCH * world.size());
     let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
-    let loss = CrossEntropy::default();
-    let mut learner = Learner::new(world, &config, network, Plain, loss, connect(world)?)?;
+    let mut learner = Learner::new(world, &config, network, None, connect(world)?)?;
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();

@@ -13,7 +13,7 @@ use crate::commands::outputs;
 use crate::commands::subject::{Subject, int8_bytes};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, Shard, ShardPlan, Split};
-use crate::model::{Model, ModelKind, Network};
+use crate::model::{ModelKind, Network};
 use crate::options::{Int8Args, RunConfig};
 use crate::quant::QuantError;
 use crate::train::{DataOptions, Evaluation, Tally};

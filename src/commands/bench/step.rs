@@ -10,9 +10,8 @@ use crate::commands::{agree_on_products, check_random_batch, memory, outputs, se
 use crate::data::Split;
 use crate::data::generate::Synthetic;
 use crate::machine::{page_faults, topology};
-use crate::model::Network;
 use crate::options::{ConfigError, Part, RunConfig, StepArgs, part};
-use crate::train::{CrossEntropy, LabelledBytes, Learner, NetworkForward, StepTimes};
+use crate::train::{LabelledBytes, Learner, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::lab::connect_primitives;
@@ -166,11 +165,7 @@ fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<
 /// One measured step. `make icount` counts the instructions between entry and return of the
 /// function of this name, so it is never inlined.
 #[inline(never)]
-fn measured_step(
-    learner: &mut Learner<'_, Network, CrossEntropy, NetworkForward>,
-    samples: &LabelledBytes,
-    total: usize,
-) -> Result<(), CommError> {
+fn measured_step(learner: &mut Learner<'_>, samples: &LabelledBytes, total: usize) -> Result<(), CommError> {
     learner.step(samples, total, false).map(|_| ())
 }
 

@@ -26,9 +26,7 @@ impl Trainer<'_> {
         if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
             *scale = saved;
         }
-        if let (Some(quantizer), Some(ranges)) =
-            (&mut self.learner.forward.quantizer, self.position.ranges.clone())
-        {
+        if let (Some(quantizer), Some(ranges)) = (&mut self.learner.quantizer, self.position.ranges.clone()) {
             quantizer.restore(ranges);
         }
         let buffers = std::mem::take(&mut self.position.buffers);

@@ -59,6 +59,6 @@ impl Trainer<'_> {
 
     /// The quantizer of quantization-aware training.
     pub(super) fn quantizer(&self) -> Option<&Quantizer> {
-        self.learner.forward.quantizer.as_ref()
+        self.learner.quantizer.as_ref()
     }
 }
