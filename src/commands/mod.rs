@@ -89,7 +89,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
             // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
-                return Err(Failure::before_mpi(start::in_one_process(&cli.command.name()).into()));
+                return Err(Failure::before_mpi(start::in_one_process(&cli.name).into()));
             }
             _ => {}
         }
@@ -126,7 +126,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
         Command::Train(args) => (&args.config, args.resume.is_some().then_some(&args.typed)),
         Command::Profile(args) => (&args.config, args.checkpoint.is_some().then_some(&args.typed)),
         Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
-        command => return Ok(Does { command: command.name(), options: cli.options.clone() }),
+        _ => return Ok(Does { command: cli.name.clone(), options: cli.options.clone() }),
     };
     let completed = || {
         let config = config.clone().completed()?;
@@ -137,7 +137,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
     let config = if typed.is_some() { config.clone() } else { completed().map_err(refused)? };
     let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
     let of_job = cli.options.iter().filter(of_job).cloned();
-    Ok(Does { command: cli.command.name(), options: of_job.chain(config.compared(typed)).collect() })
+    Ok(Does { command: cli.name.clone(), options: of_job.chain(config.compared(typed)).collect() })
 }
 
 /// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
@@ -175,7 +175,7 @@ pub fn run_as_rank(
         Command::Quantize(args) => quantize::run(world, args),
         Command::Bench(args) => bench::run(world, args),
         Command::Profile(args) => profile::run(world, args),
-        _ => Err(start::in_one_process(&command.name()).into()),
+        _ => Err(start::in_one_process(&cli.name).into()),
     };
     result.map_err(end)
 }

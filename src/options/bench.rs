@@ -42,20 +42,6 @@ pub enum BenchKind {
     Fused(FusedArgs),
 }
 
-impl BenchKind {
-    /// The benchmark's subcommand.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Allreduce(_) => "allreduce",
-            Self::Collectives(_) => "collectives",
-            Self::Step(_) => "step",
-            Self::Link(_) => "link",
-            Self::Int8(_) => "int8",
-            Self::Fused(_) => "fused",
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct StepArgs {
     /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.

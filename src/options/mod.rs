@@ -59,7 +59,10 @@ pub struct Cli {
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
-    /// The subcommand's options with their values, which all ranks of a job have in common.
+    /// The subcommand, such as `bench step`, which all ranks of a job have in common.
+    #[arg(skip)]
+    pub name: String,
+    /// Its options with their values.
     #[arg(skip)]
     pub options: Vec<(String, String)>,
 }
@@ -73,13 +76,16 @@ impl Cli {
         let mut command = as_shown(Self::command());
         let matches = command.try_get_matches_from_mut(words)?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        let (mut command, mut matches) = (&command, &matches);
+        let (mut command, mut matches, mut names) = (&command, &matches, Vec::new());
         while let Some((name, inner)) = matches.subcommand() {
+            names.push(name);
             command = command.find_subcommand(name).unwrap_or(command);
             matches = inner;
         }
         cli.options = words::values(command, matches);
         let typed = Words::typed(command, matches);
+        names.extend(typed.has("resume").then_some("--resume"));
+        cli.name = names.join(" ");
         match &mut cli.command {
             Command::Train(args) => args.typed = typed,
             Command::Profile(args) => args.typed = typed,
@@ -133,28 +139,6 @@ pub enum Command {
         /// Their folder.
         folder: PathBuf,
     },
-}
-
-impl Command {
-    /// The subcommand that all ranks of a job must have in common, such as `bench step`.
-    pub fn name(&self) -> String {
-        let name = match self {
-            Self::Train(args) if args.resume.is_some() => "train --resume",
-            Self::Train(_) => "train",
-            Self::Eval(_) => "eval",
-            Self::Export(_) => "export",
-            Self::Quantize(_) => "quantize",
-            Self::Bench(args) => return format!("bench {}", args.kind.name()),
-            Self::Profile(_) => "profile",
-            Self::Data(_) => "data",
-            Self::Launch(_) => "launch",
-            Self::Sweep(_) => "sweep",
-            Self::Report(_) => "report",
-            Self::Completions { .. } => "completions",
-            Self::Man { .. } => "man",
-        };
-        name.to_owned()
-    }
 }
 
 #[derive(Debug, Args)]

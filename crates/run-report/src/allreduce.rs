@@ -198,7 +198,7 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::csv_table::Table;
+    use crate::csv_table::read;
     use crate::write_csv;
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
         ] {
             std::fs::write(file.path(), format!("backend,bytes,min_us,median_us,p99_us,busbw_mb_s\n{row}\n"))
                 .unwrap();
-            let Table::Damaged(line) = Table::<LatencyRow>::read(file.path()) else { panic!("{row}") };
+            let line = read::<LatencyRow>(file.path()).unwrap_err();
             assert!(line.contains(expected) && line.contains("bench allreduce"), "{line}");
         }
     }
@@ -246,9 +246,9 @@ mod tests {
         write_csv(file.path(), std::slice::from_ref(&row)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(text, "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,17408,1.0,2.0,3.0,8704.0\n");
-        assert_eq!(Table::read(file.path()), Table::Rows(vec![row]));
+        assert_eq!(read(file.path()), Ok(Some(vec![row])));
         std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
-        assert_eq!(Table::<LatencyRow>::read(file.path()), Table::Another);
+        assert_eq!(read::<LatencyRow>(file.path()), Ok(None));
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::LatencyRow;
 use super::collectives::CollectiveRow;
-use super::csv_table::{Table, TableRow, damaged};
+use super::csv_table::{self, TableRow, damaged};
 use super::fused::FusedRow;
 use super::page::Part;
 use super::plots::Picture;
@@ -46,13 +46,10 @@ fn part(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
 }
 
 fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
-    let rows = match Table::<R>::read(path) {
-        Table::Another => return None,
-        Table::Damaged(line) => return Some(Err(line)),
-        Table::Rows(rows) if rows.is_empty() => {
-            return Some(Err(damaged::<R>(path, "no row below the header")));
-        }
-        Table::Rows(rows) => rows,
+    let rows = match csv_table::read::<R>(path).transpose()? {
+        Ok(rows) if rows.is_empty() => return Some(Err(damaged::<R>(path, "no row below the header"))),
+        Ok(rows) => rows,
+        Err(line) => return Some(Err(line)),
     };
     let number = others.iter().filter(|part| part.name.starts_with(R::NAME)).count() + 1;
     let (name, title) = (format!("{}-{number}", R::NAME), format!("{} in {}", R::TITLE, path.display()));

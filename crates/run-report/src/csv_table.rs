@@ -53,47 +53,29 @@ pub trait TableRow: Default + Serialize + DeserializeOwned {
     }
 }
 
-/// What a file is.
-#[derive(Debug, PartialEq)]
-pub enum Table<R> {
-    /// Another table, or none.
-    Another,
-    /// Its rows.
-    Rows(Vec<R>),
-    /// Damaged: the file, line, column and problem, and what to do.
-    Damaged(String),
-}
-
-impl<R: TableRow> Table<R> {
-    /// Reads a file. It is known by its columns; one of them may be missing, which is damage.
-    pub fn read(path: &Path) -> Self {
-        let Ok(file) = open_regular(path) else { return Self::Another };
-        let mut file = BufReader::new(file);
-        let mut text = Vec::new();
-        if (&mut file).take(LONGEST_HEADER).read_until(b'\n', &mut text).is_err() {
-            return Self::Another;
-        }
-        let (Some(header), Some(columns)) = (header(&text), columns::<R>()) else { return Self::Another };
-        let missing: Vec<&str> = columns.iter().filter(|name| !header.iter().any(|n| n == *name)).collect();
-        let rows = match missing[..] {
-            [] => file
-                .read_to_end(&mut text)
-                .map_err(|error| error.to_string())
-                .and_then(|_| all_quotes_closed(&text))
-                .and_then(|()| rows(&text, &header)),
-            [name] => Err(format!("line 1: no column {name}")),
-            _ => return Self::Another,
-        };
-        rows.map_or_else(|problem| Self::Damaged(damaged::<R>(path, &problem)), Self::Rows)
+/// The rows of a file, which is known by its columns; `None` if it is another table, or none.
+///
+/// # Errors
+/// Of a damaged table, one column of which may be missing: the file, line, column and problem, and what to do.
+pub fn read<R: TableRow>(path: &Path) -> Result<Option<Vec<R>>, String> {
+    let Ok(file) = open_regular(path) else { return Ok(None) };
+    let mut file = BufReader::new(file);
+    let mut text = Vec::new();
+    if (&mut file).take(LONGEST_HEADER).read_until(b'\n', &mut text).is_err() {
+        return Ok(None);
     }
-
-    /// The rows; none if the file is another table or damaged.
-    pub fn rows(self) -> Option<Vec<R>> {
-        match self {
-            Self::Rows(rows) if !rows.is_empty() => Some(rows),
-            _ => None,
-        }
-    }
+    let (Some(header), Some(columns)) = (header(&text), columns::<R>()) else { return Ok(None) };
+    let missing: Vec<&str> = columns.iter().filter(|name| !header.iter().any(|n| n == *name)).collect();
+    let rows = match missing[..] {
+        [] => file
+            .read_to_end(&mut text)
+            .map_err(|error| error.to_string())
+            .and_then(|_| all_quotes_closed(&text))
+            .and_then(|()| rows(&text, &header)),
+        [name] => Err(format!("line 1: no column {name}")),
+        _ => return Ok(None),
+    };
+    rows.map(Some).map_err(|problem| damaged::<R>(path, &problem))
 }
 
 /// The columns of a row: the names of its fields.
@@ -164,14 +146,10 @@ mod tests {
     use crate::fused::FusedRow;
     use run_record::EpochRow;
 
-    fn read<R: TableRow + std::fmt::Debug>(text: &str) -> Result<usize, String> {
+    fn read<R: TableRow>(text: &str) -> Result<usize, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        match Table::<R>::read(file.path()) {
-            Table::Another => Err("another".into()),
-            Table::Rows(rows) => Ok(rows.len()),
-            Table::Damaged(line) => Err(line),
-        }
+        super::read::<R>(file.path())?.map(|rows| rows.len()).ok_or("another".into())
     }
 
     #[test]

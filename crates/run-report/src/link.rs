@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ReportError;
 use super::allreduce::statistics;
-use super::csv_table::{Table, TableRow};
+use super::csv_table::{self, TableRow};
 use run_record::files::open_regular;
 
 /// The one-way time of one message size: a row of the CSV file, whose columns are the
@@ -113,11 +113,8 @@ impl Link {
 /// When the file cannot be read or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     open_regular(path).map_err(|error| ReportError::read(path, error))?;
-    match Table::read(path) {
-        Table::Rows(rows) => Ok(rows),
-        Table::Another => Err(ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR))),
-        Table::Damaged(line) => Err(ReportError::damaged(line)),
-    }
+    let other = || ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR));
+    csv_table::read(path).map_err(ReportError::damaged)?.ok_or_else(other)
 }
 
 #[cfg(test)]

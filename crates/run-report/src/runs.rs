@@ -9,7 +9,7 @@ use run_record::{EpochRow, Method, RecordError, Results, RunDir, Status, overfit
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::csv_table::{Table, TableRow, damaged, problem};
+use super::csv_table::{self, TableRow, damaged, problem};
 use super::footnotes::changed_setting;
 use super::rows::compare;
 
@@ -252,11 +252,10 @@ fn check_history(folder: &Path, results: &Results, epochs_done: usize) -> Result
     let json = folder.join("run.json");
     let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
     let file = folder.join("epochs.csv");
-    let rows = match Table::<EpochRow>::read(&file) {
-        Table::Rows(rows) => rows,
-        Table::Damaged(line) => return Err(line),
-        Table::Another if file.symlink_metadata().is_err() => return Ok(()),
-        Table::Another => {
+    let rows = match csv_table::read::<EpochRow>(&file)? {
+        Some(rows) => rows,
+        None if file.symlink_metadata().is_err() => return Ok(()),
+        None => {
             let unread = open_regular(&file).err().map(|error| error.to_string());
             return Err(damaged::<EpochRow>(&file, unread.as_deref().unwrap_or("it has other columns")));
         }
@@ -287,7 +286,7 @@ fn check_history(folder: &Path, results: &Results, epochs_done: usize) -> Result
 
 /// The lines of the run's `epochs.csv`; none if it is missing or damaged.
 pub fn epochs(run: &Run) -> Vec<EpochRow> {
-    Table::read(&run.path.join("epochs.csv")).rows().unwrap_or_default()
+    csv_table::read(&run.path.join("epochs.csv")).ok().flatten().unwrap_or_default()
 }
 
 /// The epoch after which the run overfits ([`overfits_after`]).
