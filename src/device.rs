@@ -43,22 +43,17 @@ impl FromStr for DeviceKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown =
             || format!("unknown device {text}: choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N");
-        match text {
-            "flex" => Ok(Self::Flex),
-            "ndarray" => Ok(Self::NdArray),
-            "tch" => Ok(Self::Tch),
-            "cuda" => Ok(Self::Cuda(None)),
-            _ => {
-                let (name, index) = text.split_once(':').ok_or_else(unknown)?;
-                // A number in digits alone, as it is printed.
-                let number: usize = index.parse().map_err(|_| unknown())?;
-                let index = if number.to_string() == index { number } else { return Err(unknown()) };
-                match name {
-                    "tch-cuda" => Ok(Self::TchCuda(index)),
-                    "cuda" => Ok(Self::Cuda(Some(index))),
-                    _ => Err(unknown()),
-                }
-            }
+        let (name, index) = text.split_once(':').map_or((text, None), |(name, index)| (name, Some(index)));
+        // A number in digits alone, as it is printed.
+        let number = |index: &str| index.parse::<usize>().ok().filter(|number| number.to_string() == index);
+        let index = index.map(|index| number(index).ok_or_else(unknown)).transpose()?;
+        match (name, index) {
+            ("flex", None) => Ok(Self::Flex),
+            ("ndarray", None) => Ok(Self::NdArray),
+            ("tch", None) => Ok(Self::Tch),
+            ("tch-cuda", Some(index)) => Ok(Self::TchCuda(index)),
+            ("cuda", index) => Ok(Self::Cuda(index)),
+            _ => Err(unknown()),
         }
     }
 }

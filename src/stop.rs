@@ -8,11 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 /// Signals that request a checkpoint and a stop: those that a launcher, a batch system
 /// before its time limit, and a terminal send.
-const SIGNALS: [(i32, &str); 3] = [(SIGTERM, "SIGTERM"), (SIGUSR1, "SIGUSR1"), (SIGINT, "SIGINT")];
-
-/// What a terminal that is closed sends to the process that starts a job there; its ranks are in another
-/// process group and would go on unseen.
-const HANG_UP: (i32, &str) = (SIGHUP, "SIGHUP");
+const SIGNALS: [i32; 3] = [SIGTERM, SIGUSR1, SIGINT];
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]
@@ -29,22 +25,25 @@ impl StopRequest {
     /// # Errors
     /// When a signal handler cannot be installed.
     pub fn listen() -> io::Result<Self> {
-        Self::listen_to(SIGNALS.into_iter().map(|(signal, _)| signal))
+        Self::listen_to(&SIGNALS)
     }
 
-    /// The same for a process that starts jobs: SIGHUP counts too, unless it is ignored, as `nohup` has it.
+    /// The same for a process that starts jobs, whose ranks are in another process group and would go on unseen: what a
+    /// terminal that is closed sends counts too, SIGHUP, unless it is ignored, as `nohup` has it.
     ///
     /// # Errors
     /// When a signal handler cannot be installed.
     pub fn listen_as_launcher() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let hang_up = Some(HANG_UP).filter(|(signal, _)| !ignores(&status, *signal));
-        Self::listen_to(SIGNALS.into_iter().chain(hang_up).map(|(signal, _)| signal))
+        match ignores(&status, SIGHUP) {
+            true => Self::listen(),
+            false => Self::listen_to(&[&SIGNALS[..], &[SIGHUP]].concat()),
+        }
     }
 
-    fn listen_to(signals: impl Iterator<Item = i32>) -> io::Result<Self> {
+    fn listen_to(signals: &[i32]) -> io::Result<Self> {
         let request = Self::default();
-        for signal in signals {
+        for &signal in signals {
             signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
         }
         let rank = burn_mpi::Launcher::detect().map_or(0, |launcher| launcher.rank);
@@ -54,8 +53,7 @@ impl StopRequest {
 
     /// Name of the received signal, such as `SIGTERM`.
     pub fn signal(&self) -> Option<&'static str> {
-        let number = self.number()?;
-        SIGNALS.iter().chain([&HANG_UP]).find(|(signal, _)| *signal == number).map(|(_, name)| *name)
+        signal_hook::low_level::signal_name(self.number()?)
     }
 
     /// Its number.

@@ -19,7 +19,7 @@ use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{list, verify};
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, INT8_FILE, Intact, Manifest, RecordError, RunDir};
+use run_record::{Checkpoint, INT8_FILE, Intact, RecordError, RunDir};
 
 /// A checkpoint's weights, and the folder that it lies in.
 pub struct Weights {
@@ -98,36 +98,26 @@ fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
 /// The configuration of the run that `path` is, or that it is a checkpoint of, with the samples that the checkpoint
 /// is of.
 pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
-    let run = match is_checkpoint(path)? {
-        true => path.join("../.."),
-        false => path.to_owned(),
-    };
+    let is_run = !is_checkpoint(path)?;
+    let run = if is_run { path.to_owned() } else { path.join("../..") };
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
         Err(error) if error.is_missing() => Err(error).with_context(|| {
             format!("{} is neither a run directory nor a checkpoint in one", path.display())
         })?,
         opened => opened?,
     };
-    let (folder, manifest) = match manifest_of(path) {
-        Ok(found) => found,
+    let found = match is_run {
+        true => Intact::newest(&path.join("checkpoints"), verify).map(|found| (found.path, found.manifest)),
+        false => verify(path).map(|manifest| (path.to_owned(), manifest)),
+    };
+    let (folder, manifest) = match found {
         // The command says so when it reads the weights.
-        Err(error) if matches!(error.downcast_ref(), Some(RecordError::NoCheckpoint(_))) => {
-            return Ok((record.config, Samples::default()));
-        }
-        Err(error) => return Err(error),
+        Err(RecordError::NoCheckpoint(_)) => return Ok((record.config, Samples::default())),
+        found => found?,
     };
     covered::check(&run, &record, &folder, &manifest)?;
     let samples = Samples::of(&manifest, &record.history, &[]);
     Ok((record.config, samples))
-}
-
-/// The manifest of the checkpoint `path`, or of a run's newest, and its folder.
-fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Manifest)> {
-    if is_checkpoint(path)? {
-        return Ok((path.to_owned(), verify(path)?));
-    }
-    let Intact { path, manifest, .. } = Intact::newest(&path.join("checkpoints"), verify)?;
-    Ok((path, manifest))
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping

@@ -12,9 +12,11 @@ use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use training::Training;
 
-/// Whether there is a file, or something that cannot be looked at, which reading it names.
-pub(super) fn may_be_there(path: &Path) -> bool {
-    path.try_exists().unwrap_or(true)
+/// The host file of a topology in `folder`, which a single machine may be without.
+pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
+    let file = folder.join(topology.to_string());
+    // Reading names what cannot be looked at.
+    (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
 }
 
 /// Starts the job; returns its exit code.
@@ -23,12 +25,7 @@ pub(super) fn may_be_there(path: &Path) -> bool {
 /// When it does not start.
 pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
-    let file = match &args.hostfile {
-        Some(file) => Some(file.clone()),
-        None => {
-            Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| may_be_there(file))
-        }
-    };
+    let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
     let training = match args.restart {
         Some(_) => Training::of(&args.program)?,
@@ -64,14 +61,8 @@ pub(super) fn prepare(
     program: Vec<String>,
 ) -> anyhow::Result<Launch> {
     let by = how.script(launcher);
-    let hosts = match hostfile {
-        Some(file) if by.is_none() && launcher == LauncherKind::Mpirun => Some(Hosts::read(&file)?),
-        None if by.is_none() && launcher == LauncherKind::Mpirun && topology.nodes > 1 => {
-            let path = Path::new("hostfiles").join(topology.to_string());
-            return Err(Hosts::unreadable(&path, &std::io::ErrorKind::NotFound.into()));
-        }
-        _ => None,
-    };
+    let hostfile = hostfile.filter(|_| by.is_none() && launcher == LauncherKind::Mpirun);
+    let hosts = hostfile.map(|file| Hosts::read(&file)).transpose()?;
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
     // Ranks have the same working directory as this process.
     let here = std::env::current_dir().ok();

@@ -4,7 +4,7 @@
 use crate::machine;
 use crate::model::Network;
 use crate::options::ConfigError;
-use burn_mpi::{CommError, World};
+use burn_mpi::World;
 
 /// Checks that a training step on `batch` samples can fit beside those of the other ranks of each
 /// host. The estimate counts what every step has at least: weights, gradients, samples, and half of
@@ -24,13 +24,10 @@ pub fn check_step(world: &World, network: &Network, parameters: usize, batch: us
             memory as f64 / f64::from(1 << 30)
         )
     });
-    first_of(world, problem)?
-        .map_or(Ok(()), |problem| Err(ConfigError::new("train-batch-size", batch, problem).into()))
-}
-
-/// The problem of the lowest rank that has one, on all ranks.
-fn first_of(world: &World, problem: Option<String>) -> Result<Option<String>, CommError> {
-    Ok(world.gather(&problem)?.into_iter().flatten().next())
+    match world.gather(&problem)?.into_iter().flatten().next() {
+        Some(problem) => Err(ConfigError::new("train-batch-size", batch, problem).into()),
+        None => Ok(()),
+    }
 }
 
 fn least_bytes(network: &Network, parameters: usize, batch: usize) -> u64 {

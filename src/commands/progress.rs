@@ -68,16 +68,12 @@ impl Progress {
         }
     }
 
-    fn images_per_second(&self, step: usize) -> f64 {
-        let steps = (step - self.first_step) as f64;
-        let mean_batch = self.plan.samples as f64 / self.plan.steps() as f64;
-        steps * mean_batch / self.started.elapsed().as_secs_f64()
+    fn mean_batch(&self) -> f64 {
+        self.plan.samples as f64 / self.plan.steps() as f64
     }
 
-    fn left(&self, step: usize) -> Duration {
-        let done = (step - self.first_step).max(1) as f64;
-        let left = self.plan.steps() as f64 * self.epochs as f64 - step as f64;
-        Duration::from_secs_f64(self.started.elapsed().as_secs_f64() / done * left)
+    fn images_per_second(&self, step: usize) -> f64 {
+        (step - self.first_step) as f64 * self.mean_batch() / self.started.elapsed().as_secs_f64()
     }
 }
 
@@ -105,15 +101,16 @@ impl Watch for Progress {
         if !self.shown || self.bar.is_some() {
             return;
         }
+        let speed = self.images_per_second(position.step);
+        let left = self.plan.samples as f64 * self.epochs as f64 - position.step as f64 * self.mean_batch();
         log::info!(
-            "epoch {} step {:>5}/{}  loss {:.4}  accuracy {:6.2}%  {:>6.0} images/s  {} s left",
+            "epoch {} step {:>5}/{}  loss {:.4}  accuracy {:6.2}%  {speed:>6.0} images/s  {} s left",
             position.epoch + 1,
             position.step_in_epoch,
             self.plan.steps(),
             window.mean_loss(),
             window.accuracy(),
-            self.images_per_second(position.step),
-            self.left(position.step).as_secs(),
+            (left / speed) as u64,
         );
     }
 

@@ -4,7 +4,7 @@ mod earlier;
 mod options;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 
@@ -12,7 +12,7 @@ use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
-use super::launch::{line, may_be_there, prepare};
+use super::launch::{hostfile, line, prepare};
 use crate::launch::{self, LauncherKind, Topology};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
@@ -86,11 +86,6 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     Ok(closing(&record, &folder, stopped))
 }
 
-/// Where the host file of the run would be.
-fn hostfile(run: &PlannedRun, args: &SweepArgs) -> PathBuf {
-    args.hostfiles.join(run.topology.to_string())
-}
-
 /// Why the run is not possible here; `None` if nothing speaks against it. `asked` has the answers of launchers so far:
 /// looking up an unknown host can take seconds.
 fn reason_against(
@@ -105,7 +100,9 @@ fn reason_against(
         Some(_) => None,
         None => asked
             .entry((topology, launcher))
-            .or_insert_with(|| launch::impossible(topology, launcher, &hostfile(run, args)))
+            .or_insert_with(|| {
+                launch::impossible(topology, launcher, &args.hostfiles.join(topology.to_string()))
+            })
             .clone(),
     };
     // Slurm starts ranks on other machines than this one.
@@ -133,9 +130,7 @@ fn command(
             program.extend(["--out".to_owned(), out, "--overwrite".to_owned()]);
         }
     }
-    let hostfile = hostfile(run, args);
-    // A single machine needs no host file.
-    let hostfile = (run.topology.nodes > 1 || may_be_there(&hostfile)).then_some(hostfile);
+    let hostfile = hostfile(&args.hostfiles, run.topology);
     prepare(run.topology, run.launcher, &args.how, hostfile, program)
 }
 

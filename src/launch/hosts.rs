@@ -1,9 +1,8 @@
 //! Host files: one machine per line, with its number of slots.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::Topology;
 use run_record::files::read_text;
@@ -24,7 +23,12 @@ impl Hosts {
     /// # Errors
     /// When it cannot be read or a line has neither format.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_text(path).map_err(|reason| Self::unreadable(path, &reason))?;
+        let text = read_text(path).map_err(|reason| {
+            let path = path.display();
+            anyhow!(
+                "cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\""
+            )
+        })?;
         let mut entries = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
@@ -39,14 +43,6 @@ impl Hosts {
             })?);
         }
         Ok(Self { path: path.to_owned(), entries })
-    }
-
-    /// The error of a host file that cannot be read.
-    pub fn unreadable(path: &Path, reason: &io::Error) -> anyhow::Error {
-        let path = path.display();
-        anyhow::anyhow!(
-            "cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\""
-        )
     }
 
     /// The machines that `topology` uses: the first ones.

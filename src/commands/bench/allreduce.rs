@@ -5,11 +5,9 @@
 //! all of them alike. A barrier before each call, which is not timed, starts the ranks
 //! together; the latency of a call is the mean over ranks, as in OSU's.
 
-use std::time::Instant;
-
 use half::{bf16, f16};
 
-use super::{has_no_gpu, job, publish, sizes, warn_if_not_representative};
+use super::{has_no_gpu, job, publish, sizes, timed, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::options::{AllreduceArgs, ConfigError};
 use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World, connect};
@@ -141,10 +139,7 @@ fn time_size(
         let Some(backend) = &mut backends[method.backend as usize] else {
             unreachable!("each method's backend is connected");
         };
-        world.barrier()?;
-        let started = Instant::now();
-        backend.all_reduce(buffer, method.how)?;
-        Ok(started.elapsed().as_secs_f64() * 1e6)
+        Ok(timed(world, || backend.all_reduce(buffer, method.how))?.as_secs_f64() * 1e6)
     };
     let mut buffers: Vec<Wire> = Vec::new();
     for method in methods {

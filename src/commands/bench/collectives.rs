@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{has_no_gpu, job, publish, warn_if_not_representative};
+use super::{has_no_gpu, job, publish, timed, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::machine::topology;
 use crate::options::CollectivesArgs;
@@ -32,41 +32,41 @@ const OPERATIONS: [(&str, Operation); 11] = [
     ("recv", |on, world, _| with_peer(on, world, false)),
     ("broadcast", |on, world, root| {
         let mut buffer = message(world.rank(), 0);
-        Ok((timed(world, || on.broadcast(&mut buffer, root))?, buffer == message(root, 0)))
+        Ok((timed(world, || on.broadcast(&mut buffer, root))?.into(), buffer == message(root, 0)))
     }),
     ("all-reduce", |on, world, _| {
         let mut buffer = term(world.rank(), 1);
-        Ok((timed(world, || on.all_reduce(&mut buffer))?, buffer == sum(world.size(), 1)))
+        Ok((timed(world, || on.all_reduce(&mut buffer))?.into(), buffer == sum(world.size(), 1)))
     }),
     ("reduce", |on, world, root| {
         let (mine, mut total) = (term(world.rank(), 1), zeros(1));
-        let time = timed(world, || on.reduce(&mine, &mut total, root))?;
+        let time = timed(world, || on.reduce(&mine, &mut total, root))?.into();
         Ok((time, world.rank() != root || total == sum(world.size(), 1)))
     }),
     ("all-gather", |on, world, _| {
         let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
-        Ok((timed(world, || on.all_gather(&mine, &mut all))?, all == to(world, 0)))
+        Ok((timed(world, || on.all_gather(&mine, &mut all))?.into(), all == to(world, 0)))
     }),
     ("gather", |on, world, root| {
         let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
-        let time = timed(world, || on.gather(&mine, &mut all, root))?;
+        let time = timed(world, || on.gather(&mine, &mut all, root))?.into();
         Ok((time, world.rank() != root || all == to(world, 0)))
     }),
     ("scatter", |on, world, root| {
         let (mine, mut part) = (from(world), vec![0; BYTES]);
-        Ok((timed(world, || on.scatter(&mine, &mut part, root))?, part == message(root, world.rank())))
+        Ok((timed(world, || on.scatter(&mine, &mut part, root))?.into(), part == message(root, world.rank())))
     }),
     ("reduce-scatter", |on, world, _| {
         let (rank, size) = (world.rank(), world.size());
         let (mine, mut total) = (term(rank, size), zeros(1));
-        let time = timed(world, || on.reduce_scatter(&mine, &mut total))?;
+        let time = timed(world, || on.reduce_scatter(&mine, &mut total))?.into();
         Ok((time, total.bytes() == &sum(size, size).bytes()[rank * BYTES..(rank + 1) * BYTES]))
     }),
     ("all-to-all", |on, world, _| {
         let (mine, mut all) = (from(world), vec![0; BYTES * world.size()]);
-        Ok((timed(world, || on.all_to_all(&mine, &mut all))?, all == to(world, world.rank())))
+        Ok((timed(world, || on.all_to_all(&mine, &mut all))?.into(), all == to(world, world.rank())))
     }),
-    (BARRIER, |on, world, _| Ok((timed(world, || on.barrier())?, true))),
+    (BARRIER, |on, world, _| Ok((timed(world, || on.barrier())?.into(), true))),
 ];
 
 const BARRIER: &str = "barrier";
@@ -180,14 +180,6 @@ fn attempt(
     Ok(outcome.unwrap_or_else(|| Trial::Times(times.split_off(iterations.div_ceil(10)))))
 }
 
-/// The time of a call that all ranks begin together.
-fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<Option<Duration>, CommError> {
-    world.barrier()?;
-    let started = Instant::now();
-    call()?;
-    Ok(Some(started.elapsed()))
-}
-
 /// A message from each even rank to the next one. Each side's time is that of its own operation.
 fn with_peer(
     on: &mut dyn Primitives,
@@ -203,7 +195,7 @@ fn with_peer(
         false => on.receive(&mut part, peer),
     })?;
     let is_timed = peer < world.size() && sends == of_sender;
-    Ok((time.filter(|_| is_timed), sends || part == message(peer, 0)))
+    Ok((is_timed.then_some(time), sends || part == message(peer, 0)))
 }
 
 /// A rank's passage through a barrier, in ns on the clock of rank 0.

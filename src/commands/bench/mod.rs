@@ -11,7 +11,7 @@ mod step;
 mod step_report;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -51,6 +51,14 @@ fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
     let why = || format!("{what} is measured on one rank; start it without mpirun");
     let refused = || ConfigError::new("world-size", world.size(), why());
     (world.size() == 1).then_some(()).ok_or_else(refused)
+}
+
+/// The time of a call that all ranks begin together.
+fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<Duration, CommError> {
+    world.barrier()?;
+    let started = Instant::now();
+    call()?;
+    Ok(started.elapsed())
 }
 
 /// Why `backend` is left out, in two words, if `error` is that a rank has no GPU for it.

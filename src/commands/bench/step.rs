@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
+use super::{median_ms, timed};
 use crate::commands::subject::{BATCHES, Batches, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
 use crate::data::Split;
@@ -154,10 +154,7 @@ fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..WARM_UP + TIMED {
         // A rank that is late is waited for here, so that only bytes are timed.
-        world.barrier()?;
-        let began = Instant::now();
-        primitives.all_gather(&mine, &mut all)?;
-        times.push(began.elapsed());
+        times.push(timed(world, || primitives.all_gather(&mine, &mut all))?);
     }
     Ok(Some(median_ms(&times[WARM_UP..])))
 }

@@ -8,39 +8,22 @@ use crate::options::ConfigError;
 use crate::quant::{QuantError, Quantized};
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
-/// Rows of the stages of a model.
-struct Rows {
-    input: usize,
-    steps: Vec<usize>,
-    output: usize,
-}
-
-impl Rows {
-    /// `names` are those of the layers with weights.
-    fn new<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Self {
-        let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
-        let mut last = "input";
-        let mut step = |layers: &[Layer]| {
-            if !matches!(layers, [Layer::MaxPool(_), ..]) {
-                last = names.next().unwrap_or(last);
-            }
-            let kinds: Vec<&str> = layers.iter().map(kind).collect();
-            new(last, &format!("int8 {}", kinds.join("+")))
-        };
-        Self {
-            steps: model.steps().into_iter().map(|step_of| step(&model.layers()[step_of])).collect(),
-            input: new("input", "quantize"),
-            output: new("scores", "dequantize"),
+/// Registers the stages of a model, input and output included, in their order; returns their rows. `names` are those
+/// of the layers with weights.
+fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usize> {
+    let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
+    let mut rows = vec![new("input", "quantize")];
+    let mut last = "input";
+    for step in model.steps() {
+        let layers = &model.layers()[step];
+        if !matches!(layers, [Layer::MaxPool(_), ..]) {
+            last = names.next().unwrap_or(last);
         }
+        let kinds: Vec<&str> = layers.iter().map(kind).collect();
+        rows.push(new(last, &format!("int8 {}", kinds.join("+"))));
     }
-
-    fn row(&self, stage: Stage) -> usize {
-        match stage {
-            Stage::Input => self.input,
-            Stage::Step(step) => self.steps[step],
-            Stage::Output => self.output,
-        }
-    }
+    rows.push(new("scores", "dequantize"));
+    rows
 }
 
 fn kind(layer: &Layer) -> &'static str {
@@ -60,7 +43,12 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow:
                        mpiburn quantize";
         return Err(ConfigError::new("int8", "", problem).into());
     };
-    let rows = Rows::new(&model, file.products().map(|(name, _)| name));
+    let rows = rows(&model, file.products().map(|(name, _)| name));
+    let row = |stage| match stage {
+        Stage::Input => rows[0],
+        Stage::Step(step) => rows[step + 1],
+        Stage::Output => rows[rows.len() - 1],
+    };
     let mut scores = Vec::new();
     let times = alternate(batches, || {
         let samples = source.next();
@@ -68,7 +56,7 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow:
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
         match is_recording() {
             true => {
-                let mut watch = |stage| follow(rows.row(stage));
+                let mut watch = |stage| follow(row(stage));
                 model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
                 end_sequence();
             }

@@ -1,10 +1,9 @@
 //! Options of a sweep's runs: those of its file, and those typed after `--` for every run.
 
 use anyhow::{Context, bail};
-use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
 
-use crate::options::{RunConfig, SweepArgs, TrainArgs, one_line};
+use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
 use crate::sweep::{PlannedRun, SweepFile};
 
 /// Options that the sweep itself sets, or that belong to one run.
@@ -35,23 +34,20 @@ fn parsed(words: &[String]) -> Result<ArgMatches, String> {
 /// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
 /// would have names that they are not.
 pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
-    let names: Vec<String> = args
-        .options
-        .iter()
-        .filter_map(|word| Some(word.strip_prefix("--")?.split('=').next()?.to_owned()))
-        .collect();
-    if let Some(name) = names.iter().find(|name| OWN.contains(&name.as_str())) {
-        bail!("--{name} after `--`: it is an option of a single run, and a sweep has many; leave it out");
-    }
     let matches = parsed(&args.options).map_err(|problem| anyhow::anyhow!("after `--`: {problem}"))?;
     let command = TrainArgs::augment_args(clap::Command::new("train"));
-    for option in command.get_arguments() {
-        let typed = matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let aliases = option.get_long_and_visible_aliases().unwrap_or_default();
+    let typed = Words::typed(&command, &matches);
+    for option in
+        command.get_arguments().filter(|option| option.get_long().is_some_and(|name| typed.has(name)))
+    {
+        let names = option.get_long_and_visible_aliases().unwrap_or_default();
+        if let Some(name) = names.iter().find(|name| OWN.contains(*name)) {
+            bail!("--{name} after `--`: it is an option of a single run, and a sweep has many; leave it out");
+        }
         let varies = |name: &&&str| {
             file.vary.contains_key(**name) || file.runs.iter().any(|run| run.contains_key(**name))
         };
-        if let Some(name) = aliases.iter().find(varies).filter(|_| typed) {
+        if let Some(name) = names.iter().find(varies) {
             bail!(
                 "--{name} after `--`: {} varies it, and runs are named after its values; --only chooses among them",
                 args.file.display()

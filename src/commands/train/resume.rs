@@ -13,23 +13,16 @@ use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::train::{Curve, Position, Schedule};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
-use run_record::{
-    Attempt, Change, Checkpoint, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
-};
+use run_record::{Attempt, Change, Checkpoint, Intact, RecordError, RunDir, Status, check_curves};
 
 /// A run that can be resumed.
 pub struct Resumed {
     dir: RunDir,
     intact: Intact,
-    /// Earlier attempts of the run.
-    history: Vec<Attempt>,
-    /// Attempts that failed under a launch with restarts.
-    failed_attempts: Vec<FailedAttempt>,
-    /// What was typed beside `--resume`, and the configuration before.
+    /// As it was before.
+    record: RunRecord,
+    /// What was typed beside `--resume`.
     typed: Words,
-    before: RunConfig,
-    /// Steps of a run that was completed.
-    completed: Option<usize>,
 }
 
 impl Resumed {
@@ -60,11 +53,7 @@ impl Resumed {
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
         covered::check(path, &record, &intact.path, &intact.manifest)?;
-        let RunRecord { config, history, failed_attempts, status, results, .. } = record;
-        let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
-        let new = config.changed(typed)?;
-        let typed = typed.clone();
-        Ok((new, Self { dir, intact, history, failed_attempts, typed, before: config, completed }))
+        Ok((record.config.changed(typed)?, Self { dir, intact, record, typed: typed.clone() }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -75,7 +64,9 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Begin> {
-        let Self { dir, intact, history, failed_attempts, typed, before, completed } = self;
+        let Self { dir, intact, record: old, typed } = self;
+        let RunRecord { config: before, history, failed_attempts, status, results, .. } = old;
+        let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let path = dir.path();
         let config = &record.config;
         let fields = serde_json::to_value(&before)?;
