@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::on_root;
 use crate::data::is_data_file;
 use crate::options::ConfigError;
 use burn_mpi::World;
 use run_record::files::same_file;
-use run_report::check_writable;
+use run_report::{check_writable, write_file};
 
 /// The option and the file that it names, if it is given.
 pub type Named<'a> = (&'static str, Option<&'a PathBuf>);
@@ -61,6 +63,16 @@ pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) 
 /// As there, on every rank.
 pub fn check_on_root(world: &World, outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     on_root(world, || check(outputs, read)).map(drop)
+}
+
+/// Writes `value` as JSON, replacing the file, if one is named.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn write_json<T: Serialize>(path: Option<&Path>, value: &T) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(value)?;
+    Ok(write_file(path, (text + "\n").as_bytes())?)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Context;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::on_root;
 use crate::options::{ConfigError, RunConfig, StepRange, TraceArgs};
@@ -25,7 +25,7 @@ pub struct Tracing {
     steps: RangeInclusive<usize>,
     since: Instant,
     start: Vec<ClockOffset>,
-    run: Map<String, Value>,
+    run: Value,
 }
 
 /// Checks on rank 0 that the file can be written.
@@ -93,19 +93,18 @@ impl Tracing {
         config: &RunConfig,
     ) -> Result<Self, CommError> {
         let since = Instant::now();
-        let run = [
-            ("program", json!(format!("mpiburn {} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT")))),
-            ("model", json!(config.model)),
-            ("backend", json!(config.communication.backend.to_string())),
-            ("train_batch_size", json!(config.data.train_batch_size)),
-            ("mpi", json!(world.mpi_library())),
-        ];
         Ok(Self {
             path: args.trace.clone().unwrap_or_default(),
             steps,
             since,
             start: world.clock_offsets(|| since.elapsed())?,
-            run: run.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            run: json!({
+                "program": format!("mpiburn {} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT")),
+                "model": config.model,
+                "backend": config.communication.backend.to_string(),
+                "train_batch_size": config.data.train_batch_size,
+                "mpi": world.mpi_library(),
+            }),
         })
     }
 
@@ -121,8 +120,8 @@ impl Tracing {
     /// If the transport fails, or the file cannot be written.
     pub fn finish(self, world: &World, recorder: &Recorder) -> anyhow::Result<()> {
         let end = world.clock_offsets(|| self.since.elapsed())?;
-        let clocks = self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end });
-        let clocks: Vec<Clock> = clocks.collect();
+        let clocks: Vec<Clock> =
+            self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end }).collect();
         let ranks: Vec<RankTrace> = world.gather(&RankTrace::new(recorder, &clocks[world.rank()]))?;
         let Some([first, last]) = ranks[0].range() else {
             if world.is_root() {
@@ -132,8 +131,8 @@ impl Tracing {
             return Ok(());
         };
         let mut run = self.run;
-        run.insert("first_step".into(), json!(first));
-        run.insert("last_step".into(), json!(last));
+        run["first_step"] = json!(first);
+        run["last_step"] = json!(last);
         let file = TraceFile { ranks: &ranks, clocks: &clocks, places: world.places(), run };
         on_root(world, || file.write(&self.path).with_context(|| cannot_write(&self.path)))?;
         if world.is_root() {

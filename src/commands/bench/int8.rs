@@ -19,7 +19,7 @@ use crate::quant::QuantError;
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 use run_record::Method;
-use run_report::{table::table, write_file};
+use run_report::table::table;
 
 /// Images of one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
@@ -88,7 +88,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
         let checkpoint = args.checkpoint.as_ref().map(|path| path.display().to_string());
         let method = format!("{method:?}").to_lowercase();
         let figures = Figures { network, checkpoint, method, simd, threads: 1, rows: &rows };
-        write_file(path, &serde_json::to_vec_pretty(&figures)?)?;
+        outputs::write_json(Some(path), &figures)?;
     }
     Ok(())
 }

@@ -131,9 +131,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     };
     if world.is_root() {
         report.print();
-        if let Some(path) = &args.json {
-            report.write_json(path)?;
-        }
+        outputs::write_json(args.json.as_deref(), &report)?;
     }
     Ok(())
 }

@@ -1,8 +1,6 @@
 //! Output of `mpiburn bench step`: a table, lines on memory and arithmetic, and a JSON
 //! file.
 
-use std::path::Path;
-
 use serde::Serialize;
 
 use super::product::SIDE;
@@ -12,7 +10,7 @@ use crate::train::Precision;
 use burn_fused::conv::Algorithm;
 use burn_fused::simd::Level;
 use run_record::StepMs;
-use run_report::{table, write_file};
+use run_report::table;
 
 /// The measurements and their configuration. Times are in milliseconds; times and
 /// counters are means over ranks.
@@ -94,15 +92,6 @@ impl StepReport {
             self.allocations_per_step, self.page_faults_per_step
         );
         println!("{}", self.arithmetic());
-    }
-
-    /// Writes the measurements as JSON, replacing the file.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn write_json(&self, path: &Path) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(self)?;
-        Ok(write_file(path, (text + "\n").as_bytes())?)
     }
 
     fn table(&self) -> run_report::table::Table {

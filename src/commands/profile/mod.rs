@@ -21,7 +21,7 @@ use crate::profile::Profile;
 use crate::spans::{self, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
 use run_report::allreduce::median_of;
-use run_report::profiles;
+use run_report::{profiles, write_csv};
 
 /// Batches before the first that is measured. The second step of a training has other
 /// buckets than the first, which learns the order of gradients.
@@ -100,7 +100,10 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         operators: profile.by_operator(args.sort),
     };
     output::print(&file, &profile, args.sort);
-    output::write(&file, args)
+    if let Some(path) = &args.csv {
+        write_csv(path, &file.operators)?;
+    }
+    outputs::write_json(args.json.as_deref(), &file)
 }
 
 /// Profiles inference.

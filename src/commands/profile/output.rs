@@ -1,13 +1,12 @@
 //! Output of `mpiburn profile`: tables, CSV and JSON.
 
-use crate::options::{ProfileArgs, RunConfig};
+use crate::options::RunConfig;
 use crate::profile::{Profile, ProfileRow, SortKey};
 use crate::spans::Phase;
 use crate::train::Precision;
 use run_record::count;
 use run_report::profiles;
 use run_report::table::{Table, table};
-use run_report::{write_csv, write_file};
 
 type File = profiles::Profile<RunConfig>;
 
@@ -29,18 +28,6 @@ pub fn print(file: &File, profile: &Profile, sort: SortKey) {
         file.accounted_percent,
         100.0 * (with / without - 1.0),
     );
-}
-
-/// Writes the files that were named: CSV, then JSON.
-pub fn write(file: &File, args: &ProfileArgs) -> anyhow::Result<()> {
-    if let Some(path) = &args.csv {
-        write_csv(path, &file.operators)?;
-    }
-    if let Some(path) = &args.json {
-        let text = serde_json::to_string_pretty(file)?;
-        write_file(path, (text + "\n").as_bytes())?;
-    }
-    Ok(())
 }
 
 fn title(file: &File) -> String {

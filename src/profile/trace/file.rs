@@ -10,7 +10,7 @@ use burn_mpi::Place;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Clock, RankTrace};
 use crate::spans::{Logged, REST};
@@ -29,7 +29,7 @@ pub struct TraceFile<'a> {
     /// Where each rank runs.
     pub places: &'a [Place],
     /// The run, as metadata.
-    pub run: Map<String, Value>,
+    pub run: Value,
 }
 
 /// How a time line begins.
@@ -76,7 +76,7 @@ impl TraceFile<'_> {
 
     /// One event a line, without a copy of the whole in memory.
     fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        let other = serde_json::to_string(&Value::Object(self.metadata()))?;
+        let other = self.metadata();
         write!(out, "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {other},\n\"traceEvents\": [")?;
         let mut before = "\n";
         let begins = self.ranks.iter().flat_map(|rank| &rank.spans).map(|span| span.begin_ns);
@@ -130,15 +130,13 @@ impl TraceFile<'_> {
         all
     }
 
-    fn metadata(&self) -> Map<String, Value> {
+    fn metadata(&self) -> Value {
         let mut all = self.run.clone();
-        let us = |ns: f64| ns / 1e3;
-        let of = |value: fn(&Clock) -> f64| -> Vec<f64> {
-            self.clocks.iter().map(|clock| us(value(clock))).collect()
-        };
-        all.insert("ranks".into(), json!(self.ranks.len()));
-        all.insert("clock_error_us".into(), json!(of(|clock| clock.error_ns() as f64)));
-        all.insert("clock_drift_us".into(), json!(of(|clock| clock.drift_ns() as f64)));
+        let us =
+            |ns: fn(&Clock) -> f64| -> Vec<f64> { self.clocks.iter().map(|clock| ns(clock) / 1e3).collect() };
+        all["ranks"] = json!(self.ranks.len());
+        all["clock_error_us"] = json!(us(|clock| clock.error_ns() as f64));
+        all["clock_drift_us"] = json!(us(|clock| clock.drift_ns() as f64));
         all
     }
 }
