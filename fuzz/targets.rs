@@ -193,7 +193,9 @@ fn checkpoint(folder: &Path) -> PathBuf {
             updates: STEP as u64,
             position: Position { step: STEP, ..Position::default() },
         };
-        written.save(folder, &layout(), &Beside::default()).expect("a checkpoint in the folder");
+        written
+            .save(folder, &layout(), &Beside { step: STEP, ..Beside::default() })
+            .expect("a checkpoint in the folder");
     }
     path
 }

@@ -17,7 +17,7 @@ use crate::options::{ConfigError, RunConfig};
 use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
-use run_record::checkpoint::{list, verify};
+use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, INT8_FILE, Intact, RecordError, RunDir};
 
@@ -129,17 +129,19 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
         return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
     }
     let folder = path.join("checkpoints");
-    let last = Checkpoint::<Position>::load_last(&folder, &stored)?;
-    let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
-    let checkpoint = last.load_best(&folder, &stored)?;
-    if stops_early {
-        let epoch = checkpoint.position.epoch;
-        log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
-    }
-    let step = checkpoint.position.step;
-    let is_its = |path: &PathBuf| path.ends_with(run_record::checkpoint::folder_name(step));
-    let folder = list(&folder)?.into_iter().find(is_its).unwrap_or(folder);
-    Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
+    let intact = Intact::newest(&folder, verify)?;
+    intact.warn();
+    let last = Checkpoint::<Position>::load(&intact.path, &stored)?;
+    let epochs = last.position.history.len();
+    let Some(step) = last.position.best_step else {
+        let Checkpoint { params, position, .. } = last;
+        return Ok(Weights { values: params, folder: intact.path, ranges: position.ranges });
+    };
+    let folder = folder.join(folder_name(step));
+    let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored)?;
+    let epoch = position.epoch;
+    log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
+    Ok(Weights { values: params, folder, ranges: position.ranges })
 }
 
 /// As [`load`], on every rank: rank 0, whose disk the run directory is on, reads it.

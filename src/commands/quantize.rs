@@ -19,7 +19,7 @@ use run_record::{INT8_FILE, Method};
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let post = post_training(args)?;
-    let calibrates = matches!(post, Some(PostTraining::Static { .. }));
+    let calibrates = matches!(post, Some(PostTraining { calibration: Some(_), .. }));
     let checked: &[Split] = match &args.data_root {
         Some(_) => &[],
         None if calibrates => &Split::ALL,
@@ -60,9 +60,9 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
             Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
         }
         (QuantKind::Qat, None) => Ok(None),
-        (QuantKind::Dynamic, None) => Ok(Some(PostTraining::Dynamic { scheme })),
+        (QuantKind::Dynamic, None) => Ok(Some(PostTraining { scheme, calibration: None })),
         (QuantKind::Ptq, samples) => {
-            Ok(Some(PostTraining::Static { calibration: samples.unwrap_or(CALIBRATION), scheme }))
+            Ok(Some(PostTraining { scheme, calibration: Some(samples.unwrap_or(CALIBRATION)) }))
         }
     }
 }
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn senseless_options_are_refused_by_name() {
         let scheme = WeightScheme::Channel;
-        let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
+        let expected = PostTraining { scheme, calibration: Some(CALIBRATION) };
         assert_eq!(plan(&[]), Ok(Some(expected)));
-        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Some(PostTraining::Dynamic { scheme })));
+        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Some(PostTraining { scheme, calibration: None })));
         for (options, expected) in [
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
             (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),

@@ -34,7 +34,7 @@ impl Subject {
         let classes = config.model.classes();
         let source = Box::new(Synthetic::new(config.model.input_shape(), classes, samples));
         let network = config.network(classes, &config.device.device());
-        let post = PostTraining::Static { calibration: samples, scheme: WeightScheme::Channel };
+        let post = PostTraining { scheme: WeightScheme::Channel, calibration: Some(samples) };
         let int8 = match int8 {
             true => Some(world.agree(post.load(source.as_ref(), None))?.quantize(&network)?),
             false => None,

@@ -27,14 +27,12 @@ pub struct ConvNet {
     pool: MaxPool2d,
     #[module(skip)]
     activation: Activation,
-    fused: bool,
+    pub(super) fused: bool,
 }
 
-impl Architecture for ConvNet {
-    const INPUT_SHAPE: [usize; 3] = [1, 28, 28];
-    const CLASSES: usize = 10;
-
-    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl ConvNet {
+    /// A network with weights drawn from the device's random number generator.
+    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         let norm = |channels| options.batch_norm.then(|| BatchNorm::init(channels, device));
         Self {
             conv1: conv3x3(1, 4, device),
@@ -48,11 +46,9 @@ impl Architecture for ConvNet {
             fused: true,
         }
     }
+}
 
-    fn fused_mut(&mut self) -> &mut bool {
-        &mut self.fused
-    }
-
+impl Architecture for ConvNet {
     fn is_fused(&self) -> bool {
         self.fused
     }

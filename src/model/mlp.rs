@@ -10,7 +10,7 @@ use super::dropout::Dropout;
 use super::{Activation, Architecture, Layer, NamedLayer, NetworkOptions};
 
 /// Features of a sample.
-const FEATURES: usize = 512;
+pub(super) const FEATURES: usize = 512;
 /// Default width of the hidden layer.
 pub const HIDDEN: usize = 32;
 
@@ -27,14 +27,12 @@ pub struct Mlp {
     activation: Activation,
     /// Whether batch norm and linear layers are `burn_fused` operators.
     #[module(skip)]
-    fused: bool,
+    pub(super) fused: bool,
 }
 
-impl Architecture for Mlp {
-    const INPUT_SHAPE: [usize; 3] = [1, 1, FEATURES];
-    const CLASSES: usize = 20;
-
-    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl Mlp {
+    /// A network with weights drawn from the device's random number generator.
+    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         let hidden = options.hidden.unwrap_or(HIDDEN);
         Self {
             layer1: LinearConfig::new(FEATURES, hidden).init(device),
@@ -45,11 +43,9 @@ impl Architecture for Mlp {
             fused: true,
         }
     }
+}
 
-    fn fused_mut(&mut self) -> &mut bool {
-        &mut self.fused
-    }
-
+impl Architecture for Mlp {
     fn is_fused(&self) -> bool {
         self.fused
     }

@@ -1,7 +1,6 @@
 //! Networks of the experiments. To add one, write a file with an
-//! [`Architecture`] and a line in the list below.
+//! [`Architecture`] and its lines below.
 
-mod architecture;
 mod batch_norm;
 mod convnet;
 mod dropout;
@@ -25,7 +24,6 @@ use burn_mpi::ParamLayout;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-pub use architecture::Architecture;
 pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
@@ -37,85 +35,60 @@ pub use vgg::Vgg;
 use crate::values;
 use flop::Flop;
 
-/// The networks, one line each.
-///
-/// Enums instead of trait objects, because Burn's `Module` is not
-/// dyn-compatible: it clones and is visited generically.
-macro_rules! networks {
-    ($($(#[$doc:meta])* $kind:ident: $network:ident,)+) => {
-        /// Which network to train.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-        #[serde(rename_all = "lowercase")]
-        pub enum ModelKind {
-            $($(#[$doc])* $kind,)+
-        }
-
-        impl ModelKind {
-            /// Channels, height and width of the samples that the network takes.
-            pub fn input_shape(self) -> [usize; 3] {
-                match self {
-                    $(Self::$kind => $network::INPUT_SHAPE,)+
-                }
-            }
-
-            /// Default number of classes of the network.
-            pub fn classes(self) -> usize {
-                match self {
-                    $(Self::$kind => $network::CLASSES,)+
-                }
-            }
-
-            fn init(self, options: &NetworkOptions, classes: usize, device: &Device) -> Network {
-                match self {
-                    $(Self::$kind => Network::$kind($network::init(options, classes, device)),)+
-                }
-            }
-        }
-
-        /// A network of one of the kinds.
-        #[derive(Module, Debug)]
-        #[allow(clippy::large_enum_variant, reason = "a process has one")]
-        pub enum Network {
-            $($(#[$doc])* $kind($network),)+
-        }
-
-        impl Network {
-            fn fused_mut(&mut self) -> &mut bool {
-                match self {
-                    $(Self::$kind(network) => network.fused_mut(),)+
-                }
-            }
-
-            fn is_fused(&self) -> bool {
-                match self {
-                    $(Self::$kind(network) => network.is_fused(),)+
-                }
-            }
-
-            /// The layers, in the order of forward.
-            pub fn layers(&self) -> Vec<NamedLayer<'_>> {
-                match self {
-                    $(Self::$kind(network) => network.layers(),)+
-                }
-            }
-
-            /// Which one it is.
-            pub fn kind(&self) -> ModelKind {
-                match self {
-                    $(Self::$kind(_) => ModelKind::$kind,)+
-                }
-            }
-        }
-    };
+/// Which network to train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Two convolutions and a linear layer for 28x28 grey images.
+    Convnet,
+    /// Six convolutions and three linear layers for 32x32 colour images.
+    Vgg,
+    /// Two linear layers and a batch norm for 512 features.
+    Mlp,
 }
 
-networks! {
-    /// Two convolutions and a linear layer for 28x28 grey images.
-    Convnet: ConvNet,
-    /// Six convolutions and three linear layers for 32x32 colour images.
-    Vgg: Vgg,
-    /// Two linear layers and a batch norm for 512 features.
-    Mlp: Mlp,
+impl ModelKind {
+    /// Channels, height and width of the samples that the network takes.
+    pub fn input_shape(self) -> [usize; 3] {
+        match self {
+            Self::Convnet => [1, 28, 28],
+            Self::Vgg => [3, 32, 32],
+            Self::Mlp => [1, 1, mlp::FEATURES],
+        }
+    }
+
+    /// Default number of classes of the network.
+    pub fn classes(self) -> usize {
+        match self {
+            Self::Convnet | Self::Vgg => 10,
+            Self::Mlp => 20,
+        }
+    }
+}
+
+/// A network of one of the kinds.
+///
+/// An enum instead of a trait object, because Burn's `Module` is not
+/// dyn-compatible: it clones and is visited generically.
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
+pub enum Network {
+    /// [`ModelKind::Convnet`].
+    Convnet(ConvNet),
+    /// [`ModelKind::Vgg`].
+    Vgg(Vgg),
+    /// [`ModelKind::Mlp`].
+    Mlp(Mlp),
+}
+
+/// What a network is made of.
+trait Architecture {
+    /// The layers, in the order of forward.
+    fn layers(&self) -> Vec<NamedLayer<'_>>;
+
+    /// Whether convolution, ReLU and pooling are one fused operator each
+    /// (the default) or separate Burn operators.
+    fn is_fused(&self) -> bool;
 }
 
 impl fmt::Display for ModelKind {
@@ -141,7 +114,11 @@ impl Network {
         device: &Device,
     ) -> Self {
         seeded(seed, device, || {
-            let network = kind.init(options, classes, device);
+            let network = match kind {
+                ModelKind::Convnet => Self::Convnet(ConvNet::init(options, classes, device)),
+                ModelKind::Vgg => Self::Vgg(Vgg::init(options, classes, device)),
+                ModelKind::Mlp => Self::Mlp(Mlp::init(options, classes, device)),
+            };
             // Burn initialises a parameter at its first use. Using all of them now,
             // in visit order, makes initialisation a function of the seed alone.
             ParamLayout::of(&network).read(&network);
@@ -152,12 +129,34 @@ impl Network {
     /// Class scores `[batch, classes]` of samples `[batch, channels, height, width]`. With a `place`, the batch
     /// is one of a training, where dropout has an effect; without, it is for evaluation.
     pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        layers::apply(&self.layers(), samples, place, self.is_fused())
+        layers::apply(&self.layers(), samples, place, self.architecture().is_fused())
     }
 
     /// Class scores in evaluation.
     pub fn forward(&self, samples: Tensor<4>) -> Tensor<2> {
         self.apply(samples, None)
+    }
+
+    fn architecture(&self) -> &dyn Architecture {
+        match self {
+            Self::Convnet(network) => network,
+            Self::Vgg(network) => network,
+            Self::Mlp(network) => network,
+        }
+    }
+
+    /// The layers, in the order of forward.
+    pub fn layers(&self) -> Vec<NamedLayer<'_>> {
+        self.architecture().layers()
+    }
+
+    /// Which one it is.
+    pub fn kind(&self) -> ModelKind {
+        match self {
+            Self::Convnet(_) => ModelKind::Convnet,
+            Self::Vgg(_) => ModelKind::Vgg,
+            Self::Mlp(_) => ModelKind::Mlp,
+        }
     }
 
     /// Channels, height and width of a sample.
@@ -174,7 +173,11 @@ impl Network {
     /// operator each (the default) or as separate Burn operators.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
-        *self.fused_mut() = on;
+        match &mut self {
+            Self::Convnet(network) => network.fused = on,
+            Self::Vgg(network) => network.fused = on,
+            Self::Mlp(network) => network.fused = on,
+        }
         self
     }
 }

@@ -19,14 +19,12 @@ pub struct Vgg {
     block2: Vec<ImageLayer>,
     block3: Vec<ImageLayer>,
     block4: Vec<FeatureLayer>,
-    fused: bool,
+    pub(super) fused: bool,
 }
 
-impl Architecture for Vgg {
-    const INPUT_SHAPE: [usize; 3] = [3, 32, 32];
-    const CLASSES: usize = 10;
-
-    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl Vgg {
+    /// A network with weights drawn from the device's random number generator.
+    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         Self {
             block1: block([3, 32, 64], options, device),
             block2: block([64, 128, 256], options, device),
@@ -35,11 +33,9 @@ impl Architecture for Vgg {
             fused: true,
         }
     }
+}
 
-    fn fused_mut(&mut self) -> &mut bool {
-        &mut self.fused
-    }
-
+impl Architecture for Vgg {
     fn is_fused(&self) -> bool {
         self.fused
     }

@@ -147,12 +147,12 @@ fn models_of_float_weights_are_an_option_of_the_training() {
     let post = |words: &str| train(words).unwrap().quantization.post_training();
     assert_eq!((post(""), post("--quantized")), (None, None));
     let scheme = WeightScheme::Channel;
-    let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
+    let expected = PostTraining { scheme, calibration: Some(CALIBRATION) };
     assert_eq!(post("--quantize ptq"), Some(expected));
     let (words, scheme) = ("--quantize ptq --calibration 9 --weight-scheme tensor", WeightScheme::Tensor);
-    assert_eq!(post(words), Some(PostTraining::Static { calibration: 9, scheme }));
+    assert_eq!(post(words), Some(PostTraining { scheme, calibration: Some(9) }));
     let words = "--quantize dynamic --weight-scheme tensor";
-    assert_eq!(post(words), Some(PostTraining::Dynamic { scheme }));
+    assert_eq!(post(words), Some(PostTraining { scheme, calibration: None }));
 }
 
 #[test]

@@ -1,15 +1,14 @@
 //! Static post-training quantization: ranges from batches of training samples.
 
 use burn::tensor::Tensor;
-use burn::tensor::activation::relu;
-use burn_fused::conv::conv;
 use burn_fused::int8::min_max;
 
 use super::{Group, Product, QuantError, Range, Ranges, groups};
 use crate::model::Network;
 
 /// Minimum and maximum of the input and of each group's output over all batches, as
-/// PyTorch's `MinMaxObserver`. The order of batches has no effect.
+/// PyTorch's `MinMaxObserver`. The order of batches has no effect. An output is observed after its pooling, which
+/// is monotonic.
 pub struct Calibration<'a> {
     groups: Vec<Group<'a>>,
     ranges: Ranges,
@@ -37,18 +36,13 @@ impl<'a> Calibration<'a> {
         let mut features: Option<Tensor<2>> = None;
         for (group, ranges) in self.groups.iter().zip(&mut self.ranges.groups) {
             match group.product {
-                Product::Conv(layer) => {
-                    let mut x = conv(images, layer);
-                    x = group.norm.map_or(x.clone(), |norm| norm.forward(x));
-                    x = if group.relu { relu(x) } else { x };
-                    extend(&mut ranges.output, &group.name, x.clone())?;
-                    images = group.pool.map_or(x.clone(), |pool| pool.forward(x));
+                Product::Conv(_) => {
+                    images = group.images(images, None, false);
+                    extend(&mut ranges.output, &group.name, images.clone())?;
                 }
-                Product::Linear(layer) => {
+                Product::Linear(_) => {
                     let x = features.take().unwrap_or_else(|| images.clone().flatten(1, 3));
-                    let mut x = layer.forward(x);
-                    x = group.norm.map_or(x.clone(), |norm| norm.forward(x));
-                    x = if group.relu { relu(x) } else { x };
+                    let x = group.features(x, None, false);
                     extend(&mut ranges.output, &group.name, x.clone())?;
                     features = Some(x);
                 }

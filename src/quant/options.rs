@@ -65,13 +65,11 @@ impl Quantization {
 
     /// How the int8 model follows from the float weights; `None` unless it does.
     pub fn post_training(&self) -> Option<PostTraining> {
-        let scheme = self.weight_scheme;
-        match self.quantize? {
-            QuantizeKind::Qat => None,
-            QuantizeKind::Ptq => {
-                Some(PostTraining::Static { calibration: self.calibration.unwrap_or(CALIBRATION), scheme })
-            }
-            QuantizeKind::Dynamic => Some(PostTraining::Dynamic { scheme }),
-        }
+        let calibration = match self.quantize? {
+            QuantizeKind::Qat => return None,
+            QuantizeKind::Ptq => Some(self.calibration.unwrap_or(CALIBRATION)),
+            QuantizeKind::Dynamic => None,
+        };
+        Some(PostTraining { scheme: self.weight_scheme, calibration })
     }
 }

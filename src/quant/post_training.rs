@@ -13,21 +13,14 @@ pub const CALIBRATION: usize = 1024;
 /// Samples that go through the network at once.
 const BATCH: usize = 128;
 
-/// Kind of post-training quantization, and its options.
+/// Options of post-training quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PostTraining {
-    /// Static: ranges of activations from the first training samples.
-    Static {
-        /// Number of these samples.
-        calibration: usize,
-        /// Scales of weights.
-        scheme: WeightScheme,
-    },
-    /// Only weights are quantized in advance.
-    Dynamic {
-        /// Scales of weights.
-        scheme: WeightScheme,
-    },
+pub struct PostTraining {
+    /// Scales of weights.
+    pub scheme: WeightScheme,
+    /// Number of the first training samples from which ranges of activations follow; `None` if only weights are
+    /// quantized in advance.
+    pub calibration: Option<usize>,
 }
 
 /// Makes int8 models of float networks. It holds the calibration samples, which are the same on
@@ -45,16 +38,14 @@ impl PostTraining {
     /// # Errors
     /// If they cannot be read.
     pub fn load(self, source: &dyn SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
-        match self {
-            Self::Dynamic { scheme } => Ok(PostQuantizer { scheme, calibration: None }),
-            Self::Static { calibration, scheme } => {
-                let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
-                let plan = ShardPlan { samples: calibration.min(known), world_size: 1, batch_size: BATCH };
-                let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
-                let normalizer = Normalizer::new(source.description());
-                Ok(PostQuantizer { scheme, calibration: Some((shard, normalizer)) })
-            }
-        }
+        let Self { scheme, calibration } = self;
+        let load = |samples: usize| {
+            let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
+            let plan = ShardPlan { samples: samples.min(known), world_size: 1, batch_size: BATCH };
+            let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
+            Ok((shard, Normalizer::new(source.description())))
+        };
+        Ok(PostQuantizer { scheme, calibration: calibration.map(load).transpose()? })
     }
 }
 

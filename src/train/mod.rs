@@ -28,7 +28,7 @@ pub use optimizer::{Optimizer, Rate, Rule};
 pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig};
 pub use precision::Precision;
 pub use recorder::Recorder;
-pub use schedule::{Curve, Schedule, ScheduleKind};
+pub use schedule::{Schedule, ScheduleKind};
 pub use state::Position;
 pub use step::{Learner, StepTimes};
 pub use tally::Tally;

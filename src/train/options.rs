@@ -12,7 +12,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Curve, Precision, Rate, Rule, Schedule, ScheduleKind};
+use super::{Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -320,15 +320,15 @@ impl RunConfig {
     /// The schedule's values for each step, with `steps` steps in an epoch.
     pub fn rates(&self, steps: usize) -> Schedule {
         let recipe = &self.recipe;
-        let curve = match recipe.schedule {
-            ScheduleKind::Constant => Curve::Constant,
-            ScheduleKind::Step => {
-                Curve::Step { size: recipe.step_size.unwrap_or(1), gamma: recipe.gamma.unwrap_or(GAMMA) }
-            }
-            ScheduleKind::Cosine => Curve::Cosine,
-            ScheduleKind::OneCycle => Curve::OneCycle { max_lr: recipe.max_lr.unwrap_or(recipe.lr) },
-        };
-        Schedule { curve, base: self.base_rate(), epochs: self.epochs, steps }
+        Schedule {
+            kind: recipe.schedule,
+            step_size: recipe.step_size.unwrap_or(1),
+            gamma: recipe.gamma.unwrap_or(GAMMA),
+            max_lr: recipe.max_lr.unwrap_or(recipe.lr),
+            base: self.base_rate(),
+            epochs: self.epochs,
+            steps,
+        }
     }
 
     /// The options of the transport.

@@ -24,27 +24,6 @@ pub enum ScheduleKind {
     OneCycle,
 }
 
-/// A schedule with its settings.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Curve {
-    /// Constant.
-    Constant,
-    /// Multiplied by `gamma` every `size` epochs.
-    Step {
-        /// Epochs between decays.
-        size: usize,
-        /// The factor.
-        gamma: f64,
-    },
-    /// Half a cosine over all epochs, down to 0.
-    Cosine,
-    /// Up to `max_lr` and down over all steps.
-    OneCycle {
-        /// The highest rate.
-        max_lr: f64,
-    },
-}
-
 /// The learning rates of a training. OneCycle has PyTorch's defaults: it starts
 /// at 1/25 of its highest rate, reaches that after 30% of the steps, ends at
 /// 1/10,000 of its start, and moves the momentum inversely between 0.95 and
@@ -52,7 +31,13 @@ pub enum Curve {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
     /// The schedule.
-    pub curve: Curve,
+    pub kind: ScheduleKind,
+    /// StepLR: epochs between decays.
+    pub step_size: usize,
+    /// StepLR: factor of each decay.
+    pub gamma: f64,
+    /// OneCycle: the highest rate.
+    pub max_lr: f64,
     /// Initial values; OneCycle has different ones.
     pub base: Rate,
     /// Epochs of the training.
@@ -77,19 +62,19 @@ impl Schedule {
     /// The rate of step `step` of epoch `epoch`, both from 0.
     pub fn rate(&self, epoch: usize, step: usize) -> Rate {
         let Rate { lr, momentum } = self.base;
-        match self.curve {
-            Curve::Constant => self.base,
-            Curve::Step { size, gamma } => {
-                let decays = i32::try_from(epoch / size.max(1)).unwrap_or(i32::MAX);
-                Rate { lr: lr * gamma.powi(decays), momentum }
+        match self.kind {
+            ScheduleKind::Constant => self.base,
+            ScheduleKind::Step => {
+                let decays = i32::try_from(epoch / self.step_size.max(1)).unwrap_or(i32::MAX);
+                Rate { lr: lr * self.gamma.powi(decays), momentum }
             }
-            Curve::Cosine => {
+            ScheduleKind::Cosine => {
                 let done = epoch as f64 / self.epochs.max(1) as f64;
                 Rate { lr: lr * (1.0 + (PI * done).cos()) / 2.0, momentum }
             }
-            Curve::OneCycle { max_lr } => {
+            ScheduleKind::OneCycle => {
                 let steps = self.steps as f64;
-                one_cycle(max_lr, epoch as f64 * steps + step as f64, self.epochs as f64 * steps)
+                one_cycle(self.max_lr, epoch as f64 * steps + step as f64, self.epochs as f64 * steps)
             }
         }
     }
@@ -120,12 +105,13 @@ fn anneal(from: f64, to: f64, done: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn schedule(curve: Curve, epochs: usize, steps: usize) -> Schedule {
-        Schedule { curve, base: Rate { lr: 0.1, momentum: 0.9 }, epochs, steps }
+    fn schedule(kind: ScheduleKind, epochs: usize, steps: usize) -> Schedule {
+        let base = Rate { lr: 0.1, momentum: 0.9 };
+        Schedule { kind, step_size: 2, gamma: 0.5, max_lr: 1.0, base, epochs, steps }
     }
 
-    fn by_epoch(curve: Curve) -> Vec<f64> {
-        let schedule = schedule(curve, 4, 5);
+    fn by_epoch(kind: ScheduleKind) -> Vec<f64> {
+        let schedule = schedule(kind, 4, 5);
         (0..4)
             .map(|epoch| {
                 let first = schedule.rate(epoch, 0);
@@ -145,15 +131,15 @@ mod tests {
 
     #[test]
     fn schedules_by_epoch_fall_as_they_say() {
-        assert_eq!(by_epoch(Curve::Constant), [0.1; 4]);
-        assert_near(&by_epoch(Curve::Step { size: 2, gamma: 0.5 }), &[0.1, 0.1, 0.05, 0.05]);
+        assert_eq!(by_epoch(ScheduleKind::Constant), [0.1; 4]);
+        assert_near(&by_epoch(ScheduleKind::Step), &[0.1, 0.1, 0.05, 0.05]);
         let half = 0.5f64.sqrt();
-        assert_near(&by_epoch(Curve::Cosine), &[0.1, 0.05 * (1.0 + half), 0.05, 0.05 * (1.0 - half)]);
+        assert_near(&by_epoch(ScheduleKind::Cosine), &[0.1, 0.05 * (1.0 + half), 0.05, 0.05 * (1.0 - half)]);
     }
 
     #[test]
     fn one_cycle_rises_and_falls_with_the_momentum_against_it() {
-        let schedule = schedule(Curve::OneCycle { max_lr: 1.0 }, 4, 5);
+        let schedule = schedule(ScheduleKind::OneCycle, 4, 5);
         let rates: Vec<Rate> = (0..20).map(|step| schedule.rate(step / 5, step % 5)).collect();
         // 30% of 20 steps, minus one because the first is step 0.
         let (first, top, last) = (rates[0], rates[5], rates[19]);
@@ -166,15 +152,15 @@ mod tests {
 
     #[test]
     fn an_epoch_is_negligible_below_a_millionth_of_the_initial_rate() {
-        let falling = schedule(Curve::Step { size: 2, gamma: 0.1 }, 14, 5);
+        let falling = Schedule { gamma: 0.1, ..schedule(ScheduleKind::Step, 14, 5) };
         assert_eq!(falling.negligible_from(0), None, "exactly a millionth in the last two");
         let falling = Schedule { epochs: 16, ..falling };
         assert_eq!(
             [0, 14, 15, 16].map(|from| falling.negligible_from(from)),
             [Some(14), Some(14), Some(15), None]
         );
-        for curve in [Curve::Constant, Curve::Cosine, Curve::OneCycle { max_lr: 1.0 }] {
-            assert_eq!(schedule(curve, 1000, 5).negligible_from(0), None, "{curve:?}");
+        for kind in [ScheduleKind::Constant, ScheduleKind::Cosine, ScheduleKind::OneCycle] {
+            assert_eq!(schedule(kind, 1000, 5).negligible_from(0), None, "{kind:?}");
         }
     }
 

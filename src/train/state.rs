@@ -8,7 +8,7 @@ use super::early_stopping::is_over;
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
 use burn_mpi::ArrivalOrder;
-use run_record::{EpochRow, Resumable};
+use run_record::EpochRow;
 
 /// Position of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -106,19 +106,5 @@ impl Position {
             + self.epoch_seconds
             + self.test_seconds
             + self.checkpoint_seconds
-    }
-}
-
-impl Resumable for Position {
-    fn step(&self) -> usize {
-        self.step
-    }
-
-    fn best_step(&self) -> Option<usize> {
-        self.best_step
-    }
-
-    fn most_accurate_step(&self) -> Option<usize> {
-        self.most_accurate_step
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::folders::{self, Intact};
+use super::folders;
 use super::manifest::{Curves, MANIFEST, Manifest, Origin};
 use super::tensor_file::{check_values, decode, encode};
 use super::{INT8_FILE, Layout, RecordError};
@@ -29,18 +29,6 @@ pub(super) const STATE: &str = "state.json";
 /// The files of a checkpoint.
 pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
 
-/// The position of a run, as needed by the writer of its checkpoints.
-pub trait Resumable: Serialize + DeserializeOwned {
-    /// Steps done of the run; the checkpoint's folder is named after it.
-    fn step(&self) -> usize;
-
-    /// The step of an older checkpoint that is kept independent of its age.
-    fn best_step(&self) -> Option<usize>;
-
-    /// The step of the epoch with the highest test accuracy, kept with `--keep`.
-    fn most_accurate_step(&self) -> Option<usize>;
-}
-
 /// What is written with a checkpoint, and which others are kept.
 #[derive(Debug, Clone, Default)]
 pub struct Beside<'a> {
@@ -50,8 +38,12 @@ pub struct Beside<'a> {
     pub origin: Origin,
     /// The curves up to this step.
     pub curves: Curves,
-    /// Number of the newest checkpoints to keep, with the most accurate one; otherwise three.
+    /// Steps done of the run; the checkpoint's folder is named after it.
+    pub step: usize,
+    /// Number of the newest checkpoints to keep; otherwise three.
     pub keep: Option<usize>,
+    /// Steps of older checkpoints that are kept independent of their age.
+    pub kept: Vec<usize>,
 }
 
 /// `state.json`.
@@ -82,14 +74,14 @@ pub struct Checkpoint<P> {
     pub position: P,
 }
 
-impl<P: Resumable> Checkpoint<P> {
+impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// Writes the checkpoint into `folder` (`…/checkpoints`), with what is `beside` it, and removes
     /// the oldest checkpoints.
     ///
     /// # Errors
     /// If a file cannot be written; older checkpoints are then untouched.
     pub fn save(&self, folder: &Path, layout: &Layout, beside: &Beside<'_>) -> Result<PathBuf, RecordError> {
-        let path = folder.join(folder_name(self.position.step()));
+        let path = folder.join(folder_name(beside.step));
         let temporary = folders::hidden(&path, "tmp");
         for place in [folder, &path, &temporary] {
             files::refuse_link(place).map_err(|e| RecordError::write(place, e))?;
@@ -103,11 +95,8 @@ impl<P: Resumable> Checkpoint<P> {
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
         }
-        let position = &self.position;
-        let accurate = beside.keep.and_then(|_| position.most_accurate_step());
-        let steps: Vec<usize> = position.best_step().into_iter().chain(accurate).collect();
         // The new one is there: an old one that stays takes space, and no more.
-        if let Err(error) = folders::prune(folder, &path, beside.keep, &steps) {
+        if let Err(error) = folders::prune(folder, &path, beside.keep, &beside.kept) {
             log::warn!("an older checkpoint stays: {error}");
         }
         Ok(path)
@@ -174,29 +163,6 @@ impl<P: Resumable> Checkpoint<P> {
             updates: state.updates,
             position: state.position,
         })
-    }
-
-    /// Reads the newest intact checkpoint of `folder`, and skips damaged ones
-    /// with a warning.
-    ///
-    /// # Errors
-    /// If there is none, or none is intact.
-    pub fn load_last(folder: &Path, layout: &Layout) -> Result<Self, RecordError> {
-        let intact = Intact::newest(folder, verify)?;
-        intact.warn();
-        Self::load(&intact.path, layout)
-    }
-
-    /// The best epoch's checkpoint that was kept when this one, in the same
-    /// `folder`, was written; this one itself without early stopping.
-    ///
-    /// # Errors
-    /// If it is missing or damaged.
-    pub fn load_best(self, folder: &Path, layout: &Layout) -> Result<Self, RecordError> {
-        match self.position.best_step() {
-            Some(step) if step != self.position.step() => Self::load(&folder.join(folder_name(step)), layout),
-            _ => Ok(self),
-        }
     }
 }
 

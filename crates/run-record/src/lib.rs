@@ -27,7 +27,7 @@ mod tensor_file;
 mod tensorboard;
 mod writer;
 
-pub use checkpoint::{Beside, Checkpoint, Resumable};
+pub use checkpoint::{Beside, Checkpoint};
 pub use curve_file::check_curves;
 pub use epochs::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::RecordError;
@@ -45,7 +45,7 @@ pub use run_json::{
 pub use step_file::StepFile;
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tensor_file::{Layout, TensorSpec, Values};
-pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
+pub use writer::{Curve, CurvePoint, Kept, Metrics, RunWriter, Start};
 
 /// A number and its noun, of which a regular plural is made: `1 batch`, `2 batches`.
 pub fn count(number: usize, noun: &str) -> String {

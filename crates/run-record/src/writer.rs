@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::curve_file::CurveFile;
 use super::manifest::{Curves, Origin};
 use super::tensorboard::TensorBoard;
-use super::{
-    Beside, Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, Resumable, RunDir, files, folders,
-};
+use super::{Beside, Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, files, folders};
 
 /// A point of the loss and accuracy curves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,6 +78,17 @@ pub struct RunWriter {
     failed: Option<FailedCheckpoint>,
 }
 
+/// The step of a checkpoint, and those of older ones that are not removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept {
+    /// Steps done of the run.
+    pub step: usize,
+    /// With early stopping, that of the epoch with the lowest test loss.
+    pub best: Option<usize>,
+    /// That of the epoch with the highest test accuracy, kept with `--keep`.
+    pub most_accurate: Option<usize>,
+}
+
 /// Where a writer begins.
 #[derive(Debug, Clone, Default)]
 pub struct Start<'a> {
@@ -139,14 +151,16 @@ impl RunWriter {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn checkpoint<P: Resumable>(
+    pub fn checkpoint<P: Serialize + DeserializeOwned>(
         &self,
         layout: &Layout,
         int8: Option<&[u8]>,
         checkpoint: &Checkpoint<P>,
+        Kept { step, best, most_accurate }: Kept,
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
-        let beside = Beside { int8, origin: self.origin.clone(), curves, keep: self.keep };
+        let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
+        let beside = Beside { int8, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
         let path = checkpoint.save(&self.dir.checkpoints(), layout, &beside)?;
         log::debug!("checkpoint {}", path.display());
         Ok(())

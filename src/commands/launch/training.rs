@@ -29,7 +29,7 @@ impl Training {
     pub fn of(program: &[String]) -> Result<Option<Self>, Refused> {
         let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
         let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
-        let name = cli.command.name();
+        let name = cli.name.clone();
         let Command::Train(args) = cli.command else {
             return Err(Refused(format!(
                 "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"

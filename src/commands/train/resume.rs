@@ -10,7 +10,7 @@ use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, Words};
-use crate::train::{Curve, Position, Schedule};
+use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
 use run_record::{Attempt, Change, Checkpoint, Intact, RecordError, RunDir, Status, check_curves};
@@ -179,7 +179,7 @@ fn ends_wrongly(
 fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
     let schedule = |config: &RunConfig| config.rates(steps);
     let (before, after) = (schedule(before), schedule(after));
-    let is_constant = |schedule: &Schedule| schedule.curve == Curve::Constant;
+    let is_constant = |schedule: &Schedule| schedule.kind == ScheduleKind::Constant;
     let same = before.base == after.base && is_constant(&before) && is_constant(&after);
     if same || before == after || position.is_done(after.epochs, None) {
         return;
