@@ -25,7 +25,7 @@ pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
 use prepare::Begin;
 use resume::Resumed;
-use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, Start, Status, StepFile, now};
+use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now};
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;
@@ -207,7 +207,7 @@ impl Run {
         trainer.count_start_up(self.started.elapsed());
         let before = CpuTime::now();
         let ended = trainer.run(&mut recorder, &mut progress);
-        record.failed_checkpoints = recorder.failed_checkpoint().cloned();
+        record.failed_checkpoints = recorder.writer.as_ref().and_then(RunWriter::failed_checkpoint).cloned();
         if let Err(error) = ended {
             let stopped = matches!(error, TrainError::Stopped { .. });
             if let Some(dir) = &dir {

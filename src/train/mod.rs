@@ -3,7 +3,6 @@
 //! Checkpoints and curves are passed as values to `run-record`, which does not depend on the types here.
 
 mod batches;
-mod early_stopping;
 mod error;
 mod evaluation;
 mod loss_scale;
@@ -18,9 +17,7 @@ mod tally;
 mod task;
 mod trainer;
 mod update;
-mod watch;
 
-pub use early_stopping::best_epoch;
 pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};
 pub use loss_scale::LossScale;
@@ -29,10 +26,9 @@ pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, Ru
 pub use precision::Precision;
 pub use recorder::Recorder;
 pub use schedule::{Schedule, ScheduleKind};
-pub use state::Position;
+pub use state::{Position, best_epoch};
 pub use step::{Learner, StepTimes};
 pub use tally::Tally;
 pub use task::{LabelledBytes, cross_entropy};
-pub use trainer::{Setup, Trainer};
+pub use trainer::{Setup, Trainer, Watch};
 pub use update::{AveragedGradients, Updater};
-pub use watch::Watch;

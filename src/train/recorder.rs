@@ -6,13 +6,14 @@ use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
-use run_record::{Checkpoint, FailedCheckpoint, INT8_FILE, Kept, RecordError, RunDir, RunWriter, Start};
+use run_record::{Checkpoint, INT8_FILE, Kept, RecordError, RunDir, RunWriter, Start};
 
 /// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
 /// only rank 0's accesses files, and its errors are returned on every rank.
 pub struct Recorder<'w> {
     world: &'w World,
-    writer: Option<RunWriter>,
+    /// On rank 0.
+    pub writer: Option<RunWriter>,
 }
 
 impl<'w> Recorder<'w> {
@@ -22,16 +23,6 @@ impl<'w> Recorder<'w> {
     /// As [`RunWriter::open`].
     pub fn open(world: &'w World, dir: Option<RunDir>, start: Start<'_>) -> Result<Self, RecordError> {
         Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
-    }
-
-    /// The run directory, on rank 0.
-    pub fn path(&self) -> Option<&Path> {
-        self.writer.as_ref().map(RunWriter::path)
-    }
-
-    /// What became of checkpoints that could not be written, on rank 0.
-    pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
-        self.writer.as_ref().and_then(RunWriter::failed_checkpoint)
     }
 
     /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues

@@ -1,26 +1,25 @@
 //! The training loop: epochs of steps, a test after each, and checkpoints.
 
 mod checkpoints;
-mod failure;
-mod int8;
-mod outcome;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
 
 use super::batches::{Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
-use super::{Position, Recorder, RunConfig, Schedule, Tally, TrainError, Watch, early_stopping};
+use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
-use crate::quant::{PostQuantizer, Quantizer};
+use crate::quant::{Int8File, PostQuantizer, QuantError, Quantized, Quantizer};
 use crate::spans;
 use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
-use burn_mpi::{Collective, World};
-use int8::TestedInt8;
-use run_record::{Curve, EpochRow};
+use burn_mpi::{Collective, CommError, ParamLayout, SharedError, SyncReport, World};
+use run_record::files::sha256_of_f32;
+use run_record::{Curve, DataDigests, EpochRow, StepMs};
 
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
@@ -51,6 +50,17 @@ pub struct Trainer<'w> {
     kept_between: usize,
 }
 
+/// Observer of a training, such as a progress bar or a log.
+pub trait Watch {
+    /// Called after every step, with this rank's tally of the epoch.
+    fn step(&mut self, position: &Position, epoch: &Tally);
+    /// Called every `--log-every` steps, with this rank's tally since the last
+    /// call.
+    fn line(&mut self, position: &Position, window: &Tally);
+    /// Called after every epoch, with all ranks' figures.
+    fn epoch(&mut self, row: &EpochRow);
+}
+
 /// What a [`Trainer`] is made of, beside options.
 pub struct Setup {
     /// The data set, the same on all ranks.
@@ -78,6 +88,15 @@ fn check_unused(world: &World, source: &dyn SampleSource, options: &RunConfig) -
         world.check_equal(&format!("the digest of the whole {} split", split.name()), &digest)?;
     }
     Ok(())
+}
+
+/// What to do about values that grow beyond all bounds.
+const REMEDY: &str = "lower --lr or set --clip-norm";
+
+/// An int8 model, the same on every rank, and its test.
+struct TestedInt8 {
+    file: Int8File,
+    test: Tested,
 }
 
 impl<'w> Trainer<'w> {
@@ -269,7 +288,7 @@ impl<'w> Trainer<'w> {
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.finish(row.clone());
         if self.options.recipe.early_stopping.is_some()
-            && early_stopping::best_epoch(self.position.compared()) == Some(row.epoch)
+            && best_epoch(self.position.compared()) == Some(row.epoch)
         {
             self.position.best_step = Some(step);
         }
@@ -298,5 +317,156 @@ impl<'w> Trainer<'w> {
         let (source, rank) = (self.source.as_ref(), self.world.rank());
         self.world.agree(self.shard.reload(source, Split::Train, &self.plan, rank, order))?;
         Ok(())
+    }
+
+    /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
+    /// without quantization, and where the weights cannot be quantized, which a warning says: the
+    /// float training goes on.
+    fn test_int8(&self) -> Result<Option<TestedInt8>, TrainError> {
+        let model = match self.world.agree(self.int8_model()) {
+            Ok(model) => model,
+            Err(CommError::Shared(SharedError::Elsewhere { reason, .. })) => {
+                if self.world.is_root() {
+                    let epoch = self.position.epoch + 1;
+                    log::warn!(
+                        "no int8 model of epoch {epoch}: {reason}; its checkpoint has float weights only"
+                    );
+                }
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(mut model) = model else { return Ok(None) };
+        let test = self.evaluation.run_int8(self.world, &mut model)?;
+        Ok(Some(TestedInt8 { file: model.file, test }))
+    }
+
+    fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
+        let network = || self.learner.network.valid();
+        match (self.quantizer(), &self.post_quantizer) {
+            (Some(quantizer), _) => quantizer.integer_model(&network()).map(Some),
+            (None, Some(quantizer)) => quantizer.quantize(&network()).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Checks that all ranks have the same scales of activations.
+    fn check_scales(&self, int8: &TestedInt8) -> Result<(), TrainError> {
+        self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
+        if let Some(quantizer) = self.quantizer() {
+            self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+        }
+        Ok(())
+    }
+
+    /// The error of a training that a signal stopped after a checkpoint.
+    fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
+        let signal = self.stop.signal().unwrap_or("a signal to another rank");
+        let writer = recorder.writer.as_ref();
+        let run = writer.map_or(String::new(), |writer| writer.path().display().to_string());
+        TrainError::Stopped { signal, step: self.position.step, run }
+    }
+
+    /// The error of a step in which some rank has a NaN or infinite loss; `mine` is this rank's
+    /// tally.
+    fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
+        // As text: JSON has no NaN.
+        let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
+        let is_finite = |loss: &String| loss.parse::<f64>().is_ok_and(f64::is_finite);
+        let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
+        // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
+        let remedy = match self.options.precision {
+            Precision::Fp16 => {
+                "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
+            }
+            _ => REMEDY,
+        };
+        let (loss, epoch, step) = (&losses[rank], self.position.epoch + 1, self.position.step + 1);
+        Ok(self.ends(rank, format!("loss is {loss} at epoch {epoch}, step {step}; {remedy}")))
+    }
+
+    /// Checks each rank's test loss.
+    fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
+        let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
+        let epoch = self.position.epoch + 1;
+        Err(self.ends(rank, format!("test loss is not finite after epoch {epoch}; {REMEDY}")))
+    }
+
+    /// Checks each rank's running statistics: batch norm hides from the loss how large activations are.
+    fn check_statistics(&self) -> Result<(), TrainError> {
+        if !self.learner.layout().has_buffers() {
+            return Ok(());
+        }
+        let found: Vec<Option<String>> = self.world.gather(&self.learner.overflown_buffer())?;
+        match found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?))) {
+            Some((rank, name)) => {
+                let step = self.position.step;
+                let what =
+                    format!("{name} is not finite after step {step}: activations are beyond f32; {REMEDY}");
+                Err(self.ends(rank, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The error that `what` of this rank ends the training.
+    fn ends(&self, rank: usize, what: String) -> TrainError {
+        let checkpoint = match self.checkpoint_step {
+            Some(step) => format!("the last checkpoint is of step {step}"),
+            None => "there is no checkpoint yet".to_owned(),
+        };
+        TrainError::NotFinite { rank, host: self.world.places()[rank].host.clone(), what, checkpoint }
+    }
+
+    /// The layout of the weights.
+    pub fn layout(&self) -> &ParamLayout {
+        self.learner.layout()
+    }
+
+    /// SHA-256 over all weights.
+    pub fn weights_sha256(&self) -> String {
+        sha256_of_f32(&self.learner.params)
+    }
+
+    /// The gradient buckets, and whether they overlapped with backward.
+    pub fn sync_report(&self) -> SyncReport {
+        self.learner.sync.report()
+    }
+
+    /// Times of this process's steps by phase, on this rank.
+    pub fn step_ms(&self) -> StepMs {
+        let steps = self.steps_here.max(1) as f64;
+        self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
+    }
+
+    /// The digest of the training samples in use, which is the same on all ranks.
+    pub fn data_sha256(&self) -> &str {
+        self.shard.digest()
+    }
+
+    /// Number of test samples in use of the most frequent class among them.
+    pub fn largest_test_class(&self) -> usize {
+        self.evaluation.largest_class()
+    }
+
+    /// The digests of all samples in use.
+    pub fn data_digests(&self) -> DataDigests {
+        let of = |samples| self.source.description().digest(samples);
+        DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.data_sha256()) }
+    }
+
+    /// Adds the time before the first step, for the results.
+    pub fn count_start_up(&mut self, time: Duration) {
+        self.position.start_up_seconds += time.as_secs_f64();
+    }
+
+    /// The position of the run.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// The quantizer of quantization-aware training.
+    fn quantizer(&self) -> Option<&Quantizer> {
+        self.learner.quantizer.as_ref()
     }
 }
