@@ -11,6 +11,9 @@ use clap::builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueP
 /// `Option`, it would know no value that takes an earlier one back.
 pub type Optional<T> = Option<T>;
 
+/// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
+pub type Switch = bool;
+
 /// The option name of `value`.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
@@ -38,6 +41,14 @@ pub fn optional<T>(
     parse: fn(&str) -> Result<T, String>,
 ) -> impl Fn(&str) -> Result<Optional<T>, String> + Clone {
     move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
+}
+
+/// Any text.
+///
+/// # Errors
+/// Never.
+pub fn text(text: &str) -> Result<String, String> {
+    Ok(text.to_owned())
 }
 
 /// The parser of `on` or `off`.

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::values;
 
@@ -36,8 +36,8 @@ pub enum Change {
 
 /// The augmentations in use, applied in the order of [`Change`] regardless of the order
 /// in which they were given.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
 pub struct Augmentation([bool; 4]);
 
 impl FromStr for Augmentation {
@@ -56,14 +56,6 @@ impl FromStr for Augmentation {
             }
         }
         Ok(chosen)
-    }
-}
-
-impl TryFrom<String> for Augmentation {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 

@@ -21,7 +21,6 @@ fn names_are_read_in_any_order_and_written_in_a_fixed_one() {
     assert_ne!(parsed, Augmentation::default());
     let json = serde_json::to_string(&parsed).unwrap();
     assert_eq!(json, "\"flip,rotate\"");
-    assert_eq!(serde_json::from_str::<Augmentation>(&json).unwrap(), parsed);
     for (text, problem) in [("", "choose from"), ("flip,blur", "\"blur\""), ("flip,flip", "twice")] {
         let message = text.parse::<Augmentation>().unwrap_err();
         assert!(message.contains(problem), "{message}");

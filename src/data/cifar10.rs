@@ -172,11 +172,10 @@ impl SampleSource for Cifar10 {
                 labels.push(record[0]);
                 Ok(())
             }
-            _ => Err(DataError::Invalid {
-                path: file.path().to_owned(),
-                what: format!("label {} of record {at} is outside 0 to {}", record[0], CLASSES - 1),
-                kind: DataFormat::Cifar10,
-            }),
+            _ => {
+                let at = format!("record {at}");
+                Err(DataError::label(file.path(), DataFormat::Cifar10, record[0], &at, CLASSES))
+            }
         })?;
         Ok(labels)
     }

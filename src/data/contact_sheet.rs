@@ -81,16 +81,7 @@ fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, SheetErro
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
     let mut tiles = vec![Vec::new(); description.classes];
-    let mut wanted = vec![COLUMNS; description.classes];
-    let mut last = 0;
-    for (sample, &label) in labels.iter().enumerate() {
-        let left = &mut wanted[usize::from(label)];
-        if *left > 0 {
-            *left -= 1;
-            last = sample;
-        }
-    }
-    source.for_each_image(Split::Train, last + 1, &mut |sample, bytes| {
+    source.for_each_image(Split::Train, usize::MAX, &mut |sample, bytes| {
         let row = &mut tiles[usize::from(labels[sample])];
         if row.len() < COLUMNS {
             row.push(picture(bytes, description.shape, description.element));

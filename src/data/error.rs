@@ -73,6 +73,12 @@ pub enum DataError {
 }
 
 impl DataError {
+    /// That a label of the file at `path` is none of the `classes`; `at` says which.
+    pub(super) fn label(path: &Path, kind: DataFormat, label: u8, at: &str, classes: usize) -> Self {
+        let what = format!("label {label} of {at} is outside 0 to {}", classes - 1);
+        Self::Invalid { path: path.to_owned(), what, kind }
+    }
+
     /// An error of the file at `path` that cannot be read.
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Read { path: path.to_owned(), reason }

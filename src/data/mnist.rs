@@ -101,11 +101,10 @@ impl SampleSource for Mnist {
         file.for_each(limit, |_, label| labels.push(label[0]))?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),
-            Some(at) => Err(DataError::Invalid {
-                path: file.path().to_owned(),
-                what: format!("label {} of sample {at} is outside 0 to {}", labels[at], CLASSES - 1),
-                kind: DataFormat::Idx,
-            }),
+            Some(at) => {
+                let sample = format!("sample {at}");
+                Err(DataError::label(file.path(), DataFormat::Idx, labels[at], &sample, CLASSES))
+            }
         }
     }
 }

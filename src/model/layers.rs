@@ -1,5 +1,5 @@
-//! Sequential layers, numbered as in PyTorch's `Sequential`: layers without
-//! parameters count too.
+//! The layers of a network in the order of forward: for forward itself, operation counts,
+//! quantization and export.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -7,12 +7,48 @@ use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{DType, Device, Tensor};
 
+use super::Activation;
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::{Activation, Layer, NamedLayer};
 use crate::spans::{self, Operator};
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool, conv_relu_pool_twice};
 use burn_fused::linear::linear;
+
+/// A layer with the name of PyTorch's module: the prefix of its parameters'
+/// names.
+#[derive(Debug, Clone)]
+pub struct NamedLayer<'a> {
+    /// For example `conv1` or `block2.3`.
+    pub name: String,
+    /// The layer.
+    pub layer: Layer<'a>,
+}
+
+/// A layer of one of the networks.
+#[derive(Debug, Clone, Copy)]
+pub enum Layer<'a> {
+    /// Convolution.
+    Conv(&'a Conv2d),
+    /// Batch normalisation.
+    Norm(&'a BatchNorm),
+    /// An element-wise activation.
+    Activation(Activation),
+    /// Maximum of each window.
+    Pool(&'a MaxPool2d),
+    /// `[batch, channels, height, width]` to `[batch, features]`.
+    Flatten,
+    /// Dropout, which has an effect only in training.
+    Dropout(&'a Dropout),
+    /// Linear layer.
+    Linear(&'a Linear),
+}
+
+impl<'a> Layer<'a> {
+    /// The layer with its name.
+    pub fn named(self, name: impl Into<String>) -> NamedLayer<'a> {
+        NamedLayer { name: name.into(), layer: self }
+    }
+}
 
 /// A layer for images `[batch, channels, height, width]`.
 #[derive(Module, Debug)]

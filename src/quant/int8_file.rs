@@ -15,7 +15,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use run_record::files::{self, NO_DIGEST};
-use run_record::{INT8_ENTRY, Method, RecordError, Values, int8_entry};
+use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, safetensors_file};
 
 pub(super) const VERSION: u32 = 1;
 /// Scales and zero points of the input and of each layer with weights.
@@ -162,7 +162,7 @@ impl Int8File {
         let failed = |what: String| RecordError::damaged(file, what);
         let mut tensors = Vec::new();
         let mut add = |name: String, dtype, shape: &[usize], bytes: &[u8]| {
-            tensors.push((name, Values { dtype, shape: shape.to_vec(), bytes: bytes.to_vec() }));
+            tensors.push((name, dtype, shape.to_vec(), bytes.to_vec()));
         };
         for (name, LayerValues { shape, weights, scales, bias }) in self.products() {
             add(format!("{name}.weight"), Dtype::I8, shape, bytemuck::cast_slice(weights));
@@ -181,7 +181,7 @@ impl Int8File {
         }
         let entry = serde_json::to_string(self).map_err(|e| failed(e.to_string()))?;
         let metadata = HashMap::from([(INT8_ENTRY.to_owned(), entry)]);
-        let mut bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| failed(e.to_string()))?;
+        let mut bytes = safetensors_file(&tensors, Some(metadata)).map_err(|e| failed(e.to_string()))?;
         let digest = files::sha256(&bytes);
         let at = position(&bytes, NO_DIGEST).ok_or_else(|| failed("it has no room for a digest".into()))?;
         bytes[at..at + digest.len()].copy_from_slice(digest.as_bytes());

@@ -145,11 +145,8 @@ fn what_does_not_fit_together_is_named() {
 
 #[test]
 fn other_versions_and_float_networks_are_refused_by_name() {
-    let float = safetensors::serialize(
-        [("conv1.weight", Values { dtype: Dtype::F32, shape: vec![1], bytes: vec![0; 4] })],
-        None::<HashMap<String, String>>,
-    )
-    .unwrap();
+    let tensors = [("conv1.weight".to_owned(), Dtype::F32, vec![1], vec![0; 4])];
+    let float = safetensors_file(&tensors, None).unwrap();
     let error = Int8File::decode(path(), &float).unwrap_err();
     assert!(
         error.is_wrong_kind() && error.to_string().contains("holds a float network's weights"),

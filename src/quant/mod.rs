@@ -3,7 +3,6 @@
 //!
 //! [`burn_fused::int8`] has the formulas and the integer kernels.
 
-mod calibration;
 mod dynamic;
 mod error;
 mod fold;
@@ -16,13 +15,12 @@ mod quantized;
 mod quantizer;
 mod ranges;
 
-pub use calibration::Calibration;
 pub use error::QuantError;
 use groups::padding;
 pub use groups::{Group, Product, groups};
 pub use int8_file::Int8File;
 pub use options::{Quantization, QuantizeKind};
-pub use post_training::{CALIBRATION, PostQuantizer, PostTraining};
+pub use post_training::{CALIBRATION, Calibration, PostQuantizer, PostTraining};
 pub use quantized::Quantized;
 pub use quantizer::{QatOptions, Quantizer};
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};

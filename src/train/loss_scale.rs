@@ -53,7 +53,7 @@ impl LossScale {
         let mut finite = true;
         for (param, _) in places {
             let (values, factor) = (gradients.gradient_mut(*param)?, 1.0 / self.scale);
-            finite &= Level::current().run(Unscale { values, factor });
+            finite &= Level::current().run(Scale { values, factor });
         }
         if !finite {
             self.skipped_steps += 1;
@@ -73,12 +73,12 @@ impl LossScale {
 }
 
 /// Multiplies values; returns whether all of them were finite.
-struct Unscale<'a> {
-    values: &'a mut [f32],
-    factor: f32,
+pub(super) struct Scale<'a> {
+    pub values: &'a mut [f32],
+    pub factor: f32,
 }
 
-impl Kernel for Unscale<'_> {
+impl Kernel for Scale<'_> {
     type Output = bool;
 
     #[inline(always)]

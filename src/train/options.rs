@@ -19,7 +19,8 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
-    Optional, above_0, below_1, named, not_negative, on_off, one_of, optional, positive, seconds, up_to,
+    Optional, Switch, above_0, below_1, named, not_negative, on_off, one_of, optional, positive, seconds,
+    text, up_to,
 };
 
 /// gloo's all-reduce algorithms, also for builds without gloo.
@@ -45,15 +46,8 @@ pub struct RunConfig {
     #[arg(long, default_value_t = 123, help_heading = "Model")]
     pub seed: u64,
     /// Fuse convolution, ReLU and pooling into one operator.
-    #[arg(
-        long,
-        value_name = "on|off",
-        default_value = "on",
-        value_parser = on_off(),
-        action = clap::ArgAction::Set,
-        help_heading = "Model"
-    )]
-    pub fused: bool,
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off(), help_heading = "Model")]
+    pub fused: Switch,
     /// Algorithm of convolutions with many channels on flex, where operators are fused.
     #[arg(
         long,
@@ -241,12 +235,7 @@ pub struct Communication {
     #[arg(long, default_value = "mpi", value_parser = named::<Backend, _>(Backend::ALL.map(Backend::name)))]
     pub backend: Backend,
     /// Network interface of gloo's connections [default: the one with a route to the other hosts].
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "none",
-        value_parser = optional(|text| Ok(text.to_owned()))
-    )]
+    #[arg(long, value_name = "NAME", default_value = "none", value_parser = optional(text))]
     pub interface: Optional<String>,
     /// gloo's all-reduce algorithm.
     #[arg(
@@ -273,14 +262,8 @@ pub struct Communication {
     )]
     pub grad_dtype: WireType,
     /// Overlap the gradients' all-reduce with backward.
-    #[arg(
-        long,
-        value_name = "on|off",
-        default_value = "on",
-        value_parser = on_off(),
-        action = clap::ArgAction::Set
-    )]
-    pub overlap: bool,
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
+    pub overlap: Switch,
     /// Maximum size of a gradient bucket in MB; the first has at most 1 MB, and a network smaller
     /// than eight buckets is split into eight of at least 1 MB.
     #[arg(long, value_name = "MB", default_value = "25", value_parser = above_0)]

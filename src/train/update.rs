@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::RunConfig;
+use super::loss_scale::Scale;
 use super::optimizer::{Optimizer, Rate};
 use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{CommError, GradientSync, ParamLayout};
@@ -85,8 +86,8 @@ impl Updater {
             let factor = most / (norm + 1e-6);
             if factor < 1.0 {
                 for (param, _) in places {
-                    let values = gradients.gradient_mut(*param)?;
-                    Level::current().run(Scale { values, factor: factor as f32 });
+                    let (values, factor) = (gradients.gradient_mut(*param)?, factor as f32);
+                    Level::current().run(Scale { values, factor });
                 }
             }
         }
@@ -140,20 +141,6 @@ impl Kernel for SquareSum<'_> {
             *sum += f64::from(value) * f64::from(value);
         }
         sums.iter().sum()
-    }
-}
-
-struct Scale<'a> {
-    values: &'a mut [f32],
-    factor: f32,
-}
-
-impl Kernel for Scale<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        self.values.iter_mut().for_each(|value| *value *= self.factor);
     }
 }
 

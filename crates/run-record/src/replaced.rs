@@ -29,25 +29,31 @@ fn is_unfinished(name: &str) -> bool {
 pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     let found = content(run).map_err(|e| RecordError::read(run, e))?;
     let names = found.iter().map(fs::DirEntry::file_name);
-    let (mut own, others): (Vec<OsString>, Vec<OsString>) =
+    let (own, others): (Vec<OsString>, Vec<OsString>) =
         names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
-    own.sort_by_key(|name| name == RUN_JSON);
     if own.is_empty() {
         return Ok(());
     }
     let folder = run.join(REPLACED);
     fs::create_dir(&folder).map_err(|e| RecordError::write(&folder, e))?;
-    for name in &own {
-        if let Err(error) = fs::rename(run.join(name), folder.join(name)) {
-            put_back_or_warn(run);
-            return Err(RecordError::write(&run.join(name), error));
-        }
+    if let Err(error) = move_all(run, &folder, own) {
+        put_back_or_warn(run);
+        return Err(error);
     }
     if !others.is_empty() {
         let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
         log::info!("{}: no run writes {}, which stays", run.display(), names.join(", "));
     }
     Ok(())
+}
+
+/// Moves entries of a folder, `run.json` last.
+fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), RecordError> {
+    names.sort_by_key(|name| name == RUN_JSON);
+    names.iter().try_for_each(|name| {
+        let path = from.join(name);
+        fs::rename(&path, to.join(name)).map_err(|e| RecordError::write(&path, e))
+    })
 }
 
 /// As [`put_back`], after an error that says more than one of its own.
@@ -64,12 +70,7 @@ pub fn put_back_or_warn(run: &Path) {
 fn put_back(run: &Path) -> Result<(), RecordError> {
     let folder = run.join(REPLACED);
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
-    let mut names: Vec<OsString> = found.iter().map(fs::DirEntry::file_name).collect();
-    names.sort_by_key(|name| name == RUN_JSON);
-    for name in names {
-        let path = folder.join(&name);
-        fs::rename(&path, run.join(&name)).map_err(|e| RecordError::write(&path, e))?;
-    }
+    move_all(&folder, run, found.iter().map(fs::DirEntry::file_name).collect())?;
     let _ = fs::remove_dir(folder);
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! A network's values in safetensors files, in PyTorch's names and layouts.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors, View};
+use safetensors::SafeTensorError;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::RecordError;
 use super::int8::is_int8;
@@ -59,32 +59,19 @@ impl TensorSpec {
     }
 }
 
-/// A tensor to be written to a safetensors file.
-pub struct Values {
-    /// Type of its values.
-    pub dtype: Dtype,
-    /// Shape.
-    pub shape: Vec<usize>,
-    /// The values, little-endian.
-    pub bytes: Vec<u8>,
-}
-
-impl View for Values {
-    fn dtype(&self) -> Dtype {
-        self.dtype
+/// The bytes of a safetensors file of tensors with names, types, shapes and little-endian values.
+///
+/// # Errors
+/// If a shape does not fit its values.
+pub fn safetensors_file(
+    tensors: &[(String, Dtype, Vec<usize>, Vec<u8>)],
+    metadata: Option<HashMap<String, String>>,
+) -> Result<Vec<u8>, SafeTensorError> {
+    let mut views = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        views.push((name, TensorView::new(*dtype, shape.clone(), bytes)?));
     }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
+    safetensors::serialize(views, metadata)
 }
 
 /// The buffers as a file, under the layout's names with a prefix. Weights
@@ -101,17 +88,15 @@ pub(super) fn encode(
         for spec in &layout.0 {
             let values = spec.convert(&flat[spec.range.clone()], &spec.shape);
             let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            let values = Values { dtype: Dtype::F32, shape: spec.file_shape(), bytes };
-            tensors.push((tensor_name(prefix, &spec.name), values));
+            tensors.push((tensor_name(prefix, &spec.name), Dtype::F32, spec.file_shape(), bytes));
         }
     }
     if let Some(batches) = batches {
-        let count = || Values { dtype: Dtype::I64, shape: Vec::new(), bytes: batches.to_le_bytes().into() };
         let norms = layout.0.iter().filter_map(|spec| spec.name.strip_suffix(RUNNING_VAR));
-        tensors.extend(norms.map(|norm| (format!("{norm}{BATCHES}"), count())));
+        let count = |norm| (format!("{norm}{BATCHES}"), Dtype::I64, Vec::new(), batches.to_le_bytes().into());
+        tensors.extend(norms.map(count));
     }
-    safetensors::serialize(tensors, None::<HashMap<String, String>>)
-        .map_err(|e| RecordError::damaged(file, e.to_string()))
+    safetensors_file(&tensors, None).map_err(|e| RecordError::damaged(file, e.to_string()))
 }
 
 /// The buffer from the tensors with the layout's names and a prefix. Additional
