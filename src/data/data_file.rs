@@ -70,12 +70,12 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file ends before or cannot be read, and those of `visit`.
-    pub fn for_each_record<E: From<DataError>>(
+    pub fn for_each_record(
         &self,
         from: usize,
         [count, size]: [usize; 2],
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let most = (BLOCK / size.max(1)).max(1);
         let mut block = vec![0; most.min(count) * size];
         for first in (0..count).step_by(most) {

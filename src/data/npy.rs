@@ -164,11 +164,11 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file cannot be read to its end, and those of `visit`.
-    pub fn for_each_row<E: From<DataError>>(
+    pub fn for_each_row(
         &self,
         limit: usize,
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         // A column has few bytes of each row: many rows are collected per read, to amortise
         // its system call.
         const BLOCK: usize = 1024;
@@ -235,7 +235,7 @@ mod tests {
         let visit = |row: usize, bytes: &[u8]| {
             assert_eq!(row, rows.len());
             rows.push(bytes.to_vec());
-            Ok::<_, DataError>(())
+            Ok(())
         };
         file.for_each_row(limit, visit).unwrap();
         rows

@@ -137,7 +137,7 @@ fn labels(file: &NpyFile) -> Result<Vec<i128>, DataError> {
         let mut wide = [if negative { 0xff } else { 0 }; 16];
         wide[..bytes.len()].copy_from_slice(bytes);
         values.push(i128::from_le_bytes(wide));
-        Ok::<_, DataError>(())
+        Ok(())
     })?;
     Ok(values)
 }

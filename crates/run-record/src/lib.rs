@@ -32,12 +32,13 @@ pub use curve_file::check_curves;
 pub use epochs::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::RecordError;
 pub use failed_attempt::{FailedAttempt, Seen, set_aside};
+pub use files::lock;
 pub use folders::Intact;
 pub use int8::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use manifest::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use own_file::{is_of_run, is_own_file, run_around};
 pub use phases::{Phases, StepMs};
-pub use run_dir::{RunDir, lock};
+pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,
     Status, now,

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Curve, RecordError, RunRecord, replaced};
-use crate::files::{self, FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
+use crate::files::{self, FolderLock, LOCK, lock, read_regular, refuse_link, replace_json};
 
 pub(super) const RUN_JSON: &str = "run.json";
 
@@ -21,17 +21,6 @@ pub struct RunDir {
     path: PathBuf,
     /// Of a directory that this process writes to, until the last copy is dropped.
     _lock: Option<Arc<FolderLock>>,
-}
-
-/// Locks a folder of results.
-///
-/// # Errors
-/// [`RecordError::InUse`] if another process has locked it.
-pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
-    FolderLock::take(folder).map_err(|error| match error {
-        LockError::Held(holder) => RecordError::InUse { folder: folder.to_owned(), holder },
-        LockError::File(error) => RecordError::write(&folder.join(LOCK), error),
-    })
 }
 
 /// Entries of a folder besides its lock; none of one that does not exist.

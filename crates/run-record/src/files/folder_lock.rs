@@ -1,10 +1,11 @@
 //! An advisory lock on a folder that one process at a time may write to.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 
 use super::open_here;
+use crate::RecordError;
 
 /// Name of the file in the folder that is locked. It stays: removing it, a process could lock one
 /// that another has just opened.
@@ -17,43 +18,34 @@ pub struct FolderLock {
     _file: Option<File>,
 }
 
-/// Why a folder cannot be locked.
-#[derive(Debug)]
-pub enum LockError {
-    /// Another process has it: which one, and where.
-    Held(String),
-    /// The lock's file cannot be opened.
-    File(io::Error),
-}
-
-impl FolderLock {
-    /// Locks `folder`, which exists. On a file system without locks this succeeds with a warning.
-    pub fn take(folder: &Path) -> Result<Self, LockError> {
-        let path = folder.join(LOCK);
-        let options = &mut File::options();
-        let opened = open_here(&path, options.read(true).write(true).create(true).truncate(false));
-        let mut file = opened.map_err(LockError::File)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.take(256).read_to_string(&mut holder);
-                let holder = holder.trim();
-                return Err(LockError::Held(
-                    if holder.is_empty() { "another process" } else { holder }.to_owned(),
-                ));
-            }
-            Err(TryLockError::Error(error)) => {
-                log::warn!("{} cannot be locked ({error}): start no second job there", path.display());
-                return Ok(Self { _file: None });
-            }
+/// Locks `folder`, which exists. On a file system without locks this succeeds with a warning.
+///
+/// # Errors
+/// [`RecordError::InUse`] if another process has locked it, and if the lock's file cannot be opened.
+pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
+    let path = folder.join(LOCK);
+    let options = &mut File::options();
+    let opened = open_here(&path, options.read(true).write(true).create(true).truncate(false));
+    let mut file = opened.map_err(|error| RecordError::write(&path, error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            let _ = file.take(256).read_to_string(&mut holder);
+            let holder = holder.trim();
+            let holder = if holder.is_empty() { "another process" } else { holder }.to_owned();
+            return Err(RecordError::InUse { folder: folder.to_owned(), holder });
         }
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        // What is written only names the holder: a full disk must not keep a run from starting.
-        let _ = file.set_len(0);
-        let _ = writeln!(file, "process {} on {}", std::process::id(), host.trim());
-        Ok(Self { _file: Some(file) })
+        Err(TryLockError::Error(error)) => {
+            log::warn!("{} cannot be locked ({error}): start no second job there", path.display());
+            return Ok(FolderLock { _file: None });
+        }
     }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // What is written only names the holder: a full disk must not keep a run from starting.
+    let _ = file.set_len(0);
+    let _ = writeln!(file, "process {} on {}", std::process::id(), host.trim());
+    Ok(FolderLock { _file: Some(file) })
 }
 
 #[cfg(test)]
@@ -63,14 +55,14 @@ mod tests {
     #[test]
     fn a_second_lock_names_the_holder_until_the_first_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let first = FolderLock::take(folder.path()).unwrap();
-        let LockError::Held(holder) = FolderLock::take(folder.path()).unwrap_err() else {
+        let first = lock(folder.path()).unwrap();
+        let RecordError::InUse { holder, .. } = lock(folder.path()).unwrap_err() else {
             panic!("the folder is locked");
         };
         assert!(holder.starts_with(&format!("process {} on ", std::process::id())), "{holder}");
         drop(first);
-        assert!(FolderLock::take(folder.path()).is_ok());
-        assert!(matches!(FolderLock::take(&folder.path().join("none")), Err(LockError::File(_))));
+        assert!(lock(folder.path()).is_ok());
+        assert!(matches!(lock(&folder.path().join("none")), Err(RecordError::Write { .. })));
     }
 
     #[test]
@@ -83,9 +75,7 @@ mod tests {
                 "hard link" => fs::hard_link(&target, &lock).unwrap(),
                 _ => std::os::unix::fs::symlink(&target, &lock).unwrap(),
             }
-            let LockError::File(error) = FolderLock::take(folder.path()).unwrap_err() else {
-                panic!("nobody holds the lock");
-            };
+            let error = super::lock(folder.path()).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
             assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
             fs::remove_file(&lock).unwrap();

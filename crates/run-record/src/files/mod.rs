@@ -1,17 +1,167 @@
-//! Files: atomic replacement, locks, digests, links.
+//! Files: atomic replacement, locks, digests, links; and reading where opening a FIFO must not wait for a writer
+//! and "cannot be read" is never taken for "nothing there".
 
-mod digest;
-mod folder;
 mod folder_lock;
 mod links;
-mod regular;
-mod same_file;
 mod whole_file;
 
-pub use digest::{NO_DIGEST, hex, sha256, sha256_of_f32};
-pub use folder::entries;
-pub use folder_lock::{FolderLock, LOCK, LockError};
+use std::fmt::Write;
+use std::fs::{self, DirEntry, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+pub use folder_lock::{FolderLock, LOCK, lock};
 pub use links::{append_here, append_in, create_here, open_here, refuse_link, write_here, write_synced};
-pub use regular::{open_regular, read_regular, read_text};
-pub use same_file::{place, same_file};
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};
+
+/// Placeholder of a digest in a file while the digest is computed.
+pub const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// `digest` in hexadecimal, in `sha256sum`'s format.
+pub fn hex(digest: impl AsRef<[u8]>) -> String {
+    let digest = digest.as_ref();
+    digest.iter().fold(String::with_capacity(2 * digest.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// SHA-256 of `bytes`, in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(Sha256::digest(bytes))
+}
+
+/// SHA-256 of `values` as little-endian f32, in hexadecimal.
+pub fn sha256_of_f32(values: &[f32]) -> String {
+    sha256(bytemuck::cast_slice(values))
+}
+
+/// The entries of a folder; none of one that does not exist.
+///
+/// # Errors
+/// If the folder cannot be read, or is none.
+pub fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    match fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.collect(),
+    }
+}
+
+/// Opens a regular file, or a link to one.
+///
+/// # Errors
+/// When it is something else, or cannot be opened.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    // A folder is the system's own error.
+    let kind = fs::metadata(path)?.file_type();
+    match kind.is_file() || kind.is_dir() {
+        true => File::open(path),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")),
+    }
+}
+
+/// The bytes of a regular file.
+///
+/// # Errors
+/// As [`open_regular`]'s, and when it cannot be read.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The text of a regular file.
+///
+/// # Errors
+/// As [`read_regular`]'s, and when it is no UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_regular(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Whether what is written to one of the paths replaces what was written to the other: both are
+/// one name in one folder, or lead to one file by links.
+///
+/// # Errors
+/// If there is no working directory.
+pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    if let (Ok(a), Ok(b)) = (a.metadata(), b.metadata()) {
+        return Ok((a.dev(), a.ino()) == (b.dev(), b.ino()));
+    }
+    Ok(place(a)? == place(b)?)
+}
+
+/// The path with its folder's links resolved, if the folder exists.
+pub fn place(path: &Path) -> io::Result<PathBuf> {
+    let absolute = std::path::absolute(path)?;
+    let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
+    Ok(folder.canonicalize().map_or(absolute.clone(), |folder| folder.join(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 180-2, appendix B.1.
+    #[test]
+    fn the_digest_of_abc_is_that_of_the_standard() {
+        let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sha256(b"abc"), expected);
+        assert_eq!(hex([0, 10, 255]), "000aff");
+    }
+
+    #[test]
+    fn only_a_missing_folder_has_no_entries() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("file"), "").unwrap();
+        std::os::unix::fs::symlink("loop", path("loop")).unwrap();
+        assert!(entries(&path("none")).unwrap().is_empty());
+        assert_eq!(entries(root.path()).unwrap().len(), 2);
+        assert_eq!(entries(&path("file")).unwrap_err().kind(), ErrorKind::NotADirectory);
+        assert!(entries(&path("loop")).is_err());
+    }
+
+    #[test]
+    fn only_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "text").unwrap();
+        std::os::unix::fs::symlink(&file, folder.path().join("link")).unwrap();
+        assert_eq!(read_regular(&folder.path().join("link")).unwrap(), b"text");
+        assert_eq!(read_text(&file).unwrap(), "text");
+        let fifo = folder.path().join("fifo");
+        assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert_eq!(read_regular(&fifo).unwrap_err().to_string(), "not a regular file");
+        assert_eq!(open_regular(Path::new("/dev/zero")).unwrap_err().to_string(), "not a regular file");
+        assert!(read_regular(folder.path()).is_err());
+        assert_eq!(read_regular(&folder.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn names_and_links_of_one_file_are_the_same() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("folder")).unwrap();
+        fs::write(path("file"), "").unwrap();
+        fs::write(path("other"), "").unwrap();
+        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
+        fs::hard_link(path("file"), path("hard")).unwrap();
+        for (a, b, same) in [
+            ("new", "new", true),
+            ("new", "./new", true),
+            ("new", "folder/../new", true),
+            ("new", "other", false),
+            ("new", "folder/new", false),
+            ("file", "link", true),
+            ("file", "hard", true),
+            ("file", "folder/../file", true),
+            ("file", "other", false),
+            ("none/new", "none/new", true),
+        ] {
+            assert_eq!(same_file(&path(a), &path(b)).unwrap(), same, "{a} {b}");
+        }
+    }
+}
