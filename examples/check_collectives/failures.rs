@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use burn_mpi::lab::GlooPrimitives;
-use burn_mpi::{Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range};
+use burn_mpi::lab::connect_primitives;
+use burn_mpi::{Backend, Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range};
 
 use crate::values::wire;
-use crate::{Outcome, TIMEOUT, report};
+use crate::{Outcome, TIMEOUT, report, transport};
 
 /// Of the operations that a rank misses, where it is what ends the job.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -37,11 +37,12 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
 }
 
 pub fn unknown_interface(world: &World) -> Outcome {
-    let refused = GlooPrimitives::connect(world, Some("nosuch0"), TIMEOUT);
+    let refused = connect_primitives(world, Backend::Gloo, &transport(Some("nosuch0"), TIMEOUT));
     let text = refused.err().ok_or("an interface that is not there was taken")?.to_string();
     assert!(text.contains("nosuch0") && text.contains("lo (127.0.0.1)"), "{text}");
     if world.size() > 1 {
-        let named = GlooPrimitives::connect(world, world.is_root().then_some("lo"), TIMEOUT);
+        let named = transport(world.is_root().then_some("lo"), TIMEOUT);
+        let named = connect_primitives(world, Backend::Gloo, &named);
         let text = named.err().ok_or("an interface of one rank alone was taken")?.to_string();
         assert!(text.contains("Transport::interface differs between ranks: rank 1 on "), "{text}");
     }

@@ -17,7 +17,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::lab::GlooPrimitives;
+use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, Collective, Transport, World, connect, run};
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -40,7 +40,8 @@ fn check(world: &World) -> Outcome {
     match arguments[..] {
         [] => {
             sums::check(world, interface)?;
-            primitives::check(world, &mut GlooPrimitives::connect(world, interface, TIMEOUT)?)?;
+            let gloo = transport(interface, TIMEOUT);
+            primitives::check(world, connect_primitives(world, Backend::Gloo, &gloo)?.as_mut())?;
             for backend in [Backend::Mpi, Backend::Gloo] {
                 let mut collective = over(world, backend, interface, TIMEOUT)?;
                 ordered::check(world, collective.as_mut())?;
@@ -52,7 +53,8 @@ fn check(world: &World) -> Outcome {
         }
         #[cfg(feature = "nccl")]
         ["nccl"] => {
-            primitives::check(world, &mut burn_mpi::lab::NcclPrimitives::connect(world, None)?)?;
+            let nccl = transport(interface, TIMEOUT);
+            primitives::check(world, connect_primitives(world, Backend::Nccl, &nccl)?.as_mut())?;
             let mut collective = over(world, Backend::Nccl, interface, TIMEOUT)?;
             println!("rank {}: {}", world.rank(), collective.connection().unwrap_or_default());
             sums::of_all_types(world, collective.as_mut())?;
@@ -78,8 +80,11 @@ fn over(
     interface: Option<&str>,
     timeout: Duration,
 ) -> Result<Box<dyn Collective>, Box<dyn Error>> {
-    let transport = Transport { interface: interface.map(str::to_owned), timeout, ..Transport::default() };
-    Ok(connect(world, backend, &transport)?)
+    Ok(connect(world, backend, &transport(interface, timeout))?)
+}
+
+fn transport(interface: Option<&str>, timeout: Duration) -> Transport {
+    Transport { interface: interface.map(str::to_owned), timeout, ..Transport::default() }
 }
 
 /// Says on rank 0 what all ranks have found.

@@ -7,18 +7,13 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, Transport, World};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let world = World::init()?;
     let backend: Backend = std::env::args().nth(1).unwrap_or_else(|| "mpi".into()).parse()?;
-    #[cfg(feature = "gloo")]
-    if backend == Backend::Gloo {
-        let gloo = burn_mpi::lab::GlooPrimitives::connect(&world, None, Transport::default().timeout)?;
-        world.exchange_over(Box::new(gloo));
-    }
-    #[cfg(not(feature = "gloo"))]
-    let _ = backend;
+    world.exchange_over(connect_primitives(&world, backend, &Transport::default())?);
     // Seconds apart, so that an offset of the wrong sign or rank is seen.
     let since = Instant::now() - Duration::from_secs(1 + world.rank() as u64);
     let (began, uncertain): (Vec<i64>, Vec<i64>) = world.gather(&beginning(since))?.into_iter().unzip();

@@ -42,17 +42,14 @@ pub enum CommError {
         /// The transport's name, such as `mpi`.
         transport: String,
     },
-    /// A message that this rank cannot read.
-    #[error(
-        "rank {rank} on {host} got a message it cannot read ({reason}): do all ranks call the same operations, and run \
-         the same binary?"
-    )]
-    Unreadable {
+    /// What is wrong on one rank alone.
+    #[error("rank {rank} on {host} {reason}")]
+    OnRank {
         /// The rank.
         rank: usize,
         /// Its host.
         host: String,
-        /// What is wrong with it.
+        /// What it has or does.
         reason: String,
     },
     /// MPI did not start.
@@ -111,18 +108,6 @@ pub enum CommError {
     /// A module that cannot be trained data-parallel.
     #[error("this module cannot be trained data-parallel: {0}")]
     Module(String),
-    /// More samples on a rank than in the step.
-    #[error("rank {rank} on {host} has {own} samples of a step of {total} samples on all ranks")]
-    Samples {
-        /// The rank.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// Samples of the backward.
-        own: usize,
-        /// Samples of the step.
-        total: usize,
-    },
     /// An order of arrival that is not this module's.
     #[error("the order of arrival does not fit this module: {0}")]
     Arrival(String),

@@ -132,9 +132,9 @@ pub mod lab {
     pub use crate::clock::ClockOffset;
     pub use crate::collective::connect::connect_primitives;
     #[cfg(feature = "gloo")]
-    pub use crate::collective::gloo::{GlooPrimitives, sys::gloo_version};
+    pub use crate::collective::gloo::sys::gloo_version;
     #[cfg(feature = "nccl")]
-    pub use crate::collective::nccl::{communicator::NcclPrimitives, gpu::gpus};
+    pub use crate::collective::nccl::gpu::gpus;
     pub use crate::collective::primitives::{Call, Primitives};
     pub use crate::collective::wire::Element;
     pub use crate::ddp::options::bucket_limits;

@@ -120,7 +120,8 @@ impl Default for Options {
 }
 
 /// Why a job of threads failed: the first rank that left with an error or a panic.
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{error}{}", seed.map_or_else(String::new, |seed| format!(" (seed {seed})")))]
 pub struct Failure {
     /// The rank, which may have left without an error while another one needed it.
     pub rank: usize,
@@ -132,21 +133,12 @@ pub struct Failure {
     pub lines: Vec<String>,
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.error)?;
-        self.seed.map_or(Ok(()), |seed| write!(f, " (seed {seed})"))
-    }
-}
-
 /// The text, which `unwrap` prints.
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
-
-impl std::error::Error for Failure {}
 
 /// Runs `body` as every rank of a job of `ranks` threads; returns their results in rank order.
 ///

@@ -213,12 +213,12 @@ impl World {
         Ok(all)
     }
 
-    /// Every rank's length of what it sends next, in the exchange `name` of all ranks.
+    /// Every rank's length of what it sends next.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
-    fn lengths(&self, mine: usize, name: &str) -> Result<Vec<usize>, CommError> {
-        let exchange = Exchange::of(name, 0, self.host());
+    fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
+        let exchange = Exchange::of("lengths", 0, self.host());
         let mut all = vec![[0u64; 2]; self.size()];
         self.control().borrow_mut().all_gather(
             bytemuck::bytes_of(&[mine as u64, exchange.tag]),
@@ -237,7 +237,8 @@ impl World {
         name: &str,
         send: impl FnOnce(&[u8]) -> Result<Vec<u8>, CommError>,
     ) -> Result<Vec<Vec<u8>>, CommError> {
-        let lengths = self.lengths(mine.len(), name)?;
+        let _calling = calling(name);
+        let lengths = self.lengths(mine.len())?;
         // Padded to the longest: all send the same number of bytes, not 0, and one call is enough.
         let longest = lengths.iter().copied().fold(1, usize::max);
         mine.resize(longest, 0);
@@ -251,7 +252,7 @@ impl World {
     /// # Errors
     /// If the transport fails. On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names the first whose value its
     /// `Serialize` refuses, such as a path that is not UTF-8; [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) one that is in
-    /// another call of this crate. [`CommError::Unreadable`] if `T` does not read what it has written.
+    /// another call of this crate. [`CommError::OnRank`] if `T` does not read what it has written.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let ranks = self.gathered(written(mine), "gather", |padded| self.all_gather(padded))?;
         ranks.iter().enumerate().map(|(rank, bytes)| self.read(rank, bytes)).collect()
@@ -433,8 +434,15 @@ impl World {
         sent.map_err(|reason| self.elsewhere(rank, reason))
     }
 
+    /// The error of what is wrong on this rank.
+    pub(crate) fn wrong(&self, reason: String) -> CommError {
+        CommError::OnRank { rank: self.rank(), host: self.host().to_owned(), reason }
+    }
+
     fn unreadable(&self, reason: String) -> CommError {
-        CommError::Unreadable { rank: self.rank(), host: self.host().to_owned(), reason }
+        self.wrong(format!(
+            "got a message it cannot read ({reason}): do all ranks call the same operations, and run the same binary?"
+        ))
     }
 }
 

@@ -137,6 +137,7 @@ impl<L: Link> Primitives for Checked<L> {
                 compared.inspect_err(|error| self.failed = Some(error.clone()))?;
             } else {
                 let mut request = self.announce(&announcement, BLOCKING)?;
+                self.link.pause()?;
                 while !self.is_compared(&mut request, true)? {
                     self.link.pause()?;
                 }

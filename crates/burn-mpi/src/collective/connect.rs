@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(any(feature = "gloo", feature = "nccl"))]
+use super::compared::Checked;
 #[cfg(feature = "gloo")]
-use crate::GlooCollective;
+use super::gloo::{GlooCollective, GlooThread};
+#[cfg(feature = "nccl")]
+use super::nccl::communicator::Communicator;
 #[cfg(feature = "mpi")]
 use crate::MpiCollective;
 use crate::activity::LONGEST;
@@ -103,12 +107,12 @@ pub fn connect_primitives(
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let (interface, timeout) =
-                (transport.interface.as_deref(), transport.timeout.min(LONGEST) + crate::lab::MARGIN);
-            Ok(Box::new(crate::lab::GlooPrimitives::connect(world, interface, timeout)?))
+            let timeout = transport.timeout.min(LONGEST) + crate::lab::MARGIN;
+            let gloo = GlooThread::connect(world, transport.interface.as_deref(), timeout)?;
+            Ok(Box::new(Checked::over(gloo)))
         }
         #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(crate::lab::NcclPrimitives::connect(world, transport.gpu)?)),
+        Backend::Nccl => Ok(Box::new(Checked::over(Communicator::connect(world, transport.gpu)?))),
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }

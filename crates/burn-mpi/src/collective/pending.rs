@@ -259,7 +259,8 @@ impl<L: Link> PendingOps<L> {
     /// Makes a blocking call, after all operations that were started before have begun.
     fn call(&mut self, call: Call, buffer: &mut Wire) -> Result<(), CommError> {
         if self.ops.iter().any(PendingOp::is_announced) {
-            let _waiting = self.link().member().enter(&self.checked.label, call.name(), None);
+            // Not counted: on another rank they may have begun.
+            let _waiting = self.link().member().enter(&self.checked.label, "launch", None);
             while self.ops.iter().any(PendingOp::is_announced) {
                 self.checked.link.pause()?;
                 self.poll()?;

@@ -42,8 +42,6 @@ pub(crate) struct Buckets {
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
     buffers: Buffers,
-    /// Number of parameters that each bucket still waits for.
-    missing: Vec<usize>,
     /// Number of buckets started; always the first ones, on every rank.
     started: usize,
     /// Parameters with a gradient in this step.
@@ -87,7 +85,6 @@ impl Buckets {
             watch: None,
             uses: vec![1; params],
             absent: vec![false; params],
-            missing: Vec::new(),
             started: 0,
             written: vec![false; params],
             sealed: vec![false; params],
@@ -134,8 +131,6 @@ impl Buckets {
         self.late.clear();
         self.replaced = false;
         self.own = None;
-        self.missing.clear();
-        self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
     }
 
     /// Whether the gradient of `param` is final once it was accumulated for the `n`-th time in a backward, from 1.
@@ -151,10 +146,17 @@ impl Buckets {
 
     /// Makes progress on the buckets in flight during backward.
     pub fn poll(&mut self) {
-        if self.started > 0
-            && let Err(error) = self.progress()
-        {
-            self.failure.get_or_insert(error);
+        if self.started == 0 || self.failure.is_some() {
+            return;
+        }
+        match self.collective.poll() {
+            Ok(in_flight) => {
+                self.notify(SyncEvent::InFlight(in_flight));
+                if in_flight == 0 {
+                    self.note_finished();
+                }
+            }
+            Err(error) => self.failure = Some(error),
         }
     }
 
@@ -214,33 +216,21 @@ impl Buckets {
     /// zero.
     pub fn seal(&mut self, param: usize) {
         self.mark(param);
-        self.start_marked();
+        self.start_full();
     }
 
     /// Marks all parameters as final in this step.
     pub fn seal_all(&mut self) {
-        for bucket in 0..self.plan.buckets().len() {
-            for at in 0..self.plan.buckets()[bucket].params.len() {
-                self.mark(self.plan.buckets()[bucket].params[at]);
-            }
-        }
-        self.start_marked();
+        (0..self.sealed.len()).for_each(|param| self.mark(param));
+        self.start_full();
     }
 
     fn mark(&mut self, param: usize) {
         if self.plan.holds(param) && !std::mem::replace(&mut self.sealed[param], true) {
             let (bucket, range) = self.plan.place(param);
-            self.missing[bucket] -= 1;
             if let (false, Some(slots)) = (self.written[param], self.buffers.slots(bucket, range)) {
                 slots.fill(0.0);
             }
-        }
-    }
-
-    /// Starts full buckets; an error is returned at the end of the step.
-    fn start_marked(&mut self) {
-        if let Err(error) = self.start_full() {
-            self.failure.get_or_insert(error);
         }
     }
 
@@ -307,17 +297,17 @@ impl Buckets {
     }
 
     /// Starts the full buckets, in order, because MPI matches collectives by
-    /// order; the last one waits for `finish`, since it carries the signals.
-    pub(super) fn start_full(&mut self) -> Result<(), CommError> {
-        if !self.can_overlap() {
-            return Ok(());
-        }
+    /// order; the last one waits for `finish`, since it carries the signals. An error is returned at the end of
+    /// the step.
+    fn start_full(&mut self) {
         let last = self.plan.buckets().len() - 1;
-        while self.started < last && self.missing[self.started] == 0 {
-            self.start_next()?;
+        let is_full =
+            |this: &Self| this.plan.buckets()[this.started].params.iter().all(|&param| this.sealed[param]);
+        while self.can_overlap() && self.started < last && self.failure.is_none() && is_full(self) {
+            self.failure = self.start_next().err();
             self.in_flight_since.get_or_insert_with(|| self.clock.now());
         }
-        self.progress()
+        self.poll();
     }
 
     fn start_next(&mut self) -> Result<(), CommError> {
@@ -327,15 +317,6 @@ impl Buckets {
             self.notify(SyncEvent::BucketBegin(bucket));
             self.collective.start(bucket, Operation::AllReduce(self.options.reduction), wire)?;
             self.notify(SyncEvent::BucketEnd(bucket));
-        }
-        Ok(())
-    }
-
-    pub(super) fn progress(&mut self) -> Result<(), CommError> {
-        let in_flight = self.collective.poll()?;
-        self.notify(SyncEvent::InFlight(in_flight));
-        if in_flight == 0 {
-            self.note_finished();
         }
         Ok(())
     }

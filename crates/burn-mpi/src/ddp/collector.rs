@@ -21,8 +21,9 @@ pub(crate) fn collect<M: Module>(
     each(gradients, module, &skip, &mut |param, values| match (values, taken(param)) {
         (Some(values), None) => add(param, values),
         (Some(values), Some(taken)) => {
-            let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
-            add(param, &grown.collect::<Vec<f32>>());
+            let grown =
+                values.iter().zip(&*taken.values()).map(|(all, taken)| all - taken).collect::<Vec<_>>();
+            add(param, &grown);
         }
         (None, _) => {}
     });

@@ -16,7 +16,7 @@ use burn::tensor::{Gradients, Tensor};
 use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
 use crate::ddp::collector::{collect, each, register};
-use crate::ddp::hook::{Hooked, Taken};
+use crate::ddp::hook::{Taken, Watch};
 use crate::ddp::options::{SyncOptions, bucket_limits};
 use crate::ddp::plan::BucketPlan;
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
@@ -189,7 +189,7 @@ impl GradientSync {
             false => Err(buckets),
         };
         let (buckets, gradients, taken) = match hooked {
-            Ok(Hooked { gradients, buckets, registered, taken }) => {
+            Ok((gradients, Watch { buckets, registered, taken, .. })) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
                 (buckets, gradients, taken)
             }
@@ -390,12 +390,12 @@ impl GradientSync {
     /// Begins a step, unless one is in progress, for `own` of its `total` samples.
     pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
         self.begin()?;
-        let (rank, host) = (self.world.rank(), self.world.host());
         self.samples = (self.samples.0.saturating_add(own), total);
-        match own > total {
-            true => Err(CommError::Samples { rank, host: host.to_owned(), own, total }),
-            false => Ok(()),
+        if own > total {
+            let reason = format!("has {own} samples of a step of {total} samples on all ranks");
+            return Err(self.world.wrong(reason));
         }
+        Ok(())
     }
 
     /// Averages over ranks the tensors that get no gradients, such as batch norm's

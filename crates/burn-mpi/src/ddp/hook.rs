@@ -42,17 +42,18 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::ddp::buckets::Buckets;
 
-/// The result of a hooked backward.
-pub struct Hooked {
-    /// All gradients, including those that were taken.
-    pub gradients: Gradients,
-    /// The buckets.
-    pub buckets: Box<Buckets>,
+/// What a hooked backward finds.
+pub struct Watch {
+    /// Parameter of each graph node. Nodes are new in every step.
+    params: HashMap<u64, usize>,
+    /// Registrations of each parameter's gradient.
+    times: Vec<usize>,
     /// Parameters in the order of their registrations; one that is used several times occurs
     /// as often.
     pub registered: Vec<usize>,
     /// The gradient that a bucket took of each parameter, if any.
     pub taken: Vec<Option<Taken>>,
+    pub buckets: Box<Buckets>,
 }
 
 /// A gradient at the time when a bucket took it.
@@ -64,13 +65,19 @@ pub struct Taken {
 
 impl Taken {
     /// The values, in the layout of the parameter.
-    pub fn values(&self) -> Vec<f32> {
-        self.kept.values().into_owned()
+    pub fn values(&self) -> Cow<'_, [f32]> {
+        match &self.kept {
+            Kept::Shared(tensor) => match tensor.as_slice::<f32>() {
+                Some(values) => Cow::Borrowed(values),
+                None => tensor.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec().into(),
+            },
+            Kept::Copied(values) => Cow::Borrowed(values),
+        }
     }
 
     /// Whether `gradient` has the same bits.
     pub(crate) fn is(&self, gradient: &[f32]) -> bool {
-        let values = self.kept.values();
+        let values = self.values();
         let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         // The same memory has not changed: that of a tensor that is shared is not written to.
         std::ptr::eq(&*values, gradient)
@@ -79,7 +86,7 @@ impl Taken {
 }
 
 /// Runs `loss`'s backward; every gradient of a parameter of `module` is passed to `buckets` as
-/// soon as it is registered.
+/// soon as it is registered. Returns all gradients, including those that were taken.
 ///
 /// # Errors
 /// If the module is on a backend without the hook, returns the buckets at once.
@@ -87,19 +94,14 @@ pub fn backward<M: Module>(
     loss: &Tensor<1>,
     module: &M,
     buckets: Box<Buckets>,
-) -> Result<Hooked, Box<Buckets>> {
-    let Some((params, count)) = nodes_of(module) else {
-        return Err(buckets);
-    };
+) -> Result<(Gradients, Watch), Box<Buckets>> {
+    let Some((params, count)) = nodes_of(module) else { return Err(buckets) };
     let hooked = hooked(loss.clone());
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
     WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, buckets }));
     let gradients = hooked.backward();
-    let Some(Watch { buckets, registered, taken, .. }) = WATCH.take() else {
-        unreachable!("only this function removes it, and backward runs on this thread")
-    };
-    Ok(Hooked { gradients, buckets, registered, taken })
+    Ok((gradients, WATCH.take().expect("only this function removes it, and backward runs on this thread")))
 }
 
 /// The graph nodes of `module`'s parameters, where backends are hooked.
@@ -122,16 +124,6 @@ thread_local! {
     /// caller's thread, and the hook must be `Send`, which a transport is not: so the hook
     /// carries no data and finds all of it here.
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
-}
-
-struct Watch {
-    /// Parameter of each graph node. Nodes are new in every step.
-    params: HashMap<u64, usize>,
-    /// Registrations of each parameter's gradient.
-    times: Vec<usize>,
-    registered: Vec<usize>,
-    taken: Vec<Option<Taken>>,
-    buckets: Box<Buckets>,
 }
 
 /// The hook itself, for gradients of backend `B`.
@@ -173,19 +165,6 @@ pub(super) enum Kept {
     /// A copy of another device's memory.
     #[cfg_attr(not(any(feature = "ndarray", feature = "tch", feature = "cuda")), expect(dead_code))]
     Copied(Vec<f32>),
-}
-
-impl Kept {
-    /// The values, in the layout of the parameter.
-    pub(super) fn values(&self) -> Cow<'_, [f32]> {
-        match self {
-            Self::Shared(tensor) => match tensor.as_slice::<f32>() {
-                Some(values) => Cow::Borrowed(values),
-                None => tensor.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec().into(),
-            },
-            Self::Copied(values) => Cow::Borrowed(values),
-        }
-    }
 }
 
 /// A backend whose gradients the hook reads.

@@ -79,7 +79,8 @@ struct Memory {
 /// A call in flight.
 struct Request {
     ticket: Ticket,
-    buffers: (Wire, Wire),
+    /// `None` once complete.
+    buffers: Option<(Wire, Wire)>,
 }
 
 impl Link for Memory {
@@ -111,17 +112,17 @@ impl Link for Memory {
         let Job { step, from, to, .. } = job;
         let channel = self.first + step.channel as u64;
         let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;
-        Ok(Request { ticket, buffers: (from, to) })
+        Ok(Request { ticket, buffers: Some((from, to)) })
     }
 
     fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        if !hub.test(*rank, request.ticket)? {
-            return Ok(None);
+        let has_arrived = hub.test(*rank, request.ticket)?;
+        let mut buffers = request.buffers.take_if(|_| has_arrived);
+        if let Some((_, to)) = &mut buffers {
+            hub.take(*rank, request.ticket, to.bytes_mut());
         }
-        hub.take(*rank, request.ticket, request.buffers.1.bytes_mut());
-        let nothing = (Wire::Bytes(Vec::new()), Wire::Bytes(Vec::new()));
-        Ok(Some(std::mem::replace(&mut request.buffers, nothing)))
+        Ok(buffers)
     }
 
     fn pause(&mut self) -> Result<(), CommError> {

@@ -177,28 +177,21 @@ impl Draw {
 
 /// Writes the result of `call` on `rank` into `to`, from the input of each rank.
 pub(super) fn result(call: Call, element: Element, rank: usize, inputs: &[&[u8]], to: &mut [u8]) {
-    let part = to.len() / inputs.len();
-    match call {
-        Call::Send { .. } | Call::Receive { .. } | Call::Barrier => {}
-        Call::Broadcast { root } => to.copy_from_slice(inputs[root]),
-        Call::AllReduce => sum(element, inputs.iter().copied(), to),
-        Call::Reduce { root } if rank != root => {}
-        Call::Reduce { .. } => sum(element, inputs.iter().copied(), to),
-        Call::ReduceScatter => {
-            let mine = rank * to.len()..(rank + 1) * to.len();
-            sum(element, inputs.iter().map(|bytes| &bytes[mine.clone()]), to);
-        }
-        Call::Gather { root } if rank != root => {}
-        Call::AllGather | Call::Gather { .. } => {
-            to.chunks_exact_mut(part).zip(inputs).for_each(|(to, from)| to.copy_from_slice(from));
-        }
-        Call::Scatter { root } => to.copy_from_slice(&inputs[root][rank * to.len()..(rank + 1) * to.len()]),
-        Call::AllToAll => {
-            let mine = rank * part..(rank + 1) * part;
-            to.chunks_exact_mut(part)
-                .zip(inputs)
-                .for_each(|(to, from)| to.copy_from_slice(&from[mine.clone()]));
-        }
+    let mine = |from: usize| {
+        let part = inputs[from].len() / inputs.len();
+        &inputs[from][rank * part..(rank + 1) * part]
+    };
+    let terms = match call {
+        Call::Send { .. } | Call::Receive { .. } | Call::Barrier => return,
+        Call::Reduce { root } | Call::Gather { root } if rank != root => return,
+        Call::Broadcast { root } => vec![inputs[root]],
+        Call::Scatter { root } => vec![mine(root)],
+        Call::ReduceScatter | Call::AllToAll => (0..inputs.len()).map(mine).collect(),
+        _ => inputs.to_vec(),
+    };
+    match call.sums() {
+        true => sum(element, &terms, to),
+        false => to.copy_from_slice(&terms.concat()),
     }
 }
 
@@ -212,13 +205,13 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
 }
 
 /// The sum in an order that is not that of the ranks, rounded after each addition, as MPI's and gloo's are.
-fn sum<'a>(element: Element, terms: impl DoubleEndedIterator<Item = &'a [u8]>, to: &mut [u8]) {
-    let total = terms.rev().map(|bytes| {
+fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
+    let wires = terms.iter().rev().map(|bytes| {
         let mut wire = Wire::of(element, bytes.len() / element.width());
         wire.bytes_mut().copy_from_slice(bytes);
         wire
     });
-    let total = total.reduce(|mut total, term| {
+    let total = wires.reduce(|mut total, term| {
         total.add(&term);
         total
     });

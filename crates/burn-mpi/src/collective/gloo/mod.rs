@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::calling::Exchange;
-use crate::collective::compared::Checked;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
 use crate::collective::pending::{
@@ -231,26 +230,6 @@ impl GlooCollective {
     }
 }
 
-/// [`Primitives`] over gloo's TCP connections: all native except reduce-scatter. It is `!Send` and `!Sync`:
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::lab::GlooPrimitives>();
-/// ```
-pub type GlooPrimitives = Checked<GlooThread>;
-
-impl GlooPrimitives {
-    /// Connects all ranks of `world` over the named network interface, or over one
-    /// that reaches all ranks. No operation waits longer than `timeout` for another
-    /// rank. All ranks must call it, and all return an error if one fails.
-    ///
-    /// # Errors
-    /// If there is no such interface, or a rank is not reached in time.
-    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
-        GlooThread::connect(world, interface, timeout).map(Self::over)
-    }
-}
-
 /// Connections, and a thread that runs operations on them.
 pub struct GlooThread {
     member: Rc<Member>,
@@ -269,7 +248,12 @@ pub struct GlooThread {
 type Finished = (u64, Result<(Wire, Wire), CommError>);
 
 impl GlooThread {
-    fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+    /// As [`GlooCollective::connect`].
+    pub(crate) fn connect(
+        world: &World,
+        interface: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
         let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
         let (jobs, orders) = channel::<(u64, Job)>();
         let (reports, results) = channel();

@@ -1,12 +1,12 @@
 //! One communicator of NCCL: its stream and memory, its calls, and the operations in flight on it.
 
 use std::ffi::{c_int, c_void};
+use std::iter::once_with;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::collective::compared::Checked;
 use crate::collective::nccl::NAME;
 use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::collective::nccl::gpu::{Gpu, choose};
@@ -21,7 +21,8 @@ const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A communicator of all ranks. They call its operations in the same order.
+/// A communicator of all ranks. They call its operations in the same order. Those between a root and all, and
+/// between all pairs, are groups of NCCL's sends and receives.
 pub struct Communicator {
     pub(super) member: Rc<Member>,
     pub(super) nccl: &'static Nccl,
@@ -209,7 +210,7 @@ impl Communicator {
 
     /// Ends the communicator by `how`, on a thread of its own: NCCL may wait for ranks that are
     /// gone, and a rank that leaves must not. Returns whether it has ended.
-    fn end(&mut self, how: unsafe extern "C" fn(Comm) -> std::ffi::c_int) -> bool {
+    fn end(&mut self, how: unsafe extern "C" fn(Comm) -> c_int) -> bool {
         struct Handed(Comm);
         // SAFETY: a communicator may be used by any thread, one at a time. This one has given it up.
         unsafe impl Send for Handed {}
@@ -250,51 +251,39 @@ impl Communicator {
         };
         let (read, write) = (part(from, 0), part(to, 0));
         let of_root = |root| if rank == root { 0..size } else { 0..0 };
-        let check = |code: c_int, name: &str| nccl.check(code, name);
         // SAFETY: parts are of the memory that the caller promises; stream and communicator are this one's.
-        let send = |at: usize, to: usize| unsafe {
-            check((nccl.send)(part(from, at), count, kind, to as c_int, comm, stream), "ncclSend")
-        };
+        let send = |at, to| unsafe { (nccl.send)(part(from, at), count, kind, to as c_int, comm, stream) };
         // SAFETY: as above.
-        let receive = |at: usize, from: usize| unsafe {
-            check((nccl.receive)(part(to, at), count, kind, from as c_int, comm, stream), "ncclRecv")
-        };
+        let receive =
+            |at, from| unsafe { (nccl.receive)(part(to, at), count, kind, from as c_int, comm, stream) };
         // SAFETY: as above.
-        unsafe {
+        let code = unsafe {
             match call {
                 Call::AllReduce | Call::Barrier => {
-                    check((nccl.all_reduce)(read, write, count, kind, SUM, comm, stream), "ncclAllReduce")
+                    (nccl.all_reduce)(read, write, count, kind, SUM, comm, stream)
                 }
                 Call::Reduce { root } => {
-                    let root = root as c_int;
-                    check((nccl.reduce)(read, write, count, kind, SUM, root, comm, stream), "ncclReduce")
+                    (nccl.reduce)(read, write, count, kind, SUM, root as c_int, comm, stream)
                 }
-                Call::Broadcast { root } => check(
-                    (nccl.broadcast)(read, write, count, kind, root as c_int, comm, stream),
-                    "ncclBroadcast",
-                ),
-                Call::ReduceScatter => {
-                    let code = (nccl.reduce_scatter)(read, write, count, kind, SUM, comm, stream);
-                    check(code, "ncclReduceScatter")
+                Call::Broadcast { root } => {
+                    (nccl.broadcast)(read, write, count, kind, root as c_int, comm, stream)
                 }
-                Call::AllGather => {
-                    check((nccl.all_gather)(read, write, count, kind, comm, stream), "ncclAllGather")
-                }
+                Call::ReduceScatter => (nccl.reduce_scatter)(read, write, count, kind, SUM, comm, stream),
+                Call::AllGather => (nccl.all_gather)(read, write, count, kind, comm, stream),
                 Call::Send { to } => send(0, to),
                 Call::Receive { from } => receive(0, from),
-                Call::AllToAll => grouped(nccl, || {
-                    (0..size).try_for_each(|peer| send(peer, peer).and_then(|()| receive(peer, peer)))
-                }),
-                Call::Gather { root } => grouped(nccl, || {
-                    send(0, root)?;
-                    of_root(root).try_for_each(|from| receive(from, from))
-                }),
-                Call::Scatter { root } => grouped(nccl, || {
-                    receive(0, root)?;
-                    of_root(root).try_for_each(|to| send(to, to))
-                }),
+                Call::AllToAll => {
+                    let sends = (0..size).map(|peer| send(peer, peer));
+                    nccl.group(sends.chain((0..size).map(|peer| receive(peer, peer))))
+                }
+                Call::Gather { root } => nccl
+                    .group(once_with(|| send(0, root)).chain(of_root(root).map(|from| receive(from, from)))),
+                Call::Scatter { root } => {
+                    nccl.group(once_with(|| receive(0, root)).chain(of_root(root).map(|to| send(to, to))))
+                }
             }
-        }
+        };
+        nccl.check(code, call.name())
     }
 }
 
@@ -316,17 +305,6 @@ impl Drop for Communicator {
             unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
         }
     }
-}
-
-/// Makes calls in one group, which is ended even if one fails. A group runs its messages at once; one after
-/// the other, ranks would wait for each other.
-fn grouped(nccl: &Nccl, calls: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    // SAFETY: groups may be begun at any time, and are ended below.
-    nccl.check(unsafe { (nccl.group_start)() }, "ncclGroupStart")?;
-    let made = calls();
-    // SAFETY: the group was begun above.
-    let ended = nccl.check(unsafe { (nccl.group_end)() }, "ncclGroupEnd");
-    made.and(ended)
 }
 
 /// [`Collective`](crate::Collective) over NCCL, between GPUs.
@@ -357,25 +335,6 @@ impl NcclCollective {
     /// return the same error. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         Ok(Self::over(world, Communicator::connect(world, gpu)?))
-    }
-}
-
-/// [`Primitives`] over NCCL, between GPUs. Those between a root and all, and between all pairs, are groups
-/// of its sends and receives. It is `!Send` and `!Sync`:
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::lab::NcclPrimitives>();
-/// ```
-pub type NcclPrimitives = Checked<Communicator>;
-
-impl NcclPrimitives {
-    /// As [`NcclCollective::connect`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        Communicator::connect(world, gpu).map(Self::over)
     }
 }
 

@@ -110,6 +110,20 @@ impl Nccl {
         }
     }
 
+    /// Makes calls in one group until one fails, and returns its code. A group runs its messages at once; one after
+    /// the other, ranks would wait for each other.
+    pub fn group(&self, mut calls: impl Iterator<Item = c_int>) -> c_int {
+        // SAFETY: groups may be begun at any time, and are ended below.
+        let begun = unsafe { (self.group_start)() };
+        if begun != SUCCESS {
+            return begun;
+        }
+        let made = calls.find(|&code| code != SUCCESS);
+        // SAFETY: the group was begun above.
+        let ended = unsafe { (self.group_end)() };
+        made.unwrap_or(ended)
+    }
+
     /// The error of the call `name` that returned `code`.
     pub fn check(&self, code: c_int, name: &str) -> Result<(), String> {
         if code == SUCCESS {
