@@ -23,7 +23,6 @@ use crate::host::oversubscribed;
 use crate::launcher::stat;
 use crate::member::Member;
 use crate::process::{self, identity, print_line};
-use crate::world::Home;
 use crate::{CommError, Launcher, Place, World, environment, guard};
 
 impl World {
@@ -89,8 +88,7 @@ impl World {
         process::identify(&member, false);
         let messages = MpiLink::of_job(&mpi(&member))?;
         let of = |member: &Member, places, library| {
-            let mpi = mpi(member);
-            Self::new(mpi.member(), Home::Mpi(mpi), messages.clone(), places, library)
+            Self::new(Rc::new(member.clone()), messages.clone(), places, library)
         };
         let places = of(&member, Vec::new(), String::new()).gather(&here)?;
         member.yields = oversubscribed(&places, 1);

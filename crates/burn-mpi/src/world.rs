@@ -79,37 +79,25 @@ struct Job {
     member: Rc<Member>,
     places: Vec<Place>,
     library: String,
-    home: Home,
+    /// This rank's place among threads, if ranks are that and not processes of an MPI job.
+    seat: Option<Seat>,
     messages: Shared,
     /// The transport of exchanges: at first that of messages.
     control: RefCell<Box<dyn Primitives>>,
 }
 
-/// What the ranks of a world are.
-pub(crate) enum Home {
-    /// Processes of an MPI job.
-    #[cfg(feature = "mpi")]
-    Mpi(Mpi),
-    /// Threads of this process.
-    Threads(Seat),
-}
-
 impl World {
-    pub(crate) fn new(
-        member: Rc<Member>,
-        home: Home,
-        messages: Shared,
-        places: Vec<Place>,
-        library: String,
-    ) -> Self {
+    pub(crate) fn new(member: Rc<Member>, messages: Shared, places: Vec<Place>, library: String) -> Self {
         let control = RefCell::new(Box::new(messages.clone()) as _);
-        Self(Rc::new(Job { member, places, library, home, messages, control }))
+        Self(Rc::new(Job { member, places, library, seat: None, messages, control }))
     }
 
     /// The world of a rank that is a thread.
     pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
         let (member, messages) = (Rc::new(seat.member().clone()), seat.operations());
-        Self::new(member, Home::Threads(seat), messages, places, "no MPI".to_owned())
+        let control = RefCell::new(Box::new(messages.clone()) as _);
+        let library = "no MPI".to_owned();
+        Self(Rc::new(Job { member, places, library, seat: Some(seat), messages, control }))
     }
 
     /// Sets the deadline of collectives from here on, on this rank.
@@ -179,22 +167,16 @@ impl World {
 
     /// MPI, if ranks are its processes.
     #[cfg(feature = "mpi")]
-    pub(crate) fn mpi(&self) -> Result<&Mpi, CommError> {
-        match &self.0.home {
-            Home::Mpi(mpi) => Ok(mpi),
-            Home::Threads(_) => {
-                Err(CommError::Transport("ranks that are threads have no MPI; use connect".into()))
-            }
+    pub(crate) fn mpi(&self) -> Result<Mpi, CommError> {
+        match self.seat() {
+            // SAFETY: the world of a process is made after the start of MPI, on the thread that has started it.
+            None => Ok(unsafe { Mpi::new(Rc::clone(self.member())) }),
+            Some(_) => Err(CommError::Transport("ranks that are threads have no MPI; use connect".into())),
         }
     }
 
-    /// This rank's place among threads, if ranks are that.
     pub(crate) fn seat(&self) -> Option<&Seat> {
-        match &self.0.home {
-            #[cfg(feature = "mpi")]
-            Home::Mpi(_) => None,
-            Home::Threads(seat) => Some(seat),
-        }
+        self.0.seat.as_ref()
     }
 
     /// Messages between ranks, whatever the transport of exchanges.

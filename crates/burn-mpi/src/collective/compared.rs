@@ -1,15 +1,94 @@
-//! Blocking operations whose calls are compared ([`announced`](super::announced)) before they are made.
+//! Calls that are compared between ranks before they are made.
+//!
+//! MPI and gloo trust that a call has the same length and type on all ranks, and write past the end of a buffer,
+//! end the process or add what was not meant where it has not. Comparing every call would double the latency of
+//! a small one. But programs repeat themselves: a call that follows on the calls so far as it did before is
+//! expected, and needs no comparison. What is expected depends on the calls alone, so it is the same on all ranks
+//! that have made the same ones; and a rank whose call is another one waits for a comparison with the call of this
+//! number, so it never makes a call that others do not make.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::rc::Rc;
 
-use super::announced::{Calls, Signature};
 use super::pending::{ANNOUNCEMENTS, BLOCKING, Blocking, COMPARISON, Comparison, Job, Link, Step};
 use super::wire::Element;
 use crate::calling::Exchange;
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
+
+/// What has to be equal in a call of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signature {
+    pub call: Call,
+    /// The operation that a [`Collective`](crate::Collective) starts with it; `None` of a blocking call.
+    pub started: Option<Operation>,
+    pub element: Element,
+    /// Elements of each rank's part, or of the whole of a started one.
+    pub length: usize,
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, started, element, length } = self;
+        match started {
+            None => f.write_str(call.name())?,
+            Some(operation @ (Operation::AllReduce(order) | Operation::ReduceScatter(order))) => {
+                write!(f, "non-blocking {} ({order})", operation.name())?;
+            }
+            Some(operation) => write!(f, "non-blocking {}", operation.name())?,
+        }
+        if *call != Call::Barrier {
+            write!(f, " of {length} {element}")?;
+        }
+        match call {
+            Call::Broadcast { root: peer } | Call::Scatter { root: peer } => write!(f, " from rank {peer}"),
+            Call::Reduce { root: peer } | Call::Gather { root: peer } => write!(f, " to rank {peer}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Calls that are remembered at most; a period that is longer is compared in every turn.
+const MEMORY: usize = 4096;
+
+/// Calls that have to be the same as before for the next one to be expected.
+const CONTEXT: usize = 64;
+
+/// The calls of all ranks so far, on one communicator.
+#[derive(Default)]
+pub(crate) struct Calls {
+    made: u64,
+    latest: Vec<Signature>,
+    /// The position of the call that is expected next.
+    expected: usize,
+}
+
+impl Calls {
+    /// Notes the next call. Unless it is expected, returns what all ranks have to compare first.
+    pub fn note(&mut self, signature: Signature, host: &str) -> Option<Exchange> {
+        let is_expected = self.latest.get(self.expected) == Some(&signature);
+        if self.latest.len() == MEMORY {
+            self.latest.drain(..MEMORY / 2);
+            self.expected = self.expected.saturating_sub(MEMORY / 2);
+        }
+        self.latest.push(signature);
+        self.made += 1;
+        self.expected = if is_expected { self.expected + 1 } else { self.after_the_same() };
+        (!is_expected).then(|| Exchange::of(&format!("{signature}, call {}", self.made), self.made, host))
+    }
+
+    /// The position after the latest earlier place where the most calls up to there are those up to now.
+    fn after_the_same(&self) -> usize {
+        let (now, before) = (self.latest.iter().rev(), self.latest.len() - 1);
+        let same = |end: &usize| {
+            let earlier = self.latest[..*end].iter().rev();
+            now.clone().zip(earlier).take(CONTEXT).take_while(|(a, b)| a == b).count()
+        };
+        (1..=before).max_by_key(same).unwrap_or(before)
+    }
+}
 
 /// Messages from or to each rank so far, and their last length.
 #[derive(Default)]
@@ -176,5 +255,54 @@ impl Primitives for Shared {
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.operations.borrow_mut().call(call, element, from, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum(length: usize) -> Signature {
+        Signature { call: Call::AllReduce, started: None, element: Element::F32, length }
+    }
+
+    /// The numbers of the calls that are compared.
+    fn compared(lengths: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let mut calls = Calls::default();
+        let is_new = |(_, length): &(usize, usize)| calls.note(sum(*length), "node0").is_some();
+        lengths.into_iter().enumerate().filter(is_new).map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn what_repeats_itself_is_not_compared() {
+        assert_eq!(compared([7; 100]), [0]);
+        // The buckets of a step, some of one length.
+        let step = [5, 9, 9, 9, 4, 9, 9, 3];
+        let late = compared(step.into_iter().cycle().take(100 * step.len()));
+        assert!(late.iter().all(|&number| number < 3 * step.len()), "{late:?}");
+        // Another call at times.
+        let odd =
+            (0..1000).map(|number| if number % 250 == 249 { 1000 + number } else { step[number % 250 % 8] });
+        assert!(compared(odd).len() < 60);
+        // More than are remembered.
+        assert_eq!(compared((0..3 * MEMORY).map(|number| number / 2000)).len(), 7);
+        assert_eq!(compared(0..2 * MEMORY).len(), 2 * MEMORY);
+    }
+
+    #[test]
+    fn an_error_names_the_rank_and_both_calls() {
+        let of = |length, host| Calls::default().note(sum(length), host).expect("the first").bytes();
+        let [five, same, fifty] = [of(5, "node0"), of(5, "node1"), of(50, "node2")];
+        assert!(Exchange::compare(&[&five[..], &same].concat()).is_ok());
+        let all = [five.clone(), same, fifty].concat();
+        let error = Exchange::compare(&all).unwrap_err().to_string();
+        let line =
+            "rank 2 on node2 is in all-reduce of 50 f32, call 1, and rank 0 in all-reduce of 5 f32, call 1:";
+        assert!(error.starts_with(line), "{error}");
+        let mut calls = Calls::default();
+        calls.note(sum(1), "node1");
+        let later = calls.note(sum(5), "node1").expect("another").bytes();
+        assert!(Exchange::are_of_one_number(&all));
+        assert!(!Exchange::are_of_one_number(&[five, later].concat()));
     }
 }

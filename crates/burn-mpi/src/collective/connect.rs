@@ -6,12 +6,6 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(any(feature = "gloo", feature = "nccl"))]
 use super::compared::Checked;
-#[cfg(feature = "gloo")]
-use super::gloo::{GlooCollective, GlooThread};
-#[cfg(feature = "nccl")]
-use super::nccl::communicator::Communicator;
-#[cfg(feature = "mpi")]
-use crate::MpiCollective;
 use crate::activity::LONGEST;
 use crate::named::named;
 use crate::{Collective, CommError, Primitives, World};
@@ -75,13 +69,13 @@ pub fn connect(
     world.agree(backend.check_built())?;
     match backend {
         #[cfg(feature = "mpi")]
-        Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
+        Backend::Mpi => Ok(Box::new(crate::MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
             let interface = transport.interface.as_deref();
             let timeout = timeout + crate::lab::MARGIN;
-            Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
+            Ok(Box::new(crate::GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(feature = "nccl")]
         Backend::Nccl => Ok(Box::new(crate::NcclCollective::connect(world, transport.gpu)?)),
@@ -108,11 +102,14 @@ pub fn connect_primitives(
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let timeout = transport.timeout.min(LONGEST) + crate::lab::MARGIN;
-            let gloo = GlooThread::connect(world, transport.interface.as_deref(), timeout)?;
+            let gloo = super::gloo::GlooThread::connect(world, transport.interface.as_deref(), timeout)?;
             Ok(Box::new(Checked::over(gloo)))
         }
         #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(Checked::over(Communicator::connect(world, transport.gpu)?))),
+        Backend::Nccl => {
+            let nccl = super::nccl::communicator::Communicator::connect(world, transport.gpu)?;
+            Ok(Box::new(Checked::over(nccl)))
+        }
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }

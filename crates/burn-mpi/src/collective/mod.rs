@@ -4,7 +4,6 @@
 //! [`Collective::wait`] gives it back. No other code can touch or free memory that the
 //! transport still reads or writes.
 
-pub(crate) mod announced;
 pub(crate) mod compared;
 pub(crate) mod connect;
 #[cfg(feature = "gloo")]

@@ -6,8 +6,7 @@
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
-use super::announced::Signature;
-use super::compared::Checked;
+use super::compared::{Checked, Signature};
 use crate::calling::Exchange;
 use crate::collective::wire::{Element, chunk_range};
 use crate::member::{Member, Started};

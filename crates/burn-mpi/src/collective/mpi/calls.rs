@@ -227,7 +227,7 @@ impl MpiCollective {
     /// # Errors
     /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
     pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(world, MpiLink::new(world.mpi()?.clone())?))
+        Ok(Self::over(world, MpiLink::new(world.mpi()?)?))
     }
 }
 

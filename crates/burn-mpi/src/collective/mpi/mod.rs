@@ -65,11 +65,6 @@ impl Mpi {
         Self(member)
     }
 
-    /// The rank.
-    pub fn member(&self) -> Rc<Member> {
-        Rc::clone(&self.0)
-    }
-
     /// A barrier on `communicator`, in flight.
     pub fn start_barrier(
         &self,
