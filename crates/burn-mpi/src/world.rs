@@ -87,6 +87,8 @@ struct Job {
 }
 
 impl World {
+    /// The world of a process.
+    #[cfg(feature = "mpi")]
     pub(crate) fn new(member: Rc<Member>, messages: Shared, places: Vec<Place>, library: String) -> Self {
         let control = RefCell::new(Box::new(messages.clone()) as _);
         Self(Rc::new(Job { member, places, library, seat: None, messages, control }))

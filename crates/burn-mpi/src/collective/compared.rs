@@ -147,15 +147,11 @@ impl<L: Link> Checked<L> {
 
     /// Whether an announcement is compared, without waiting. If nothing was sent, ranks that differ
     /// may begin anew.
-    pub(super) fn is_compared(
-        &mut self,
-        request: &mut L::Request,
-        restarts: bool,
-    ) -> Result<bool, CommError> {
+    pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
         let compared = Exchange::compare(all.bytes());
         match &compared {
-            Err(_) if restarts && Exchange::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
+            Err(_) if anew && Exchange::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
             Err(error) => self.failed = Some(error.clone()),
             Ok(()) => {}
         }

@@ -155,11 +155,10 @@ impl GradientSync {
         total: usize,
         which: MicroBatch,
     ) -> Result<(), CommError> {
-        self.begin_share(own, total)?;
-        if own == 0 {
+        if !self.begin_share(own, total)? {
             return Ok(());
         }
-        let (gradients, taken) = self.hooked_backward(loss, module, own, total, which)?;
+        let (gradients, taken) = self.hooked_backward(loss, module, which)?;
         let gradients = GradientsParams::from_grads(gradients, module);
         let buckets = self.buckets()?;
         collect(&gradients, module, &taken, &mut |param, values| buckets.add(param, values));
@@ -167,22 +166,19 @@ impl GradientSync {
         self.end_backward(which)
     }
 
-    /// Runs backward within a step that has begun, which may overlap with the reduction of final gradients; returns all of them,
-    /// and which were taken.
+    /// Runs backward of a share that has begun, which may overlap with the reduction of final gradients; returns
+    /// all of them, and which were taken.
     pub(crate) fn hooked_backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
         module: &M,
-        own: usize,
-        total: usize,
         which: MicroBatch,
     ) -> Result<(Gradients, Vec<Option<Taken>>), CommError> {
         if let (0, Some(seat)) = (self.steps, self.world.seat()) {
             seat.check_nodes(hook::nodes(module))?;
         }
         let probing = self.arrival.is_none();
-        let mut buckets = self.buckets.take().ok_or(PANICKED)?;
-        buckets.begin_backward(own as f32 / total as f32, probing);
+        let buckets = self.buckets.take().ok_or(PANICKED)?;
         let overlaps = which == MicroBatch::Last && buckets.can_overlap();
         let hooked = match probing || overlaps {
             true => hook::backward(loss, module, buckets),
@@ -352,19 +348,14 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Begins a backward that the program has run by itself; `false` without samples.
+    /// Begins the share of a backward that the program has run by itself; `false` without samples.
     fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
-        self.begin_share(own, total)?;
-        if own == 0 {
-            return Ok(false);
-        }
-        let probing = self.arrival.is_none();
-        if probing {
+        let has_samples = self.begin_share(own, total)?;
+        if has_samples && self.arrival.is_none() {
             // All gradients are final at once; the order only has to be the same on all ranks.
             self.probe = Probe::new(arrival::unknown(&self.layout), self.layout.specs().len());
         }
-        self.buckets()?.begin_backward(own as f32 / total as f32, probing);
-        Ok(true)
+        Ok(has_samples)
     }
 
     /// Adds the gradients that were not `taken`, and replaces those that are not what was taken.
@@ -387,15 +378,20 @@ impl GradientSync {
         self.end_backward(MicroBatch::Last)
     }
 
-    /// Begins a step, unless one is in progress, for `own` of its `total` samples.
-    pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
+    /// Begins a step, unless one is in progress, and in it a backward of `own` of its `total` samples; `false`
+    /// without samples.
+    pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         self.begin()?;
         self.samples = (self.samples.0.saturating_add(own), total);
         if own > total {
             let reason = format!("has {own} samples of a step of {total} samples on all ranks");
             return Err(self.world.wrong(reason));
         }
-        Ok(())
+        if own > 0 {
+            let is_probe = self.arrival.is_none();
+            self.buckets()?.begin_backward(own as f32 / total as f32, is_probe);
+        }
+        Ok(own > 0)
     }
 
     /// Averages over ranks the tensors that get no gradients, such as batch norm's

@@ -58,7 +58,7 @@ pub(super) fn with<M: Module + 'static, O>(
     CURRENT.set(Some(Box::new(move |loss| {
         let mut sync = inside.borrow_mut();
         let begun = sync.begin_share(own, total);
-        let hooked = begun.and_then(|()| sync.hooked_backward(loss, &module, own, total, MicroBatch::Last));
+        let hooked = begun.and_then(|_| sync.hooked_backward(loss, &module, MicroBatch::Last));
         let (gradients, taken) =
             hooked.map_or_else(|error| (None, Err(error)), |(all, taken)| (Some(all), Ok(taken)));
         found.set(Some(taken));

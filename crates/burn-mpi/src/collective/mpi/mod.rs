@@ -157,17 +157,10 @@ pub(crate) fn is_mpi_thread() -> bool {
 
 /// The MPI library's name and version, the first line of its string.
 pub(crate) fn library_version() -> String {
-    library_text()
-        .lines()
-        .next()
-        .unwrap_or("unknown MPI")
-        .split(", package")
-        .next()
-        .unwrap_or_default()
-        .replace("MPICH Version:", "MPICH")
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+    let text = library_text();
+    let line = text.lines().next().unwrap_or("unknown MPI");
+    let name = line.split(", package").next().unwrap_or_default().replace("MPICH Version:", "MPICH");
+    name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The MPI library's description of itself: many lines for MPICH, one for Open MPI.

@@ -117,9 +117,9 @@ impl Communicator {
         let enqueued = unsafe {
             block.write(mine);
             block
-                .copy_to_device(self.gpu.cuda, mine.len(), self.stream)
+                .copy_to_device(mine.len(), self.stream)
                 .and_then(|()| self.enqueue(call, element, count, from, to))
-                .and_then(|()| block.copy_to_host(self.gpu.cuda, &result, self.stream))
+                .and_then(|()| block.copy_to_host(&result, self.stream))
         };
         match enqueued {
             Ok(()) => {
@@ -186,7 +186,7 @@ impl Communicator {
         if self.in_flight == 0 {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
-                unsafe { block.free(self.gpu.cuda) };
+                unsafe { block.free() };
             }
         }
         // SAFETY: the context is current.
@@ -299,7 +299,7 @@ impl Drop for Communicator {
         {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
-                unsafe { block.free(self.gpu.cuda) };
+                unsafe { block.free() };
             }
             // SAFETY: the stream is this communicator's, and nothing is in flight on it.
             unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };

@@ -118,6 +118,7 @@ pub(super) const PAGE: usize = 4096;
 /// A block of equal length on host and GPU. It is not freed on drop: after an error, copies may
 /// still be in flight, and its memory is then leaked.
 pub(super) struct Block {
+    cuda: &'static Cuda,
     pub device: DevicePointer,
     host: *mut u8,
     pub capacity: usize,
@@ -128,11 +129,11 @@ impl Block {
     /// A block of at least `bytes`.
     ///
     /// # Errors
-    /// If memory is short.
+    /// If memory is short; what was allocated until then is left to the end of the process.
     ///
     /// # Safety
     /// The context of the GPU is current.
-    pub unsafe fn allocate(cuda: &Cuda, bytes: usize) -> Result<Self, String> {
+    pub unsafe fn allocate(cuda: &'static Cuda, bytes: usize) -> Result<Self, String> {
         let capacity = bytes.max(1).next_multiple_of(PAGE);
         let event = cuda.event()?;
         let mut device: DevicePointer = 0;
@@ -141,31 +142,22 @@ impl Block {
         // SAFETY: `device` and `host` are valid for one pointer each. Only this block has the
         // event and the memory, which are used by nothing yet.
         unsafe {
-            let allocated =
-                cuda.check((cuda.allocate)(&mut device, capacity), &of("cuMemAlloc")).and_then(|()| {
-                    let pinned = (cuda.host_allocate)(&mut host, capacity, 0);
-                    cuda.check(pinned, &of("cuMemHostAlloc")).inspect_err(|_| {
-                        (cuda.free)(device);
-                    })
-                });
-            if let Err(reason) = allocated {
-                (cuda.event_destroy)(event);
-                return Err(reason);
-            }
+            cuda.check((cuda.allocate)(&mut device, capacity), &of("cuMemAlloc"))?;
+            cuda.check((cuda.host_allocate)(&mut host, capacity, 0), &of("cuMemHostAlloc"))?;
         }
-        Ok(Self { device, host: host.cast(), capacity, event })
+        Ok(Self { cuda, device, host: host.cast(), capacity, event })
     }
 
     /// Frees the block.
     ///
     /// # Safety
     /// The context of the GPU is current, and no operation on the block is in flight.
-    pub unsafe fn free(self, cuda: &Cuda) {
+    pub unsafe fn free(self) {
         // SAFETY: as the caller promises; the handles are this block's, which ends here.
         unsafe {
-            (cuda.free)(self.device);
-            (cuda.host_free)(self.host.cast());
-            (cuda.event_destroy)(self.event);
+            (self.cuda.free)(self.device);
+            (self.cuda.host_free)(self.host.cast());
+            (self.cuda.event_destroy)(self.event);
         }
     }
 
@@ -200,25 +192,21 @@ impl Block {
     /// # Safety
     /// The context is current, the stream is of it, and the bytes are inside the block, which stays
     /// allocated and unchanged until the stream has passed this point.
-    pub unsafe fn copy_to_device(&self, cuda: &Cuda, bytes: usize, stream: Handle) -> Result<(), String> {
+    pub unsafe fn copy_to_device(&self, bytes: usize, stream: Handle) -> Result<(), String> {
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        let code = unsafe { (cuda.to_device)(self.device, self.host.cast(), bytes, stream) };
-        cuda.check(code, "cuMemcpyHtoDAsync")
+        let code = unsafe { (self.cuda.to_device)(self.device, self.host.cast(), bytes, stream) };
+        self.cuda.check(code, "cuMemcpyHtoDAsync")
     }
 
     /// Copies a range back, in `stream`, and records the event.
     ///
     /// # Safety
     /// As for [`copy_to_device`](Self::copy_to_device).
-    pub unsafe fn copy_to_host(
-        &self,
-        cuda: &Cuda,
-        range: &Range<usize>,
-        stream: Handle,
-    ) -> Result<(), String> {
+    pub unsafe fn copy_to_host(&self, range: &Range<usize>, stream: Handle) -> Result<(), String> {
+        let cuda = self.cuda;
         if !range.is_empty() {
             // SAFETY: as the caller promises.
             let code = unsafe {
