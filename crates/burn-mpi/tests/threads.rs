@@ -100,7 +100,9 @@ fn operations_in_flight_are_right_in_any_order() {
                     let input = || Wire::F32(values(rank, length));
                     collective.start(0, Operation::AllReduce(how), input())?;
                     collective.start(1, Operation::ReduceScatter(how), input())?;
-                    collective.start(2, Operation::AllReduce(Reduction::Ordered), input())?;
+                    // Not to be taken for the first.
+                    let twice = values(rank, length).into_iter().map(|value| 2.0 * value).collect();
+                    collective.start(2, Operation::AllReduce(Reduction::Ordered), Wire::F32(twice))?;
                     let part = Wire::F32(sums[mine.clone()].to_vec());
                     collective.start(3, Operation::AllGather { length }, part)?;
                     collective.start(4, Operation::AllReduce(how), Wire::F32(Vec::new()))?;
@@ -110,6 +112,7 @@ fn operations_in_flight_are_right_in_any_order() {
                         let bucket = (at + rank) % 5;
                         let expected = match bucket {
                             1 => sums[mine.clone()].to_vec(),
+                            2 => sums.iter().map(|sum| 2.0 * sum).collect(),
                             4 => Vec::new(),
                             _ => sums.clone(),
                         };

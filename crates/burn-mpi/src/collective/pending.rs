@@ -1,8 +1,7 @@
 //! Operations in flight, over each transport's non-blocking calls: which there are, their progress, and the
 //! waits for them.
 //!
-//! Where a transport has no sums in rank order, one takes two calls ([`ordered`](super::ordered)): chunks are
-//! exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
+//! Where a transport has no sums in rank order, one takes two calls ([`wire`](super::wire)): chunks are exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
@@ -186,12 +185,13 @@ impl<Q> PendingOp<Q> {
                 }
             }
             Stage::Exchange(request) => {
-                let Some((all, chunks)) = link.test(request)? else { return Ok(()) };
-                let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
-                sum.sum_of_chunks(&chunks);
-                match self.step.operation {
-                    Operation::AllReduce(_) => self.stage = Stage::Exchanged { sum, all },
-                    _ => self.finish(sum),
+                if let Some((all, chunks)) = link.test(request)? {
+                    let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
+                    sum.sum_of_chunks(&chunks);
+                    match self.step.operation {
+                        Operation::AllReduce(_) => self.stage = Stage::Exchanged { sum, all },
+                        _ => self.finish(sum),
+                    }
                 }
             }
             Stage::Announced { .. } | Stage::Exchanged { .. } | Stage::Done(_) => {}
