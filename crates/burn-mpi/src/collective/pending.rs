@@ -1,7 +1,8 @@
 //! Operations in flight, over each transport's non-blocking calls: which there are, their progress, and the
 //! waits for them.
 //!
-//! Where a transport has no sums in rank order, one takes two calls ([`wire`](super::wire)): chunks are exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
+//! Where a transport has no sums in rank order, one takes two calls ([`wire`](super::wire)): chunks are
+//! exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
