@@ -1,7 +1,8 @@
 //! The epilogue of an operator: applied to its output before the output is stored.
 
-use burn::backend::Backend;
-use burn::backend::tensor::FloatTensor;
+use burn::tensor::module::max_pool2d;
+use burn::tensor::ops::MaxPoolOptions;
+use burn::tensor::{Tensor, activation};
 
 /// Applied to an operator's output before the output is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +27,14 @@ impl Epilogue {
 
     /// `x` with the epilogue, composed of Burn's operators; pooling expects
     /// `[batch, channels, height, width]`.
-    pub(crate) fn composed<B: Backend>(self, x: FloatTensor<B>) -> FloatTensor<B> {
+    pub(crate) fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Identity => x,
-            Self::Relu => B::relu(x),
-            Self::ReluPool => B::max_pool2d(B::relu(x), [2, 2], [2, 2], [0, 0], [1, 1], false),
+            Self::Relu => activation::relu(x),
+            Self::ReluPool => {
+                let x = Tensor::<4>::from_dispatch(activation::relu(x).into_dispatch());
+                Tensor::from_dispatch(max_pool2d(x, MaxPoolOptions::new([2, 2])).into_dispatch())
+            }
         }
     }
 }

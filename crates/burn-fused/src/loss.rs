@@ -3,13 +3,11 @@
 //! On flex the loss is one operator, which computes the gradient together with the
 //! loss; other backends run Burn's operators.
 
-use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::flex::FlexTensor;
-use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::extension::{Saved, on_graph};
+use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
 use crate::simd::{Kernel, Lanes, Level};
@@ -80,21 +78,17 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
         let rule = "Alpha of Cross-entropy loss with smoothed labels should be in interval [0, 1].";
         refuse("cross_entropy", rule, format_args!("got: {smoothing}"));
     }
-    if let Ok(primitive) = scores.clone().try_into_primitive::<Autodiff<Flex>>()
-        && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
-    {
-        let (value, correct) = (read.loss, read.correct);
-        let loss = on_graph::<NoCheckpointing, _, _>([primitive], |_, backward| {
-            (scalar(value), KnownGradient(backward.then(|| read.gradient(labels))))
-        });
-        return Score { loss: Tensor::from_primitive::<Autodiff<Flex>>(loss), value, correct };
+    let mut found = None;
+    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing);
+    let loss = on_flex([scores.clone().into_dispatch()], read, |_, read, backward| {
+        found = Some((read.loss, read.correct));
+        let loss = tensor(vec![read.loss as f32], &[1]);
+        (loss, KnownGradient(backward.then(|| read.gradient(labels))))
+    });
+    match loss.zip(found) {
+        Some((loss, (value, correct))) => Score { loss: Tensor::from_dispatch(loss), value, correct },
+        None => composed(scores, labels, smoothing),
     }
-    if let Ok(primitive) = scores.clone().try_into_primitive::<Flex>()
-        && let Some(Read { loss: value, correct, .. }) = Read::of(&primitive, labels, smoothing)
-    {
-        return Score { loss: Tensor::from_primitive::<Flex>(scalar(value)), value, correct };
-    }
-    composed(scores, labels, smoothing)
 }
 
 /// The loss, composed of Burn's operators.
@@ -190,10 +184,6 @@ impl Read {
         }
         tensor(shares, &[labels.len(), classes])
     }
-}
-
-fn scalar(value: f64) -> FlexTensor {
-    tensor(vec![value as f32], &[1])
 }
 
 /// The gradient, which was computed with the output, if it is needed.

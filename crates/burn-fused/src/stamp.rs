@@ -8,12 +8,9 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex};
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
-
-use crate::extension::operator;
 
 /// `x` itself. Its backward calls `stamp(id)` on the thread that runs backward, as soon as
 /// the gradient of `x` is complete, and passes the gradient on. Without autodiff, and for a
@@ -44,19 +41,29 @@ struct Stamp {
     stamp: fn(usize),
 }
 
-operator! {
-    trait Stamped(Backend) {
-        fn stamped(x: FloatTensor<Self>, _stamp: Stamp) -> FloatTensor<Self> {
-            x
-        }
-    } except Autodiff
-}
-
-impl Stamped for Flex {
-    fn stamped(x: FlexTensor, _stamp: Stamp) -> FlexTensor {
+#[backend_extension(
+    Flex,
+    NdArray: cfg(feature = "ndarray"),
+    LibTorch: cfg(feature = "tch"),
+    Cube: cfg(feature = "cuda"),
+    Autodiff
+)]
+trait Stamped: Backend {
+    fn stamped(x: FloatTensor<Self>, _stamp: Stamp) -> FloatTensor<Self> {
         x
     }
 }
+
+impl Stamped for Flex {}
+
+#[cfg(feature = "ndarray")]
+impl Stamped for burn::backend::NdArray {}
+
+#[cfg(feature = "tch")]
+impl Stamped for burn::backend::LibTorch {}
+
+#[cfg(feature = "cuda")]
+impl Stamped for burn::backend::Cube {}
 
 // Backward runs in Burn's autodiff on every backend.
 impl<B: Stamped, C: CheckpointStrategy> Stamped for Autodiff<B, C> {

@@ -1,29 +1,23 @@
 //! Convolution with bias and an optional ReLU and max pooling as one operator of Burn.
 //!
 //! flex runs the kernels of [`super::cpu`] forward and backward, on 16-bit images by
-//! [`super::conv_mixed`]; libtorch runs its own backward; ndarray, and flex for other
+//! [`super::conv_mixed`]; libtorch runs its own backward; other backends, and flex for other
 //! types, compose it of Burn's operators.
 
 use std::sync::Arc;
 
+use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-#[cfg(feature = "tch")]
-use burn::backend::{Autodiff, LibTorch};
-use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
-use burn::tensor::activation::relu;
-use burn::tensor::module::max_pool2d;
-use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Tensor};
 
 use super::cpu::{Back, Convolution, Route, Shape};
 use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
-#[cfg(feature = "tch")]
-use crate::extension::CheckpointStrategy;
-use crate::extension::{Saved, fused_operator};
+use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
@@ -53,7 +47,7 @@ use crate::{poll, shapes};
 /// padded images, or stride, dilation, groups or kernel size are 0.
 #[track_caller]
 pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| in_f32(images, |x| conv.forward(x)))
+    apply(images, conv, Epilogue::Identity)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
@@ -77,7 +71,7 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// As [`conv`].
 #[track_caller]
 pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| in_f32(images, |x| relu(conv.forward(x))))
+    apply(images, conv, Epilogue::Relu)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
@@ -102,60 +96,41 @@ pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// As [`conv`](super::conv()).
 #[track_caller]
 pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images.clone(), conv, Epilogue::ReluPool)
-        .unwrap_or_else(|| in_f32(images, |x| max_pool2d(relu(conv.forward(x)), MaxPoolOptions::new([2, 2]))))
+    apply(images, conv, Epilogue::ReluPool)
 }
 
-/// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is a 3x3
-/// convolution with padding 1, biases, stride 1, dilation 1 and one group.
+/// `conv` of `images` with `epilogue`.
 ///
 /// # Panics
 /// As [`shapes::of_conv`].
 #[track_caller]
-fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Option<Tensor<4>> {
+fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
-    let (weights, bias) = parameters(conv)?;
-    let output = <Dispatch as ConvEpilogue>::conv_epilogue(
-        images.into_dispatch(),
-        weights.into_dispatch(),
-        bias.into_dispatch(),
-        epilogue,
-    );
-    Some(Tensor::from_dispatch(output))
+    let Some((weights, bias)) = parameters(conv) else {
+        return in_f32(images, |x| epilogue.composed(conv.forward(x)));
+    };
+    #[cfg(feature = "tch")]
+    if let Some(output) = super::conv_tch::conv_epilogue([&images, &weights], &bias, epilogue) {
+        return output;
+    }
+    let tensors =
+        [images.clone().into_dispatch(), weights.clone().into_dispatch(), bias.clone().into_dispatch()];
+    let forward = |tensors, shape, backward| forward(tensors, shape, epilogue, backward);
+    if let Some(output) = on_flex(tensors, shape_of, forward) {
+        return Tensor::from_dispatch(output);
+    }
+    let dtype = images.dtype();
+    let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+    epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
 }
 
-/// Weights and biases of a convolution that the operators support.
+/// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which
+/// the operators support; none of others.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let ones = [conv.stride, conv.dilation] == [[1, 1]; 2] && conv.groups == 1;
     let bordered = matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1));
     let bias = conv.bias.as_ref()?;
     (ones && bordered && conv.kernel_size == [3, 3]).then(|| (conv.weight.val(), bias.val()))
-}
-
-fused_operator! {
-    pub(super) trait ConvEpilogue(Backend) {
-        fn conv_epilogue([images, weights, bias], epilogue: Epilogue) = shape_of, forward or composed;
-    } except Autodiff<LibTorch>
-}
-
-/// The operator, composed of Burn's operators.
-fn composed<B: Backend>([images, weights, bias]: [FloatTensor<B>; 3], epilogue: Epilogue) -> FloatTensor<B> {
-    let dtype = images.dtype();
-    let [weights, bias] = [weights, bias].map(|tensor| cast::<B>(tensor, dtype));
-    let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-    epilogue.composed::<B>(B::conv2d(images, weights, Some(bias), options))
-}
-
-#[cfg(feature = "tch")]
-impl<C: CheckpointStrategy> ConvEpilogue for Autodiff<LibTorch, C> {
-    fn conv_epilogue(
-        images: FloatTensor<Self>,
-        weights: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-        epilogue: Epilogue,
-    ) -> FloatTensor<Self> {
-        super::conv_tch::conv_epilogue::<C>([images, weights, bias], epilogue)
-    }
 }
 
 /// The sizes of the operator, if types are supported and shapes match and are not empty.

@@ -6,19 +6,18 @@
 
 use std::sync::Arc;
 
+use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::conv::Conv2d;
-use burn::tensor::{DType, Tensor, try_read_sync};
+use burn::tensor::{DType, Tensor};
 
-use super::conv_operator::{ConvEpilogue, conv_relu_pool, parameters, shape_of};
+use super::conv_operator::{conv_relu_pool, parameters, shape_of};
 use super::cpu::{Back, BackwardPass, Between, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, fused_operator};
-use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
+use crate::extension::{Saved, on_flex};
+use crate::fake_quantize::{fake_quantize, range};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::int8::{Int8Error, QParams, Scheme, min_max};
+use crate::int8::{Int8Error, QParams, Scheme};
 use crate::poll;
 use crate::shapes;
 use crate::simd::Level;
@@ -104,57 +103,28 @@ fn pair(
     images: Tensor<4>,
     first: &Conv2d,
     second: &Conv2d,
-    quantize: Option<&mut Parameters<'_>>,
+    mut quantize: Option<&mut Parameters<'_>>,
 ) -> Tensor<4> {
     let [batch, channels, height, width] = shapes::of_conv(images.dims(), first);
     shapes::of_conv([batch, channels, height / 2, width / 2], second);
-    let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) else {
-        let middle = conv_relu_pool(images, first);
-        let found = quantize.and_then(|quantize| quantize(range(&middle)));
-        let middle = match found {
-            Some(found) => fake_quantize(middle, Scheme::Affine, &[found], 0),
-            None => middle,
-        };
-        return conv_relu_pool(middle, second);
-    };
-    let output = <Dispatch as ConvPair>::conv_pair(
-        images.into_dispatch(),
-        weights1.into_dispatch(),
-        bias1.into_dispatch(),
-        weights2.into_dispatch(),
-        bias2.into_dispatch(),
-        quantize,
-    );
-    Tensor::from_dispatch(output)
-}
-
-fused_operator! {
-    trait ConvPair(Backend + ConvEpilogue + FakeQuantize) {
-        fn conv_pair(
-            [images, weights1, bias1, weights2, bias2],
-            quantize: Option<&mut Parameters<'_>>
-        ) = shapes_of, forward or two;
-    }
-}
-
-/// The pair by two operators, and a third between them.
-fn two<B: ConvPair>(
-    [images, weights1, bias1, weights2, bias2]: [FloatTensor<B>; 5],
-    quantize: Option<&mut Parameters<'_>>,
-) -> FloatTensor<B> {
-    let mut middle = B::conv_epilogue(images, weights1, bias1, Epilogue::ReluPool);
-    if let Some(quantize) = quantize {
-        let found = try_read_sync(B::float_into_data(middle.clone()));
-        let found = match found.and_then(Result::ok) {
-            Some(data) => min_max(data.convert::<f32>().as_slice().unwrap_or_default()),
-            None => Err(Int8Error::NoValues),
-        };
-        if let Some(found) = quantize(found) {
-            let steps = Steps::new(Scheme::Affine, &[found], &middle.shape(), 0);
-            middle = B::fake_quantize(middle, steps);
+    if let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) {
+        let [images, weights1, weights2] = [images.clone(), weights1, weights2].map(Tensor::into_dispatch);
+        let [bias1, bias2] = [bias1, bias2].map(Tensor::into_dispatch);
+        let tensors = [images, weights1, bias1, weights2, bias2];
+        let output = on_flex(tensors, shapes_of, |tensors, shapes, backward| {
+            forward(tensors, shapes, quantize.take(), backward)
+        });
+        if let Some(output) = output {
+            return Tensor::from_dispatch(output);
         }
     }
-    B::conv_epilogue(middle, weights2, bias2, Epilogue::ReluPool)
+    let middle = conv_relu_pool(images, first);
+    let found = quantize.and_then(|quantize| quantize(range(&middle)));
+    let middle = match found {
+        Some(found) => fake_quantize(middle, Scheme::Affine, &[found], 0),
+        None => middle,
+    };
+    conv_relu_pool(middle, second)
 }
 
 /// The sizes of both, if the tensors are f32 and of shapes that the operator supports.

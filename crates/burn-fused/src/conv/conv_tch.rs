@@ -7,27 +7,34 @@ use burn::backend::Autodiff;
 use burn::backend::LibTorch;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::libtorch::TchTensor;
-use burn::backend::tensor::FloatTensor;
-use tch::{Kind, Tensor};
+use burn::tensor::Tensor;
+use tch::Kind;
 
 use crate::epilogue::Epilogue;
 
-/// The operator's output, on Burn's graph.
-pub(super) fn conv_epilogue<C: CheckpointStrategy>(
-    tensors: [FloatTensor<Autodiff<LibTorch, C>>; 3],
+/// The operator's output, on Burn's graph; none on other backends, and without the graph.
+pub(super) fn conv_epilogue(
+    maps: [&Tensor<4>; 2],
+    bias: &Tensor<1>,
     epilogue: Epilogue,
-) -> FloatTensor<Autodiff<LibTorch, C>> {
-    let (inputs, nodes): (Vec<_>, Vec<_>) = tensors.map(|tensor| tensor.into_parts()).into_iter().unzip();
+) -> Option<Tensor<4>> {
+    let bias = bias.clone().try_into_primitive::<Autodiff<LibTorch>>().ok()?;
+    let [Ok(images), Ok(weights)] = maps.map(|map| map.clone().try_into_primitive::<Autodiff<LibTorch>>())
+    else {
+        return None;
+    };
+    let (inputs, nodes): (Vec<_>, Vec<_>) =
+        [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
     let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("built from three tensors") };
     // Leaves of libtorch's graph share memory with Burn's tensors. Backward requests
     // only the gradients that Burn's graph requires; no others are computed.
     let leaf = |input: &TchTensor| input.tensor.detach().set_requires_grad(true);
-    let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
-    match LibtorchBackward.prepare::<C>(nodes).compute_bound().stateful() {
+    let leaves: Vec<tch::Tensor> = inputs.iter().map(leaf).collect();
+    let output = match LibtorchBackward.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => {
             let result = tch::with_grad(|| apply(&leaves, epilogue));
             let output = TchTensor::new(result.detach());
@@ -37,10 +44,11 @@ pub(super) fn conv_epilogue<C: CheckpointStrategy>(
         OpsKind::UnTracked(prepared) => {
             prepared.finish(TchTensor::new(tch::no_grad(|| apply(&leaves, epilogue))))
         }
-    }
+    };
+    Some(Tensor::from_primitive::<Autodiff<LibTorch>>(output))
 }
 
-fn apply(leaves: &[Tensor], epilogue: Epilogue) -> Tensor {
+fn apply(leaves: &[tch::Tensor], epilogue: Epilogue) -> tch::Tensor {
     let [images, weights, bias] = leaves else { unreachable!("three leaves") };
     // In mixed precision, parameters in f32 are rounded to the type of the images within
     // libtorch's graph, so their gradients are f32. Without a change of type it is no copy.
@@ -56,8 +64,8 @@ fn apply(leaves: &[Tensor], epilogue: Epilogue) -> Tensor {
 /// libtorch's graph of one convolution.
 #[derive(Debug)]
 struct Graph {
-    result: Tensor,
-    leaves: Vec<Tensor>,
+    result: tch::Tensor,
+    leaves: Vec<tch::Tensor>,
     /// Keeps Burn's tensors referenced: Burn changes a tensor in place if nothing else
     /// refers to it, and libtorch's graph still reads these.
     _kept: (Vec<TchTensor>, TchTensor),
@@ -75,17 +83,17 @@ impl Backward<LibTorch, 3> for LibtorchBackward {
     fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<LibTorch>(&ops.node).tensor;
         let graph = ops.state.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted: Vec<(NodeId, &Tensor)> = ops
+        let wanted: Vec<(NodeId, &tch::Tensor)> = ops
             .parents
             .iter()
             .zip(&graph.leaves)
             .filter_map(|(parent, leaf)| Some((parent.as_ref()?.id, leaf)))
             .collect();
-        let leaves: Vec<&Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
+        let leaves: Vec<&tch::Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
         let found = tch::with_grad(|| {
             // A scalar whose gradient with respect to the result is `gradient`.
             let product = (&graph.result * gradient).sum(Kind::Float);
-            Tensor::run_backward(&[product], &leaves, false, false)
+            tch::Tensor::run_backward(&[product], &leaves, false, false)
         });
         for ((id, _), gradient) in wanted.iter().zip(found) {
             grads.register::<LibTorch>(*id, TchTensor::new(gradient));

@@ -10,11 +10,11 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::extension::{Saved, fused_operator};
+use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::uninit::Uninit;
@@ -51,47 +51,42 @@ pub fn fake_quantize<const D: usize>(
     axis: usize,
 ) -> Tensor<D> {
     let steps = Steps::new(scheme, parameters, &x.dims(), axis);
-    Tensor::from_dispatch(<Dispatch as FakeQuantize>::fake_quantize(x.into_dispatch(), steps))
-}
-
-fused_operator! {
-    pub(crate) trait FakeQuantize(Backend) {
-        fn fake_quantize([x], steps: Steps) = is_supported, forward or composed;
+    let forward = |tensors, (), backward| forward(tensors, &steps, backward);
+    match on_flex([x.clone().into_dispatch()], is_supported, forward) {
+        Some(output) => Tensor::from_dispatch(output),
+        None => composed(x, &steps),
     }
 }
 
 /// The same, composed of Burn's operators: the gradient passes through clamping, and
 /// rounding is detached. 16-bit values are quantized in f32.
-fn composed<B: Backend>([x]: [FloatTensor<B>; 1], steps: Steps) -> FloatTensor<B> {
+fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::of(dtype).is_some() { DType::F32 } else { dtype };
-    let shape = steps.broadcast(x.shape().num_dims());
-    let constant = |values: Vec<f32>| {
-        let data = TensorData::new(values, shape.clone());
-        cast::<B>(B::float_from_data(data, &device), wide)
+    let shape = steps.broadcast(D);
+    let constant = |number: fn(&Step) -> f32| {
+        let data = TensorData::new(steps.steps.iter().map(number).collect::<Vec<_>>(), shape.clone());
+        cast(Tensor::<D>::from_data(data, &device), wide)
     };
-    let x = B::float_mul(cast::<B>(x, wide), constant(steps.each(|step| step.inverse)));
-    let [low, high] = [constant(steps.each(|step| step.low)), constant(steps.each(|step| step.high))];
-    let half = |bound: &FloatTensor<B>, margin: f32| B::float_add_scalar(bound.clone(), margin.into());
-    let clamp = |x: FloatTensor<B>, low: FloatTensor<B>, high: FloatTensor<B>| {
-        // max(x, low), then min(…, high), by ReLU.
-        let above = B::float_add(B::relu(B::float_sub(x, low.clone())), low);
-        B::float_sub(high.clone(), B::relu(B::float_sub(high, above)))
+    let x = cast(x, wide) * constant(|step| step.inverse);
+    let [low, high] = [constant(|step| step.low), constant(|step| step.high)];
+    // max(x, low), then min(…, high), by ReLU.
+    let clamp = |x: Tensor<D>, low: Tensor<D>, high: Tensor<D>| {
+        let above = relu(x - low.clone()) + low;
+        high.clone() - relu(high - above)
     };
-    let clipped = clamp(x.clone(), half(&low, -0.5), half(&high, 0.5));
-    let rounded = clamp(B::float_round(x), low, high);
-    let change = B::float_detach(B::float_sub(rounded, clipped.clone()));
-    let quantized = B::float_mul(B::float_add(clipped, change), constant(steps.each(|step| step.scale)));
-    cast::<B>(quantized, dtype)
+    let clipped = clamp(x.clone(), low.clone() - 0.5, high.clone() + 0.5);
+    let change = (clamp(x.round(), low, high) - clipped.clone()).detach();
+    cast((clipped + change) * constant(|step| step.scale), dtype)
 }
 
 fn is_supported([x]: [&FlexTensor; 1]) -> Option<()> {
     (x.dtype() == DType::F32).then_some(())
 }
 
-fn forward([x]: [FlexTensor; 1], (): (), steps: Steps, _backward: bool) -> (FlexTensor, Clipped) {
+fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, Clipped) {
     let x = contiguous(x);
-    let (output, clipped) = quantized(Level::current(), values(&x), &steps);
+    let (output, clipped) = quantized(Level::current(), values(&x), steps);
     (tensor(output, &x.shape()), Clipped(Arc::new(clipped)))
 }
 
@@ -114,7 +109,7 @@ const CHUNK: usize = 64;
 
 /// Parameters of a tensor, as kernels need them.
 #[derive(Debug, Clone)]
-pub(crate) struct Steps {
+struct Steps {
     /// One for all, or one for each index of a dimension.
     steps: Vec<Step>,
     /// The dimension, and the number of contiguous values of one of its indices.
@@ -127,7 +122,7 @@ impl Steps {
     ///
     /// # Panics
     /// As [`fake_quantize`](super::fake_quantize).
-    pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
+    fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
         let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
         assert!(fits, "{} parameters for dimension {axis} of {shape:?}", parameters.len());
         assert!(
@@ -140,17 +135,12 @@ impl Steps {
     }
 
     /// The shape of constants of `dimensions` dimensions, for broadcasting.
-    pub fn broadcast(&self, dimensions: usize) -> Vec<usize> {
+    fn broadcast(&self, dimensions: usize) -> Vec<usize> {
         let mut shape = vec![1; dimensions];
         if self.steps.len() != 1 {
             shape[self.axis] = self.steps.len();
         }
         shape
-    }
-
-    /// One number of each step.
-    pub fn each(&self, number: fn(&Step) -> f32) -> Vec<f32> {
-        self.steps.iter().map(number).collect()
     }
 }
 

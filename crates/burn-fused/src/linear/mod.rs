@@ -6,14 +6,13 @@
 
 mod kernels;
 
+use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::Linear;
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::Tensor;
 
 use self::kernels::Sizes;
-use crate::extension::{Saved, fused_operator};
+use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::matrix::Matrix;
 use crate::precision::{Half, cast, in_f32, multiply, supported, tensor_of};
@@ -58,22 +57,15 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
         return in_f32(x, |x| layer.forward(x));
     };
-    let [x, weights] = [x, weights].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as LinearBias>::linear_bias(x, weights, bias.val().into_dispatch()))
-}
-
-fused_operator! {
-    trait LinearBias(Backend) {
-        fn linear_bias([x, weights, bias]) = sizes_of, forward or composed;
+    let bias = bias.val();
+    let tensors = [x.clone().into_dispatch(), weights.clone().into_dispatch(), bias.clone().into_dispatch()];
+    match on_flex(tensors, sizes_of, forward) {
+        Some(output) => Tensor::from_dispatch(output),
+        None => {
+            let dtype = x.dtype();
+            x.matmul(cast(weights, dtype)) + cast(bias, dtype).unsqueeze()
+        }
     }
-}
-
-/// The operator, composed of Burn's operators.
-fn composed<B: Backend>([x, weights, bias]: [FloatTensor<B>; 3]) -> FloatTensor<B> {
-    let dtype = x.dtype();
-    let [weights, bias] = [weights, bias].map(|tensor| cast::<B>(tensor, dtype));
-    let outputs = bias.shape().num_elements();
-    B::float_add(B::float_matmul(x, weights), B::float_reshape(bias, Shape::from([1, outputs])))
 }
 
 /// The sizes of the operator, if types are supported and shapes match and are not empty.

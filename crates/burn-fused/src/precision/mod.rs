@@ -13,8 +13,6 @@ mod tests;
 use std::borrow::Cow;
 
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
@@ -161,9 +159,9 @@ pub(crate) fn in_f32<const D: usize, const E: usize>(
 }
 
 /// `tensor` in this type, for operators composed of Burn's.
-pub(crate) fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
+pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     // Without a node of the graph that does nothing.
-    if tensor.dtype() == dtype { tensor } else { B::float_cast(tensor, dtype.into()) }
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
 /// bf16 to f32: the upper half of its bits.

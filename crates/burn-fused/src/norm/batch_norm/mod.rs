@@ -12,14 +12,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::Tensor;
+use burn::tensor::module::batch_norm_train;
 
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_graph, operator};
+use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{cast, supported, tensor_of, wide};
 use crate::shapes::{expect, refuse};
@@ -82,14 +81,30 @@ pub fn batch_norm<const D: usize>(
     }
     let rule = "Scale and shift must have one value for each channel of the input tensor.";
     expect("batch_norm", rule, [scale.dims(), shift.dims()], [[channels]; 2]);
-    let [x, scale, shift] = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
-    let (output, mean, variance) =
-        <Dispatch as NormEpilogue>::norm_epilogue(x, scale, shift, epsilon, epilogue);
-    Normalised {
-        output: Tensor::from_dispatch(output),
-        mean: Tensor::from_dispatch(mean),
-        variance: Tensor::from_dispatch(variance),
-    }
+    let tensors = [x.clone().into_dispatch(), scale.clone().into_dispatch(), shift.clone().into_dispatch()];
+    let mut statistics = None;
+    let output = on_flex(
+        tensors,
+        |tensors| shape_of(tensors, epilogue),
+        |tensors, shape, backward| {
+            let (output, state) = forward(tensors, shape, epilogue, epsilon, backward);
+            statistics = Some(state.statistics());
+            (output, state)
+        },
+    );
+    let Some((output, statistics)) = output.zip(statistics) else {
+        // Statistics have the parameters' type, the output that of `x`.
+        let (activations, parameters) = (x.dtype(), scale.dtype());
+        let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
+        let output = cast(epilogue.composed(found.output), activations);
+        return Normalised { output, mean: found.mean, variance: found.variance };
+    };
+    let output = Tensor::from_dispatch(output);
+    let [mean, variance] = statistics.map(|values| {
+        let values = Tensor::<1>::from_primitive::<Flex>(values);
+        if output.device().is_autodiff() { Tensor::from_inner(values) } else { values }
+    });
+    Normalised { output, mean, variance }
 }
 
 /// Sizes of a batch.
@@ -263,80 +278,6 @@ impl Back {
     #[inline(always)]
     fn apply(self, x: f32, gradient: f32) -> f32 {
         self.factor * (gradient - self.level - (x - self.mean) * self.slope)
-    }
-}
-
-/// Output, means and variances.
-type Outputs<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>);
-
-operator! {
-    trait NormEpilogue(Backend) {
-        fn norm_epilogue(
-            x: FloatTensor<Self>,
-            scale: FloatTensor<Self>,
-            shift: FloatTensor<Self>,
-            epsilon: f64,
-            epilogue: Epilogue,
-        ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-            composed::<Self>(x, scale, shift, epsilon, epilogue)
-        }
-    }
-}
-
-/// The operator, composed of Burn's operators.
-fn composed<B: Backend>(
-    x: FloatTensor<B>,
-    scale: FloatTensor<B>,
-    shift: FloatTensor<B>,
-    epsilon: f64,
-    epilogue: Epilogue,
-) -> Outputs<B> {
-    // Statistics have the parameters' type, the output that of `x`.
-    let (activations, parameters) = (x.dtype(), scale.dtype());
-    let found = B::batch_norm_train(cast::<B>(x, parameters), scale, shift, epsilon);
-    let output = cast::<B>(epilogue.composed::<B>(found.output), activations);
-    (output, found.mean, found.variance)
-}
-
-impl NormEpilogue for Flex {
-    fn norm_epilogue(
-        x: FlexTensor,
-        scale: FlexTensor,
-        shift: FlexTensor,
-        epsilon: f64,
-        epilogue: Epilogue,
-    ) -> Outputs<Self> {
-        match shape_of([&x, &scale, &shift], epilogue) {
-            Some(shape) => {
-                let (output, saved) = forward([x, scale, shift], shape, epilogue, epsilon, false);
-                let [mean, variance] = saved.statistics();
-                (output, mean, variance)
-            }
-            None => composed::<Self>(x, scale, shift, epsilon, epilogue),
-        }
-    }
-}
-
-impl<C: CheckpointStrategy> NormEpilogue for Autodiff<Flex, C> {
-    fn norm_epilogue(
-        x: FloatTensor<Self>,
-        scale: FloatTensor<Self>,
-        shift: FloatTensor<Self>,
-        epsilon: f64,
-        epilogue: Epilogue,
-    ) -> Outputs<Self> {
-        let tensors = [x.primitive(), scale.primitive(), shift.primitive()];
-        let Some(shape) = shape_of(tensors, epilogue) else {
-            return composed::<Self>(x, scale, shift, epsilon, epilogue);
-        };
-        let mut statistics = None;
-        let output = on_graph::<C, _, _>([x, scale, shift], |tensors, backward| {
-            let (output, saved) = forward(tensors, shape, epilogue, epsilon, backward);
-            statistics = Some(saved.statistics());
-            (output, saved)
-        });
-        let [mean, variance] = statistics.expect("forward has run").map(Self::from_inner);
-        (output, mean, variance)
     }
 }
 
