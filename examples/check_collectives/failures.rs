@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range};
+use burn_mpi::{
+    Backend, Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range,
+};
 
 use crate::values::wire;
 use crate::{Outcome, TIMEOUT, report, transport};

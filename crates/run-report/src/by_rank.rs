@@ -90,7 +90,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     };
     let mut columns = labels.columns(|part: &Part<'_, '_>| part.row);
     columns.push(
-        Column::words("rank", "rank").of(|part: &Part<'_, '_>| {
+        Column::words("rank", "rank").means("One rank, or all").of(|part: &Part<'_, '_>| {
             Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
         }),
     );

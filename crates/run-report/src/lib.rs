@@ -14,6 +14,8 @@ pub mod allreduce;
 pub mod benchmarks;
 pub mod by_rank;
 pub mod collectives;
+#[cfg(test)]
+mod columns_tests;
 mod command;
 pub mod csv_table;
 pub mod footnotes;

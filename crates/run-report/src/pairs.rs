@@ -90,6 +90,7 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     columns.extend(varied.map(|name| own(&name)));
     columns.extend([
         Column::words("backend", "backend")
+            .means("The transport beside mpi")
             .of(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
         own("oversubscribed"),
         Column::spread("its train s", "train_seconds")

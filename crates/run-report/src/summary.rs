@@ -69,12 +69,15 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             .ranked(4)
             .of(|row: &Row<'_>| number(row.runs.len(), row)),
         Column::number("test acc % low", "test_accuracy_low")
+            .means("Lower bound of its 95% interval")
             .for_programs()
             .of(|row: &Row<'_>| bound(row, |of| of.low)),
         Column::number("test acc % high", "test_accuracy_high")
+            .means("Upper bound of its 95% interval")
             .for_programs()
             .of(|row: &Row<'_>| bound(row, |of| of.high)),
         Column::words("doubts", "doubts")
+            .means("Why its times are doubted")
             .for_programs()
             .of(|row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" "))),
         Column::words("changed", "changed").for_programs().of(|row: &Row<'_>| {
