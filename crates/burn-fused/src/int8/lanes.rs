@@ -6,7 +6,7 @@
 //! the maximum of accumulators before requantization, which is monotonic, so only a quarter is requantized.
 
 use super::layer::{Geometry, Layer, Map, MaxPool, Weights};
-use super::requantize::Requantization;
+use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
 /// Maximum output channels of a layer.
@@ -297,20 +297,14 @@ impl Tile<'_> {
     #[inline(always)]
     fn requantize<W: Words>(&self, words: W, group: usize, mut sums: [W::Word; 4]) -> W::Word {
         let all = &self.product.requantization;
-        let first = 4 * (self.first + group);
-        let of = |values: &[i32]| -> [i32; 4] { *values[first..].first_chunk().expect("padded") };
-        if all.wide {
-            let (low, high, left) = (of(&all.low), of(&all.high), of(&all.left));
-            for c in 0..4 {
-                let clamped = words.min(words.max(sums[c], words.splat(low[c])), words.splat(high[c]));
-                sums[c] = words.shift_left(clamped, words.splat(left[c]));
-            }
-        }
-        let (multiplier, addend, right) = (of(&all.multiplier), of(&all.addend), of(&all.right));
+        let outputs: &[_; 4] = all.outputs[4 * (self.first + group)..].first_chunk().expect("padded");
         for c in 0..4 {
-            let [multiplier, addend, right] = [multiplier[c], addend[c], right[c]].map(|v| words.splat(v));
-            sums[c] = words.scale(sums[c], multiplier, addend, right);
+            let mut numbers = [words.splat(0); NUMBERS];
+            for n in 0..NUMBERS {
+                numbers[n] = words.splat(outputs[c][n]);
+            }
+            sums[c] = all.apply(words, sums[c], numbers);
         }
-        words.max_bytes(words.pack(sums), words.splat(i32::from_ne_bytes([all.lowest; 4])))
+        words.pack(sums)
     }
 }

@@ -37,16 +37,14 @@ impl Kernel for MinMax<'_> {
     type Output = Extremes;
 
     #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Extremes {
-        let (vectors, rest) = S::as_simd_f32s(self.0);
+    fn run<S: Lanes>(self, _simd: S) -> Extremes {
         let mut found = Extremes::new();
-        found.include(simd, vectors, S::F32_LANES);
-        rest.iter().for_each(|&value| found.include_value(value));
+        found.include(self.0, 1, 1);
         found
     }
 }
 
-/// Minimum and maximum of vectors of values.
+/// Minimum and maximum of values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extremes {
     range: [f32; 2],
@@ -59,43 +57,32 @@ impl Extremes {
         Self { range: [f32::INFINITY, f32::NEG_INFINITY], finite: true }
     }
 
-    /// Includes the values of the first `images` lanes.
+    /// Includes the first `images` of each `lanes` values, a power of two up to 32.
     #[inline(always)]
-    pub fn include<S: Lanes>(&mut self, simd: S, lanes: &[S::f32s], images: usize) {
-        // Instructions take several cycles, so that four values are compared at once.
-        const GROUP: usize = 4;
-        let zero = simd.splat_f32s(0.0);
-        let mut min = [simd.splat_f32s(f32::INFINITY); GROUP];
-        let mut max = [simd.splat_f32s(f32::NEG_INFINITY); GROUP];
+    pub fn include(&mut self, values: &[f32], lanes: usize, images: usize) {
+        // Independent of one another, so that the compiler compares them in vectors.
+        const PARTS: usize = 32;
+        let (mut min, mut max) = ([f32::INFINITY; PARTS], [f32::NEG_INFINITY; PARTS]);
         // x · 0 is NaN if x is not finite, and NaN propagates through the sum.
-        let mut check = [zero; GROUP];
-        let (groups, rest) = lanes.as_chunks::<GROUP>();
-        for group in groups {
-            for n in 0..GROUP {
-                min[n] = simd.min_f32s(group[n], min[n]);
-                max[n] = simd.max_f32s(group[n], max[n]);
-                check[n] = simd.fma(group[n], zero, check[n]);
+        let mut check = [0.0; PARTS];
+        let mut add = |i: usize, value: f32| {
+            min[i] = if value < min[i] { value } else { min[i] };
+            max[i] = if value > max[i] { value } else { max[i] };
+            check[i] += value * 0.0;
+        };
+        let (parts, rest) = values.as_chunks::<PARTS>();
+        for part in parts {
+            for i in 0..PARTS {
+                add(i, part[i]);
             }
         }
-        for &value in rest {
-            min[0] = simd.min_f32s(value, min[0]);
-            max[0] = simd.max_f32s(value, max[0]);
-            check[0] = simd.fma(value, zero, check[0]);
+        for (i, &value) in rest.iter().enumerate() {
+            add(i, value);
         }
-        for n in 0..GROUP {
-            let [min, max, check] = [min[n], max[n], check[n]];
-            let lanes = |vector| -> &[f32] { bytemuck::cast_slice(std::slice::from_ref(vector)) };
-            let ends = lanes(&min).iter().zip(lanes(&max)).zip(lanes(&check));
-            for ((&min, &max), &check) in ends.take(images) {
-                self.range = [self.range[0].min(min), self.range[1].max(max)];
-                self.finite &= check == 0.0;
-            }
+        for i in (0..PARTS).filter(|i| i % lanes < images) {
+            self.range = [self.range[0].min(min[i]), self.range[1].max(max[i])];
+            self.finite &= check[i] == 0.0;
         }
-    }
-
-    fn include_value(&mut self, value: f32) {
-        self.range = [self.range[0].min(value), self.range[1].max(value)];
-        self.finite &= value.is_finite();
     }
 
     /// The minimum and the maximum, -0 as 0.

@@ -12,6 +12,7 @@
 //! and fewer below; s is at least 13.
 
 use super::layer::Geometry;
+use super::words::Words;
 use super::{Int8Error, Weights};
 
 /// Smallest and largest shift.
@@ -51,65 +52,53 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
 }
 
 /// The formula, as kernels compute it in 32-bit lanes: clamp, shift left, the high 32
-/// bits of the product, add, shift right. One number for each output, in multiples of
-/// 16; additional outputs become 0.
+/// bits of the product, add, shift right, and the lowest result.
 ///
 /// Shifts below [`NARROW`] are increased to at least that by a shift left, before
 /// which the accumulator is clamped to where the result saturates.
 #[derive(Debug, Clone)]
 pub(super) struct Requantization {
-    pub multiplier: Vec<i32>,
-    /// Zero point and rounding, shifted like the product.
-    pub addend: Vec<i32>,
-    /// Shift of the product's high half.
-    pub right: Vec<i32>,
     /// Whether clamp and shift left are needed.
-    pub wide: bool,
-    pub low: Vec<i32>,
-    pub high: Vec<i32>,
-    pub left: Vec<i32>,
-    /// Lowest result.
-    pub lowest: u8,
+    wide: bool,
+    /// Of each output, in multiples of 16, the lowest and the highest accumulator, the shift left, the
+    /// multiplier, zero point and rounding, shifted like the product, and the shift of its high half.
+    pub outputs: Vec<[i32; NUMBERS]>,
+    lowest: u8,
 }
 
+/// Numbers of an output.
+pub(super) const NUMBERS: usize = 6;
+
 impl Requantization {
-    /// The formula for a layer.
+    /// The formula for a layer. Additional outputs become the zero point after ReLU, else 0.
     pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = output.zero_point as u8;
-        let padded = outputs.next_multiple_of(16);
-        let mut new = Self {
-            multiplier: vec![0; padded],
-            addend: vec![0; padded],
-            right: vec![0; padded],
-            wide: false,
-            low: vec![i32::MIN; padded],
-            high: vec![i32::MAX; padded],
-            left: vec![0; padded],
-            lowest: if relu { zero_point } else { 0 },
-        };
-        for o in 0..outputs {
+        let mut numbers = vec![[i32::MIN, i32::MAX, 0, 0, 0, 0]; outputs.next_multiple_of(16)];
+        for (o, [low, high, left, multiplier, addend, right]) in numbers.iter_mut().take(outputs).enumerate()
+        {
             let of = if multipliers.len() == 1 { 0 } else { o };
             let shift = shifts[of].max(NARROW);
-            new.multiplier[o] = multipliers[of];
-            new.right[o] = i32::from(shift - 32);
-            new.addend[o] = (i32::from(zero_point) << (shift - 32)) + (1 << (shift - NARROW));
+            *multiplier = multipliers[of];
+            *right = i32::from(shift - 32);
+            *addend = (i32::from(zero_point) << (shift - 32)) + (1 << (shift - NARROW));
             if shifts[of] < NARROW {
-                new.wide = true;
-                new.left[o] = i32::from(NARROW - shifts[of]);
-                new.low[o] = -WIDE;
-                new.high[o] = WIDE - 1;
+                (*low, *high, *left) = (-WIDE, WIDE - 1, i32::from(NARROW - shifts[of]));
             }
         }
-        new
+        let wide = shifts.iter().any(|&shift| shift < NARROW);
+        Self { wide, outputs: numbers, lowest: if relu { zero_point } else { 0 } }
     }
-}
 
-/// The formula in 64 bits, as the documentation states it.
-#[cfg(test)]
-pub(super) fn plainly(accumulator: i64, multiplier: i32, shift: u8, zero_point: u8, lowest: u8) -> u8 {
-    let scaled = (accumulator * i64::from(multiplier) + (1 << (shift - 1))) >> shift;
-    (i64::from(zero_point) + scaled).clamp(i64::from(lowest), 255) as u8
+    /// The result of `sum`, which is not clamped to 255 yet, with the numbers of its outputs.
+    #[inline(always)]
+    pub fn apply<W: Words>(&self, words: W, mut sum: W::Word, numbers: [W::Word; NUMBERS]) -> W::Word {
+        let [low, high, left, multiplier, addend, right] = numbers;
+        if self.wide {
+            sum = words.shift_left(words.min(words.max(sum, low), high), left);
+        }
+        words.max(words.scale(sum, multiplier, addend, right), words.splat(self.lowest.into()))
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! next layer requires. A linear layer is a convolution whose kernel covers the map.
 
 use super::layer::{Geometry, Map, Weights};
-use super::requantize::Requantization;
+use super::requantize::{NUMBERS, Requantization};
 use super::words::{Block, LANES, Task, Words};
 
 /// Maximum bytes of all maps of a block of images.
@@ -72,6 +72,8 @@ pub(super) struct Product {
     weights: Vec<Block>,
     bias: Vec<i32>,
     requantization: Requantization,
+    /// Its numbers of 16 outputs at a time.
+    numbers: Vec<[Block; NUMBERS]>,
 }
 
 /// Vectors of outputs computed together, given the number left.
@@ -116,6 +118,12 @@ impl Product {
             }
             first += vectors;
         }
+        let requantization = Requantization::new(geometry, weights);
+        let numbers =
+            requantization.outputs.as_chunks::<LANES>().0.iter().map(|outputs| {
+                std::array::from_fn(|n| Block(outputs.map(|numbers| numbers[n].cast_unsigned())))
+            });
+        let numbers = numbers.collect();
         let [_, height, width] = output.shape;
         let pixels = || (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)));
         // The window of output (0, 0) begins at the first padding pixel.
@@ -127,7 +135,8 @@ impl Product {
             run,
             weights: blocks,
             bias: padded,
-            requantization: Requantization::new(geometry, weights),
+            requantization,
+            numbers,
         }
     }
 }
@@ -241,25 +250,17 @@ impl Multiply<'_> {
         sums: [[W::Word; N]; P],
         targets: &[usize],
     ) {
-        let all = &self.product.requantization;
         let room = 4 * self.maps[1].groups();
         let output: &mut [u8] = bytemuck::cast_slice_mut(self.output);
-        let lowest = words.splat(all.lowest.into());
         for n in 0..N {
             let channel = (first + n) * LANES;
-            let of = |values: &Vec<i32>| -> Block {
-                bytemuck::pod_read_unaligned(bytemuck::cast_slice(&values[channel..][..LANES]))
-            };
-            let [multiplier, addend, right] =
-                [&all.multiplier, &all.addend, &all.right].map(|values| words.load(&of(values)));
-            let [low, high, left] = [&all.low, &all.high, &all.left].map(|values| words.load(&of(values)));
+            let mut numbers = [words.splat(0); NUMBERS];
+            for i in 0..NUMBERS {
+                numbers[i] = words.load(&self.product.numbers[first + n][i]);
+            }
             let room = room.saturating_sub(channel).min(LANES);
             for (sums, &target) in sums.iter().zip(targets) {
-                let mut sum = sums[n];
-                if all.wide {
-                    sum = words.shift_left(words.min(words.max(sum, low), high), left);
-                }
-                let scaled = words.max(words.scale(sum, multiplier, addend, right), lowest);
+                let scaled = self.product.requantization.apply(words, sums[n], numbers);
                 let target = &mut output[4 * target + channel..][..room];
                 match target.first_chunk_mut() {
                     Some(target) => words.store_bytes(scaled, target),

@@ -1,6 +1,5 @@
 //! Test helpers: random numbers, and models computed by plain loops.
 
-use super::requantize::plainly;
 use super::{Layer, Model, Weights};
 
 /// A linear congruential generator (Knuth, MMIX), sufficient for tests.
@@ -96,4 +95,10 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
         };
     }
     map.into_iter().map(|value| value as u8).collect()
+}
+
+/// The formula in 64 bits, as the documentation states it.
+fn plainly(accumulator: i64, multiplier: i32, shift: u8, zero_point: u8, lowest: u8) -> u8 {
+    let scaled = (accumulator * i64::from(multiplier) + (1 << (shift - 1))) >> shift;
+    (i64::from(zero_point) + scaled).clamp(i64::from(lowest), 255) as u8
 }

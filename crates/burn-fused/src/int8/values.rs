@@ -94,24 +94,6 @@ impl Step {
         let steps = if steps < self.high { steps } else { self.high };
         (steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
     }
-
-    /// Quotients by the scale, rounded.
-    #[inline(always)]
-    pub fn round<S: Lanes>(self, simd: S, values: S::f32s) -> S::f32s {
-        let round = simd.splat_f32s(ROUND);
-        let quotients = simd.mul_f32s(values, simd.splat_f32s(self.inverse));
-        simd.sub_f32s(simd.add_f32s(quotients, round), round)
-    }
-
-    /// The dequantized values, the same bits as those of [`apply`](Self::apply).
-    #[inline(always)]
-    pub fn quantized<S: Lanes>(self, simd: S, values: S::f32s) -> S::f32s {
-        let (low, high) = (simd.splat_f32s(self.low), simd.splat_f32s(self.high));
-        let rounded = self.round(simd, values);
-        let clamped = simd.select_f32s(simd.less_than_f32s(rounded, low), low, rounded);
-        let clamped = simd.select_f32s(simd.greater_than_f32s(clamped, high), high, clamped);
-        simd.mul_f32s(clamped, simd.splat_f32s(self.scale))
-    }
 }
 
 struct Quantize<'a> {

@@ -134,57 +134,50 @@ impl<'a> Panel<'a> {
         let mut output = Uninit::new(rows * self.width);
         let values = output.values();
         for first in (0..self.stride).step_by(2 * S::F32_LANES) {
-            let columns = Columns { panel: self, first, sizes: [rows, terms], scalars, start };
+            let factor = (rows, terms, scalars);
             // Sixteen registers: eight sums, two vectors, a scalar.
             match (self.stride - first > S::F32_LANES, rows, S::F32_LANES) {
-                (false, 8.., _) => columns.store::<S, 1, 8>(simd, values),
-                (false, 4.., _) => columns.store::<S, 1, 4>(simd, values),
-                (false, ..) => columns.store::<S, 1, 1>(simd, values),
-                (true, 8.., MAX_LANES) => columns.store::<S, 2, 8>(simd, values),
-                (true, 4.., _) => columns.store::<S, 2, 4>(simd, values),
-                (true, ..) => columns.store::<S, 2, 1>(simd, values),
+                (false, 8.., _) => self.store::<S, 1, 8>(simd, first, factor, start, values),
+                (false, 4.., _) => self.store::<S, 1, 4>(simd, first, factor, start, values),
+                (false, ..) => self.store::<S, 1, 1>(simd, first, factor, start, values),
+                (true, 8.., MAX_LANES) => self.store::<S, 2, 8>(simd, first, factor, start, values),
+                (true, 4.., _) => self.store::<S, 2, 4>(simd, first, factor, start, values),
+                (true, ..) => self.store::<S, 2, 1>(simd, first, factor, start, values),
             }
         }
         // SAFETY: for each group of columns, `store` initialises the values of all rows, and the groups
         // are all columns.
         unsafe { output.assume_init() }
     }
-}
 
-/// One or two vectors of columns of a product.
-struct Columns<'a> {
-    panel: &'a Panel<'a>,
-    /// First column.
-    first: usize,
-    /// Rows and terms.
-    sizes: [usize; 2],
-    scalars: Scalars<'a>,
-    start: &'a [f32],
-}
-
-#[allow(clippy::needless_range_loop, reason = "the index names a register")]
-impl Columns<'_> {
-    /// Stores the products of `N` vectors of columns, for `R` rows at a time; there are at least `R` rows.
-    /// All values are initialised.
+    /// Stores the products of `N` vectors of columns from `first` on, for `R` rows at a time; there are at
+    /// least `R` rows. All values are initialised.
     #[inline(always)]
-    fn store<S: Lanes, const N: usize, const R: usize>(&self, simd: S, output: &mut [MaybeUninit<f32>]) {
-        let &Self { panel, first, sizes: [rows, terms], scalars, .. } = self;
-        let columns = first..panel.width.min(first + N * S::F32_LANES);
-        let vectors = (&panel.values[first..], panel.stride);
-        let mut start = [simd.splat_f32s(0.0); N];
-        if !self.start.is_empty() {
-            for (start, values) in start.iter_mut().zip(self.start[columns.clone()].chunks(S::F32_LANES)) {
-                *start = simd.partial_load_f32s(values);
+    #[allow(clippy::needless_range_loop, reason = "the index names a register")]
+    fn store<S: Lanes, const N: usize, const R: usize>(
+        &self,
+        simd: S,
+        first: usize,
+        (rows, terms, scalars): (usize, usize, Scalars<'_>),
+        start: &[f32],
+        output: &mut [MaybeUninit<f32>],
+    ) {
+        let columns = first..self.width.min(first + N * S::F32_LANES);
+        let vectors = (&self.values[first..], self.stride);
+        let mut starts = [simd.splat_f32s(0.0); N];
+        if !start.is_empty() {
+            for (vector, values) in starts.iter_mut().zip(start[columns.clone()].chunks(S::F32_LANES)) {
+                *vector = simd.partial_load_f32s(values);
             }
         }
         for row in (0..rows).step_by(R) {
             // The last block overlaps the one before if `R` does not divide the rows.
             let row = row.min(rows - R);
             let scalars = Scalars { first: row * scalars.row_step, ..scalars };
-            let sums = add_products::<S, R, N>(simd, terms, scalars, vectors, [start; R]);
+            let sums = add_products::<S, R, N>(simd, terms, scalars, vectors, [starts; R]);
             // By index, because an iterator over an array passes registers through memory twice.
             for r in 0..R {
-                let target = &mut output[(row + r) * panel.width..][columns.clone()];
+                let target = &mut output[(row + r) * self.width..][columns.clone()];
                 for n in 0..N {
                     let end = target.len().min((n + 1) * S::F32_LANES);
                     store(simd, &mut target[n * S::F32_LANES..end], sums[r][n]);

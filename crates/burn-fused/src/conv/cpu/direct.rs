@@ -109,7 +109,8 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
             } else {
                 add_borders(simd, last, after, found, between);
                 if apart {
-                    extremes.include(simd, found, images_of::<S>(first.batch, block).1);
+                    let images = images_of::<S>(first.batch, block).1;
+                    extremes.include(bytemuck::cast_slice(found), S::F32_LANES, images);
                 }
             }
         }

@@ -24,7 +24,7 @@ pub fn forward(
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let columns = buffers.input.take(weights.columns * pixels);
-            level.run(Gather { shape, group, input, columns });
+            level.run(Columns { shape, group, columns, images: Images::Gather(input) });
             let product = buffers.output.take(shape.outputs * pixels);
             multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
             let (output, argmax) = (&mut output[..], &mut argmax[..]);
@@ -50,14 +50,14 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
             level.run(ToProduct { shape, epilogue, group, back, product, bias: &mut gradients.bias });
             let product = Matrix::new(product, [shape.outputs, pixels]);
             let columns = input.take(weights.columns * pixels);
-            level.run(Gather { shape, group, input: back.input, columns });
+            level.run(Columns { shape, group, columns, images: Images::Gather(back.input) });
             let columns = Matrix::new(columns, [weights.columns, pixels]);
             multiply(level, product, columns.transpose(), &mut gradients.weights, true);
             between();
             if let Some(of_input) = &mut gradients.input {
                 let columns = part.take(weights.columns * pixels);
                 multiply(level, weights.transpose(), product, columns, false);
-                level.run(Scatter { shape, group, columns, of_input });
+                level.run(Columns { shape, group, columns, images: Images::Scatter(of_input) });
                 between();
             }
         }
@@ -125,69 +125,80 @@ fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&m
     }
 }
 
-/// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel.
-struct Gather<'a> {
+/// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel. Or gradients of columns
+/// to images (col2im): each pixel accumulates the gradients of the pixels that it was a neighbour of.
+struct Columns<'a> {
     shape: Shape,
     group: Group,
-    input: &'a [f32],
     columns: &'a mut [f32],
+    images: Images<'a>,
 }
 
-impl Kernel for Gather<'_> {
+enum Images<'a> {
+    Gather(&'a [f32]),
+    Scatter(&'a mut [f32]),
+}
+
+impl Kernel for Columns<'_> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, input, columns } = self;
-        rows(shape, group, columns, |row, plane, shift| {
-            let to = shift.to.max(shift.from);
-            row[..shift.from].fill(0.0);
-            if to > shift.from {
-                let source = &input[plane..plane + shape.pixels()][shift.source..];
-                row[shift.from..to].copy_from_slice(&source[..to - shift.from]);
-            }
-            row[to..].fill(0.0);
-            shift.clear_edge(shape, row);
-        });
+        let Self { shape, group, columns, images } = self;
+        match images {
+            Images::Gather(input) => rows(shape, group, columns, |row, plane, shift| {
+                let to = shift.to.max(shift.from);
+                row[..shift.from].fill(0.0);
+                if to > shift.from {
+                    let source = &input[plane..plane + shape.pixels()][shift.source..];
+                    row[shift.from..to].copy_from_slice(&source[..to - shift.from]);
+                }
+                row[to..].fill(0.0);
+                shift.clear_edge(shape, row);
+            }),
+            Images::Scatter(of_input) => rows(shape, group, columns, |row, plane, shift| {
+                shift.clear_edge(shape, row);
+                if shift.to > shift.from {
+                    let target = &mut of_input[plane..plane + shape.pixels()][shift.source..];
+                    for (sum, value) in target.iter_mut().zip(&row[shift.from..shift.to]) {
+                        *sum += value;
+                    }
+                }
+            }),
+        }
     }
 }
 
-/// Gradients of columns to images (col2im): each pixel accumulates the gradients of
-/// the pixels that it was a neighbour of.
-struct Scatter<'a> {
+/// Calls `each` with the rows of a product of each channel and image, the channel, and where these rows are
+/// in the output.
+#[inline(always)]
+fn planes(
     shape: Shape,
+    epilogue: Epilogue,
     group: Group,
-    columns: &'a mut [f32],
-    of_input: &'a mut [f32],
-}
-
-impl Kernel for Scatter<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, columns, of_input } = self;
-        rows(shape, group, columns, |row, plane, shift| {
-            shift.clear_edge(shape, row);
-            if shift.to > shift.from {
-                let target = &mut of_input[plane..plane + shape.pixels()][shift.source..];
-                for (sum, value) in target.iter_mut().zip(&row[shift.from..shift.to]) {
-                    *sum += value;
-                }
-            }
-        });
+    product: &mut [f32],
+    mut each: impl FnMut(&mut [f32], usize, usize),
+) {
+    let (part, pixels) = (group.part(shape), group.pixels(shape));
+    let [height, width] = shape.output_size(epilogue);
+    let above = epilogue.size([group.rows[0], 0])[0] * width;
+    for (channel, row) in product.chunks_exact_mut(pixels).enumerate() {
+        for (image, values) in row.chunks_exact_mut(part).enumerate() {
+            let plane = ((group.first + image) * shape.outputs + channel) * height * width;
+            each(values, channel, plane + above);
+        }
     }
 }
 
 /// From a product to the output: bias, ReLU and pooling.
-pub(super) struct FromProduct<'a> {
-    pub shape: Shape,
-    pub epilogue: Epilogue,
-    pub group: Group,
-    pub product: &'a mut [f32],
-    pub bias: &'a [f32],
-    pub output: &'a mut [f32],
-    pub argmax: &'a mut [u8],
+struct FromProduct<'a> {
+    shape: Shape,
+    epilogue: Epilogue,
+    group: Group,
+    product: &'a mut [f32],
+    bias: &'a [f32],
+    output: &'a mut [f32],
+    argmax: &'a mut [u8],
 }
 
 impl Kernel for FromProduct<'_> {
@@ -195,49 +206,37 @@ impl Kernel for FromProduct<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, .. } = self;
-        let (part, pixels) = (group.part(shape), group.pixels(shape));
-        let [height, width] = shape.output_size(self.epilogue);
-        for channel in 0..shape.outputs {
-            let bias = self.bias[channel];
-            let row = &mut self.product[channel * pixels..][..pixels];
-            for (image, values) in row.chunks_exact_mut(part).enumerate() {
-                let plane = ((group.first + image) * shape.outputs + channel) * height * width;
-                match self.epilogue {
-                    Epilogue::Identity => {
-                        let target = &mut self.output[plane + group.rows[0] * width..][..part];
-                        target.iter_mut().zip(values).for_each(|(out, x)| *out = *x + bias);
-                    }
-                    Epilogue::Relu => {
-                        let target = &mut self.output[plane + group.rows[0] * width..][..part];
-                        target.iter_mut().zip(values).for_each(|(out, x)| *out = relu(*x + bias));
-                    }
-                    Epilogue::ReluPool => {
-                        values.iter_mut().for_each(|x| *x += bias);
-                        for (y, rows) in values.chunks_exact(2 * shape.width).enumerate() {
-                            let to = plane + (group.rows[0] / 2 + y) * width;
-                            let (upper, lower) = rows.split_at(shape.width);
-                            let output = &mut self.output[to..to + width];
-                            match self.argmax.get_mut(to..to + width) {
-                                Some(argmax) => pool_row(upper, lower, output, argmax),
-                                None => pool_row(upper, lower, output, &mut vec![0; width]),
-                            }
+        let Self { shape, epilogue, group, product, bias, output, argmax } = self;
+        planes(shape, epilogue, group, product, |values, channel, to| {
+            values.iter_mut().for_each(|x| *x += bias[channel]);
+            let target = &mut output[to..];
+            match epilogue {
+                Epilogue::Identity => target[..values.len()].copy_from_slice(values),
+                Epilogue::Relu => target.iter_mut().zip(values).for_each(|(out, x)| *out = relu(*x)),
+                Epilogue::ReluPool => {
+                    let width = shape.width / 2;
+                    for (y, rows) in values.chunks_exact(2 * shape.width).enumerate() {
+                        let (upper, lower) = rows.split_at(shape.width);
+                        let output = &mut target[y * width..][..width];
+                        match argmax.get_mut(to + y * width..to + (y + 1) * width) {
+                            Some(argmax) => pool_row(upper, lower, output, argmax),
+                            None => pool_row(upper, lower, output, &mut vec![0; width]),
                         }
                     }
                 }
             }
-        }
+        });
     }
 }
 
 /// From the output's gradient to those of the product and the biases.
-pub(super) struct ToProduct<'a> {
-    pub shape: Shape,
-    pub epilogue: Epilogue,
-    pub group: Group,
-    pub back: Back<'a>,
-    pub product: &'a mut [f32],
-    pub bias: &'a mut [f32],
+struct ToProduct<'a> {
+    shape: Shape,
+    epilogue: Epilogue,
+    group: Group,
+    back: Back<'a>,
+    product: &'a mut [f32],
+    bias: &'a mut [f32],
 }
 
 impl Kernel for ToProduct<'_> {
@@ -245,37 +244,32 @@ impl Kernel for ToProduct<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, .. } = self;
-        let (part, pixels) = (group.part(shape), group.pixels(shape));
-        let [height, width] = shape.output_size(self.epilogue);
-        for channel in 0..shape.outputs {
-            let row = &mut self.product[channel * pixels..][..pixels];
-            for (image, values) in row.chunks_exact_mut(part).enumerate() {
-                let plane = ((group.first + image) * shape.outputs + channel) * height * width;
-                let from = plane + group.rows[0] * width;
-                match self.epilogue {
-                    Epilogue::Identity => values.copy_from_slice(&self.back.gradient[from..][..part]),
-                    Epilogue::Relu => {
-                        let outputs = &self.back.output[from..][..part];
-                        let gradients = self.back.gradient[from..][..part].iter().zip(outputs);
-                        for (value, (&gradient, &output)) in values.iter_mut().zip(gradients) {
-                            *value = if passes(output) { gradient } else { 0.0 };
-                        }
+        let Self { shape, epilogue, group, back, product, bias } = self;
+        planes(shape, epilogue, group, product, |values, _, from| {
+            let gradient = &back.gradient[from..];
+            match epilogue {
+                Epilogue::Identity => values.copy_from_slice(&gradient[..values.len()]),
+                Epilogue::Relu => {
+                    let gradients = gradient.iter().zip(&back.output[from..]);
+                    for (value, (&gradient, &output)) in values.iter_mut().zip(gradients) {
+                        *value = if passes(output) { gradient } else { 0.0 };
                     }
-                    Epilogue::ReluPool => {
-                        if shape.height % 2 + shape.width % 2 > 0 {
-                            values.fill(0.0);
-                        }
-                        for (y, rows) in values.chunks_exact_mut(2 * shape.width).enumerate() {
-                            let from = plane + (group.rows[0] / 2 + y) * width;
-                            let (upper, lower) = rows.split_at_mut(shape.width);
-                            let gradients = &self.back.gradient[from..from + width];
-                            spread_row(gradients, &self.back.argmax[from..from + width], upper, lower);
-                        }
+                }
+                Epilogue::ReluPool => {
+                    if shape.height % 2 + shape.width % 2 > 0 {
+                        values.fill(0.0);
+                    }
+                    let width = shape.width / 2;
+                    for (y, rows) in values.chunks_exact_mut(2 * shape.width).enumerate() {
+                        let (upper, lower) = rows.split_at_mut(shape.width);
+                        let argmax = &back.argmax[from + y * width..][..width];
+                        spread_row(&gradient[y * width..][..width], argmax, upper, lower);
                     }
                 }
             }
-            self.bias[channel] += sum(row);
+        });
+        for (bias, row) in bias.iter_mut().zip(product.chunks_exact(group.pixels(shape))) {
+            *bias += sum(row);
         }
     }
 }

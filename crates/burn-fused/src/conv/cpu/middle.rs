@@ -10,38 +10,27 @@ use crate::simd::Lanes;
 /// It may be empty.
 #[inline(always)]
 pub(super) fn fake_quantize<S: Lanes>(
-    simd: S,
+    _simd: S,
     step: Step,
     plane: Plane,
     lanes: &mut [S::f32s],
     argmax: &mut [u8],
 ) {
     let [height, width] = plane.size;
-    let [low, high] = [step.low, step.high].map(|bound| simd.splat_f32s(bound));
-    let (zero, one) = (simd.splat_u32s(0), simd.splat_u32s(1));
-    for y in 0..height {
-        let row = &mut lanes[plane.first + y * plane.stride..][..width];
-        let mut clipped = zero;
-        for value in row.iter() {
-            let rounded = step.round(simd, *value);
-            let inside = simd.and_m32s(
-                simd.greater_than_or_equal_f32s(rounded, low),
-                simd.less_than_or_equal_f32s(rounded, high),
-            );
-            clipped = simd.or_u32s(clipped, simd.select_u32s(inside, zero, one));
+    let mut kept = argmax.chunks_exact_mut(width * S::F32_LANES);
+    for row in lanes[plane.first..].chunks_mut(plane.stride).take(height) {
+        let row: &mut [f32] = bytemuck::cast_slice_mut(&mut row[..width]);
+        let mut all = true;
+        for &value in &*row {
+            all &= step.apply(value).1;
         }
-        let clipped: &[u32] = bytemuck::cast_slice(std::slice::from_ref(&clipped));
-        if !argmax.is_empty() && clipped.iter().any(|&any| any != 0) {
-            let values: &[f32] = bytemuck::cast_slice(row);
-            let argmax = &mut argmax[y * width * S::F32_LANES..][..values.len()];
-            for (index, &value) in argmax.iter_mut().zip(values) {
-                if !step.apply(value).1 {
-                    *index = NO_MAXIMUM as u8;
-                }
+        if let Some(argmax) = kept.next().filter(|_| !all) {
+            for (index, &value) in argmax.iter_mut().zip(&*row) {
+                *index = if step.apply(value).1 { *index } else { NO_MAXIMUM as u8 };
             }
         }
         for value in row {
-            *value = step.quantized(simd, *value);
+            *value = step.apply(*value).0;
         }
     }
 }

@@ -85,11 +85,6 @@ impl Words for Avx2 {
     }
 
     #[inline(always)]
-    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word {
-        halves!(h => _mm256_max_epu8(a[h], b[h]))
-    }
-
-    #[inline(always)]
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word {
         halves!(h => _mm256_sllv_epi32(a[h], count[h]))
     }

@@ -55,8 +55,6 @@ pub(super) trait Words: Copy {
     fn max(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Of i32.
     fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
-    /// Of u8.
-    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Shift left, with a count for each lane.
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;
     /// Scaled by the fixed-point formula: i32 that are not clamped yet.

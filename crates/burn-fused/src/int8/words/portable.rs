@@ -44,16 +44,6 @@ impl Words for Portable {
     }
 
     #[inline(always)]
-    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word {
-        let (a, b): ([u8; 64], [u8; 64]) = (bytemuck::cast(a), bytemuck::cast(b));
-        let mut max = a;
-        for (max, b) in max.iter_mut().zip(b) {
-            *max = b.max(*max);
-        }
-        bytemuck::cast(max)
-    }
-
-    #[inline(always)]
     fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word {
         each(|i| a[i] << (count[i] & 31))
     }

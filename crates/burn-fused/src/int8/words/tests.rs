@@ -21,7 +21,6 @@ impl Task for All<'_> {
             words.dot(a, b, c),
             words.max(a, b),
             words.min(a, b),
-            words.max_bytes(a, b),
             words.shift_left(a, five),
             words.scale(a, b, c, five),
             words.pack([a, b, c, d]),

@@ -62,12 +62,6 @@ impl Words for Vnni {
     }
 
     #[inline(always)]
-    fn max_bytes(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: above.
-        unsafe { _mm512_max_epu8(a, b) }
-    }
-
-    #[inline(always)]
     fn shift_left(self, a: __m512i, count: __m512i) -> __m512i {
         // SAFETY: above.
         unsafe { _mm512_sllv_epi32(a, count) }

@@ -44,23 +44,16 @@ impl Kernel for Convolve<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
         assert_eq!(S::F32_LANES, TILE, "a vector is a row of a tile");
-        let Self { flat, inputs, outputs, bias, .. } = self;
-        let len = flat.len();
-        let channels = padded(inputs);
+        let Self { flat, inputs, outputs, epilogue, pixels, bias, .. } = self;
+        let (len, channels) = (flat.len(), padded(inputs));
         let blocks = channels / BLOCK;
         let steps: Vec<usize> =
             (0..9 * blocks).map(|step| flat.tap(step / blocks) * channels + step % blocks * BLOCK).collect();
-        let products = Products { steps: &steps, pixels: self.pixels, channels, len };
-        let size = self.epilogue.size(flat.size());
-        let mut finish = Finish {
-            flat,
-            outputs,
-            epilogue: self.epilogue,
-            argmax: self.argmax,
-            results: self.results,
-            wide: self.wide.take::<f32>(TILE * size[0] * size[1]),
-            pooled: self.lanes.take::<S::f32s>(2 * size[0] * size[1]),
-        };
+        let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
+        let positions = (STEPS / pass).max(1) * BLOCK;
+        let size: usize = epilogue.size(flat.size()).iter().product();
+        // 16 planes of results, and a pooled plane in lanes with its argmax.
+        let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
         // The sums of 32 outputs at a time, which stay in the cache until they are stored.
         let sums = self.sums.take::<S::f32s>(2 * len);
         for (panel, weights) in self.weights.chunks_exact(steps.len() * 2 * WORDS).enumerate() {
@@ -69,82 +62,40 @@ impl Kernel for Convolve<'_> {
                 let bias = bias.map_or(&[][..], |bias| &bias[from..(from + TILE).min(outputs)]);
                 sums.fill(simd.partial_load_f32s(bias));
             }
-            products.add(weights, bytemuck::cast_slice_mut(sums), self.between);
-            for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
-                finish.store(simd, 2 * panel + half, sums);
-            }
-        }
-    }
-}
-
-/// The left matrix of all products.
-struct Products<'a> {
-    steps: &'a [usize],
-    pixels: &'a [u16],
-    channels: usize,
-    /// Positions.
-    len: usize,
-}
-
-impl Products<'_> {
-    /// Adds the products of 32 outputs to `sums`: vectors of 16 outputs, `[2, positions]`.
-    #[inline(always)]
-    fn add(&self, weights: &[u32], sums: &mut [f32], between: &mut dyn FnMut()) {
-        let &Self { steps, channels, len, .. } = self;
-        let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
-        let positions = (STEPS / pass).max(1) * BLOCK;
-        for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
-            for first in (0..len).step_by(positions) {
-                let tiles = tiles().expect("tiles are available");
-                for position in (first..len.min(first + positions)).step_by(BLOCK) {
-                    tiles.add_products(Operands {
-                        left: &self.pixels[position * channels..],
-                        left_strides: [channels, TILE * channels],
-                        steps,
-                        right: weights,
-                        right_stride: 2 * WORDS,
-                        sums: &mut sums[position * TILE..],
-                        sums_strides: [TILE, TILE * TILE, len * TILE],
-                    });
+            // Vectors of 16 outputs, `[2, positions]`.
+            let values: &mut [f32] = bytemuck::cast_slice_mut(sums);
+            for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
+                for first in (0..len).step_by(positions) {
+                    let tiles = tiles().expect("tiles are available");
+                    for position in (first..len.min(first + positions)).step_by(BLOCK) {
+                        tiles.add_products(Operands {
+                            left: &pixels[position * channels..],
+                            left_strides: [channels, TILE * channels],
+                            steps,
+                            right: weights,
+                            right_stride: 2 * WORDS,
+                            sums: &mut values[position * TILE..],
+                            sums_strides: [TILE, TILE * TILE, len * TILE],
+                        });
+                    }
+                    drop(tiles);
+                    (self.between)();
                 }
-                drop(tiles);
-                between();
             }
-        }
-    }
-}
-
-/// From sums to results.
-struct Finish<'a, S: Lanes> {
-    flat: Flat,
-    outputs: usize,
-    epilogue: Epilogue,
-    argmax: &'a mut [u8],
-    results: &'a mut [u16],
-    /// Scratch of 16 planes of results, and of a pooled plane in lanes with its argmax.
-    wide: &'a mut [f32],
-    pooled: &'a mut [S::f32s],
-}
-
-impl<S: Lanes> Finish<'_, S> {
-    /// Stores the results of 16 outputs.
-    #[inline(always)]
-    fn store(&mut self, simd: S, group: usize, sums: &mut [S::f32s]) {
-        let Self { flat, outputs, epilogue, .. } = *self;
-        let pixels: usize = epilogue.size(flat.size()).iter().product();
-        let first = group * TILE;
-        if first >= outputs {
-            return;
-        }
-        let channels = TILE.min(outputs - first);
-        for (image, sums) in sums.chunks_exact_mut(flat.period()).take(flat.images).enumerate() {
-            let wide = &mut self.wide[..channels * pixels];
-            let at = (image * outputs.div_ceil(TILE) + group) * pixels * TILE;
-            let argmax = self.argmax.get_mut(at..).unwrap_or_default();
-            let lanes = (sums, &mut *self.pooled);
-            finish(simd, epilogue, flat.plane(), lanes, [channels, pixels], uninit(wide), argmax);
-            let results = &mut self.results[(image * outputs + first) * pixels..][..channels * pixels];
-            Half::Bf16.narrow(LEVEL, wide, results);
+            for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
+                let first = panel * BLOCK + half * TILE;
+                let images = if first < outputs { flat.images } else { 0 };
+                for (image, sums) in sums.chunks_exact_mut(flat.period()).take(images).enumerate() {
+                    let channels = TILE.min(outputs - first);
+                    let wide = &mut wide[..channels * size];
+                    let at = (image * outputs.next_multiple_of(TILE) + first) * size;
+                    let argmax = self.argmax.get_mut(at..).unwrap_or_default();
+                    let plane = flat.plane();
+                    finish(simd, epilogue, plane, (sums, pooled), [channels, size], uninit(wide), argmax);
+                    let at = (image * outputs + first) * size;
+                    Half::Bf16.narrow(LEVEL, wide, &mut self.results[at..][..channels * size]);
+                }
+            }
         }
     }
 }
@@ -152,7 +103,7 @@ impl<S: Lanes> Finish<'_, S> {
 /// Values that are about to be overwritten.
 #[inline(always)]
 fn uninit(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: both types have the same layout, and this slice is given to `Plane::store` alone, which
+    // SAFETY: both types have the same layout, and this slice is given to `finish` alone, which
     // writes initialised values.
     unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
 }

@@ -75,23 +75,22 @@ impl Kernel for Channels<'_> {
         pixels[front + len * channels..].fill(0);
         let pixels = &mut pixels[front..];
         let size: usize = flat.size().iter().product();
-        let (first, second) = self.lanes.take::<S::f32s>(2 * len).split_at_mut(len);
-        let (values, rest) = self.wide.take::<f32>(3 * TILE * size).split_at_mut(TILE * size);
-        let (outputs, pooled) = rest.split_at_mut(TILE * size);
-        let wide = &mut Wide { values, outputs, pooled: bytemuck::cast_slice_mut(pooled) };
-        let source = Images { flat, first: image, source };
+        let lanes = self.lanes.take::<S::f32s>(2 * len);
+        let wide = self.wide.take::<f32>(3 * TILE * size);
         for group in (0..channels / TILE).step_by(2) {
-            source.load(simd, group, wide, first);
-            source.load(simd, group + 1, wide, second);
+            for (half, lanes) in lanes.chunks_exact_mut(len).enumerate() {
+                load(simd, flat, image, source, group + half, wide, lanes);
+            }
+            let (first, second) = lanes.split_at(len);
             // Both groups of a pixel, which share a line of the cache.
-            let both = first.iter().zip(&*second);
+            let both = first.iter().zip(second);
             for ((&first, &second), pixel) in both.zip(pixels.chunks_exact_mut(channels)) {
                 let (left, right) = pixel[group * TILE..][..BLOCK].split_at_mut(TILE);
                 simd.upper_halves(first, left);
                 simd.upper_halves(second, right);
             }
             if let Some((pairs, sums)) = &mut pairs {
-                for (group, lanes) in [(group, &*first), (group + 1, &*second)] {
+                for (group, lanes) in [(group, first), (group + 1, second)] {
                     let values: &[[f32; TILE]] = bytemuck::cast_slice(lanes);
                     let steps = pairs.chunks_exact_mut(channels / TILE * WORDS);
                     for (values, tiles) in values.chunks_exact(BLOCK).zip(steps) {
@@ -113,51 +112,42 @@ impl Kernel for Channels<'_> {
     }
 }
 
-/// Scratch for 16 channels of an image.
-struct Wide<'a, S: Lanes> {
-    /// Values in f32, and those of the output.
-    values: &'a mut [f32],
-    outputs: &'a mut [f32],
-    /// Pooled values, a channel in each lane.
-    pooled: &'a mut [S::f32s],
-}
-
-/// The images of a block.
-struct Images<'a> {
+/// Loads a group of channels of all images of a block, from image `first` on, with zeros between and after
+/// them, and for channels that there are not. `wide` is scratch for three times 16 channels of an image.
+#[inline(always)]
+fn load<S: Lanes>(
+    simd: S,
     flat: Flat,
     first: usize,
-    source: Source<'a, u16>,
-}
-
-impl Images<'_> {
-    /// Loads a group of channels of all images, with zeros between and after them, and for channels that
-    /// there are not.
-    #[inline(always)]
-    fn load<S: Lanes>(&self, simd: S, group: usize, wide: &mut Wide<'_, S>, lanes: &mut [S::f32s]) {
-        let Self { flat, first, source } = *self;
-        let count = if group * TILE < source.channels { flat.images } else { 0 };
-        let (images, rest) = lanes.split_at_mut(count * flat.period());
-        rest.fill(simd.splat_f32s(0.0));
-        let [height, width] = flat.size();
-        let pixels = if let Mask::Pool(_) = source.mask { height / 2 * (width / 2) } else { height * width };
-        for (image, lanes) in images.chunks_exact_mut(flat.period()).enumerate() {
-            let planes = source.group::<S>([first + image, group]);
-            let widened = |bits: &[u16], wide: &mut [f32]| {
-                let len = planes.count * pixels;
-                Half::Bf16.widen(LEVEL, &bits[planes.first * pixels..][..len], &mut wide[..len]);
-            };
-            widened(source.values, wide.values);
-            let mask = match source.mask {
-                Mask::All => Mask::All,
-                Mask::Relu(output) => {
-                    widened(output, wide.outputs);
-                    Mask::Relu(&*wide.outputs)
-                }
-                Mask::Pool(argmax) => Mask::Pool(argmax),
-            };
-            let source = Source { values: &*wide.values, mask, channels: source.channels, size: source.size };
-            let planes = Planes { first: 0, ..planes };
-            source.load(simd, planes, [0, height], flat.plane(), wide.pooled, lanes);
-        }
+    source: Source<'_, u16>,
+    group: usize,
+    wide: &mut [f32],
+    lanes: &mut [S::f32s],
+) {
+    let count = if group * TILE < source.channels { flat.images } else { 0 };
+    let (images, rest) = lanes.split_at_mut(count * flat.period());
+    rest.fill(simd.splat_f32s(0.0));
+    let [height, width] = flat.size();
+    let pixels = if let Mask::Pool(_) = source.mask { height / 2 * (width / 2) } else { height * width };
+    let (values, wide) = wide.split_at_mut(TILE * height * width);
+    let (outputs, pooled) = wide.split_at_mut(TILE * height * width);
+    for (image, lanes) in images.chunks_exact_mut(flat.period()).enumerate() {
+        let planes = source.group::<S>([first + image, group]);
+        let widened = |bits: &[u16], wide: &mut [f32]| {
+            let len = planes.count * pixels;
+            Half::Bf16.widen(LEVEL, &bits[planes.first * pixels..][..len], &mut wide[..len]);
+        };
+        widened(source.values, values);
+        let mask = match source.mask {
+            Mask::All => Mask::All,
+            Mask::Relu(output) => {
+                widened(output, outputs);
+                Mask::Relu(&*outputs)
+            }
+            Mask::Pool(argmax) => Mask::Pool(argmax),
+        };
+        let source = Source { values: &*values, mask, channels: source.channels, size: source.size };
+        let pooled = bytemuck::cast_slice_mut(pooled);
+        source.load(simd, Planes { first: 0, ..planes }, [0, height], flat.plane(), pooled, lanes);
     }
 }
