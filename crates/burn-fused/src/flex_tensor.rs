@@ -1,7 +1,8 @@
 //! Conversion between flex's tensors and slices.
 
+use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::tensor::{Bytes, DType, Shape};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
 
 /// The values of a contiguous f32 tensor.
 ///
@@ -32,4 +33,10 @@ pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
         Layout::contiguous(Shape::from(shape.iter().copied())),
         DType::F32,
     )
+}
+
+/// The contiguous tensor of `x`, without its graph, if it is f32 on flex.
+pub(crate) fn f32_on_flex<const D: usize>(x: &Tensor<D>) -> Option<FlexTensor> {
+    let x = x.clone().without_autodiff().try_into_primitive::<Flex>().ok()?;
+    (x.dtype() == DType::F32).then(|| contiguous(x))
 }

@@ -91,7 +91,7 @@ pub(super) fn backward(
         [back.output, back.gradient].map(|bits| widened(bits, shape.output_len(epilogue)));
     let mut of_input = vec![0; if back.of_input { shape.input_len() } else { 0 }];
     let mut rest = &mut of_input[..];
-    let mut sums: Option<[Vec<f32>; 2]> = None;
+    let mut sums = [vec![0.0; shape.weight_len()], vec![0.0; shape.outputs]];
     for ((first, block), argmax) in blocks(conv).zip(argmax) {
         let images = block.shape.batch;
         let back = Back {
@@ -103,18 +103,13 @@ pub(super) fn backward(
             of_input: back.of_input,
         };
         let Gradients { input: found, weights, bias } = block.backward(back, poll);
-        match &mut sums {
-            None => sums = Some([weights, bias]),
-            Some(sums) => {
-                for (sum, value) in sums.iter_mut().flatten().zip(weights.iter().chain(&bias)) {
-                    *sum += value;
-                }
-            }
+        for (sum, value) in sums.iter_mut().flatten().zip(weights.iter().chain(&bias)) {
+            *sum += value;
         }
         if let Some(found) = found {
             half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         }
     }
-    let [weights, bias] = sums.unwrap_or_default().map(|sum| half.weight_gradient(level, sum));
+    let [weights, bias] = sums.map(|sum| half.weight_gradient(level, sum));
     Gradients { input: back.of_input.then_some(of_input), weights, bias }
 }

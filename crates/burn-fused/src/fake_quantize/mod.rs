@@ -9,13 +9,13 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, tensor, values};
+use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::uninit::Uninit;
 use crate::precision::{Half, cast};
@@ -86,8 +86,14 @@ fn is_supported([x]: [&FlexTensor; 1]) -> Option<()> {
 
 fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, Clipped) {
     let x = contiguous(x);
-    let (output, clipped) = quantized(Level::current(), values(&x), steps);
-    (tensor(output, &x.shape()), Clipped(Arc::new(clipped)))
+    let values = values(&x);
+    let (mut output, mut clipped) = (Uninit::new(values.len()), Vec::new());
+    // Without values, there may be no steps, and no length of a part.
+    if !values.is_empty() {
+        Level::current().run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
+    }
+    // SAFETY: the kernel has written each value, if there is one.
+    (tensor(unsafe { output.assume_init() }, &x.shape()), Clipped(Arc::new(clipped)))
 }
 
 /// Saved by forward for backward: the indices of clipped values.
@@ -145,17 +151,6 @@ impl Steps {
 }
 
 /// The fake-quantized values, and the indices of clipped ones.
-fn quantized(level: Level, values: &[f32], steps: &Steps) -> (Vec<f32>, Vec<u32>) {
-    let mut output = Uninit::new(values.len());
-    let mut clipped = Vec::new();
-    // Without values, there may be no steps, and no length of a part.
-    if !values.is_empty() {
-        level.run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
-    }
-    // SAFETY: the kernel has written each value, if there is one.
-    (unsafe { output.assume_init() }, clipped)
-}
-
 struct Forward<'a> {
     values: &'a [f32],
     steps: &'a Steps,
@@ -239,26 +234,23 @@ pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<
         refuse("channel_ranges", rule, format_args!("got: {axis}, dimensions: {D}"));
     }
     let (channels, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
-    with_values(x, |values| match (values.is_empty(), inner) {
-        (true, _) => Err(Int8Error::NoValues),
-        (false, 1) => Level::current().run(Columns { values, channels }),
-        (false, _) => {
-            let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
-            for slice in values.chunks(channels * inner) {
-                for (range, part) in ranges.iter_mut().zip(slice.chunks(inner)) {
-                    let [min, max] = int8::min_max(part)?;
-                    *range = [range[0].min(min), range[1].max(max)];
-                }
-            }
-            Ok(ranges)
+    with_values(x, |values| {
+        if values.is_empty() {
+            return Err(Int8Error::NoValues);
         }
+        if axis == 0 {
+            return int8::min_max_by_channel(values, channels);
+        }
+        let columns = Level::current().run(Columns { values, columns: channels * inner })?;
+        let join = |[min, max]: [f32; 2], end: &[f32; 2]| [min.min(end[0]), max.max(end[1])];
+        Ok(columns.chunks(inner).map(|ends| ends.iter().fold(ends[0], join)).collect())
     })
 }
 
-/// Ranges of the columns of rows of `channels` values.
+/// Ranges of the columns of rows of so many values.
 struct Columns<'a> {
     values: &'a [f32],
-    channels: usize,
+    columns: usize,
 }
 
 impl Kernel for Columns<'_> {
@@ -266,10 +258,10 @@ impl Kernel for Columns<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) -> Self::Output {
-        let Self { values, channels } = self;
-        let (mut min, mut max) = (vec![f32::INFINITY; channels], vec![f32::NEG_INFINITY; channels]);
-        let mut finite = vec![0.0f32; channels];
-        for row in values.chunks_exact(channels) {
+        let Self { values, columns } = self;
+        let (mut min, mut max) = (vec![f32::INFINITY; columns], vec![f32::NEG_INFINITY; columns]);
+        let mut finite = vec![0.0f32; columns];
+        for row in values.chunks_exact(columns) {
             let ends = min.iter_mut().zip(&mut max).zip(&mut finite);
             for (((min, max), finite), &value) in ends.zip(row) {
                 *min = if value < *min { value } else { *min };
@@ -286,13 +278,10 @@ impl Kernel for Columns<'_> {
 
 /// Applies `read` to the values of `x`; flex's memory is read in place.
 fn with_values<const D: usize, T>(x: &Tensor<D>, read: impl FnOnce(&[f32]) -> T) -> T {
-    let inner = if x.device().is_autodiff() { x.clone().inner() } else { x.clone() };
-    let flex =
-        inner.clone().try_into_primitive::<Flex>().ok().filter(|x: &FlexTensor| x.dtype() == DType::F32);
-    match flex.map(|x| x.to_contiguous()) {
-        Some(x) => read(crate::flex_tensor::values(&x)),
+    match f32_on_flex(x) {
+        Some(x) => read(values(&x)),
         None => {
-            let data = inner.into_data().convert_dtype(DType::F32);
+            let data = x.to_data().convert_dtype(DType::F32);
             read(data.as_slice::<f32>().unwrap_or_default())
         }
     }

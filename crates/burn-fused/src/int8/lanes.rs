@@ -137,8 +137,8 @@ pub(super) struct Product {
     /// outputs are computed as phases with shifted weights.
     weights: Vec<i32>,
     bias: Vec<i32>,
-    /// Groups of four channels of each tile.
-    tiles: Vec<usize>,
+    /// Groups of four channels of a tile.
+    tile: usize,
     requantization: Requantization,
 }
 
@@ -168,16 +168,15 @@ impl Product {
             }
         };
         let groups = outputs.div_ceil(4);
-        let tiles = if pooled { vec![1; groups] } else { vec![groups] };
-        let (mut packed, mut channel) = (Vec::new(), 0);
-        for &tile in &tiles {
+        let tile = if pooled { 1 } else { groups };
+        let mut packed = Vec::new();
+        for channel in (0..4 * groups).step_by(4 * tile) {
             for &tap in &taps {
                 for of in phases * channel..phases * (channel + 4 * tile) {
                     let bytes = [0, 1, 2, 3].map(|b| byte(of / phases, of % phases, tap, b) as u8);
                     packed.push(i32::from_ne_bytes(bytes));
                 }
             }
-            channel += 4 * tile;
         }
         let bias = (0..4 * groups * phases).map(|of| bias.get(of / phases).copied().unwrap_or(0)).collect();
         let [down, right] = [stride[0] * row, stride[1]];
@@ -191,7 +190,7 @@ impl Product {
             plane: output.plane(),
             weights: packed,
             bias,
-            tiles,
+            tile,
             requantization: Requantization::new(geometry, weights),
         }
     }
@@ -208,12 +207,11 @@ impl Task for Multiply<'_> {
     #[inline(always)]
     fn run<W: Words>(self, words: W) {
         let Self { product, input, output } = self;
-        let (mut weights, mut first) = (&product.weights[..], 0);
         let phases = if product.positions.len() == 2 { 2 } else { 1 };
-        for &groups in &product.tiles {
-            let (now, rest) = weights.split_at(4 * groups * phases * product.taps.len());
-            let tile = Tile { product, weights: now, first, input };
-            match (&product.positions[..], groups) {
+        let tiles = product.weights.chunks_exact(4 * product.tile * phases * product.taps.len());
+        for (number, weights) in tiles.enumerate() {
+            let tile = Tile { product, weights, first: number * product.tile, input };
+            match (&product.positions[..], product.tile) {
                 (&[a, b, c, d], _) => tile.run::<W, 4, 4, 1>(words, [a, b, c, d], output),
                 (&[a, b], _) => tile.run::<W, 2, 8, 2>(words, [a, b], output),
                 (_, 1) => tile.run::<W, 1, 4, 1>(words, [0], output),
@@ -221,8 +219,6 @@ impl Task for Multiply<'_> {
                 (_, 3) => tile.run::<W, 1, 12, 1>(words, [0], output),
                 _ => tile.run::<W, 1, 16, 1>(words, [0], output),
             }
-            weights = rest;
-            first += groups;
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
         let rule = "Number of values of the bias and outputs of the layer must be equal.";
         expect("linear", rule, bias.dims(), [outputs]);
     }
-    let own = outputs <= FEW || Half::of(x.dtype()).is_some();
+    let own = outputs > 0 && (outputs <= FEW || Half::of(x.dtype()).is_some());
     let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
         return in_f32(x, |x| layer.forward(x));
     };

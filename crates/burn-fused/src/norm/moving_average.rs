@@ -1,9 +1,9 @@
 //! Moving averages of a batch's statistics.
 
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
-use crate::flex_tensor::{contiguous, tensor, values};
+use crate::flex_tensor::{f32_on_flex, tensor, values};
 use crate::shapes::expect;
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
@@ -29,11 +29,8 @@ pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentu
     let rule = "Both statistics must have the same channels.";
     expect("moving_average", rule, batch.dims(), running.dims());
     let on_graph = running.device().is_autodiff();
-    let [running, batch] = [running, batch].map(|x| if x.device().is_autodiff() { x.inner() } else { x });
-    let on_flex = |x: &Tensor<1>| {
-        x.clone().try_into_primitive::<Flex>().ok().filter(|x| x.dtype() == DType::F32).map(contiguous)
-    };
-    let moved = match (on_flex(&running), on_flex(&batch)) {
+    let [running, batch] = [running, batch].map(Tensor::without_autodiff);
+    let moved = match (f32_on_flex(&running), f32_on_flex(&batch)) {
         (Some(running), Some(batch)) => {
             let (keep, factor, momentum) = ((1.0 - momentum) as f32, factor as f32, momentum as f32);
             let pairs = values(&running).iter().zip(values(&batch));

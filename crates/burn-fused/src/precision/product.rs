@@ -75,19 +75,13 @@ pub fn limit_bf16_products(limit: Bf16Products) {
     LIMIT.store(limit as u8, Ordering::Relaxed);
 }
 
-#[cfg(target_arch = "x86_64")]
 fn fastest() -> Bf16Products {
-    if amx::is_available() {
-        Bf16Products::Amx
-    } else if avx512bf16::is_available() {
-        Bf16Products::Avx512
-    } else {
-        Bf16Products::Widened
+    #[cfg(target_arch = "x86_64")]
+    match (amx::is_available(), avx512bf16::is_available()) {
+        (true, _) => return Bf16Products::Amx,
+        (false, true) => return Bf16Products::Avx512,
+        (false, false) => (),
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn fastest() -> Bf16Products {
     Bf16Products::Widened
 }
 

@@ -44,7 +44,15 @@ pub trait Lanes: Simd {
     ///
     /// # Panics
     /// If there are fewer vectors.
-    fn transpose(self, rows: &mut [Self::f32s]);
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::f32s]) {
+        let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
+        for row in 0..Self::F32_LANES {
+            for column in 0..row {
+                values.swap(row * Self::F32_LANES + column, column * Self::F32_LANES + row);
+            }
+        }
+    }
 
     /// Stores the upper 16 bits of each lane: the value in bf16, where it is exact.
     ///
@@ -60,35 +68,16 @@ pub trait Lanes: Simd {
     }
 }
 
-fn transpose_plainly<S: Simd>(rows: &mut [S::f32s]) {
-    let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
-    for row in 0..S::F32_LANES {
-        for column in 0..row {
-            values.swap(row * S::F32_LANES + column, column * S::F32_LANES + row);
-        }
-    }
-}
-
 impl Lanes for pulp::Scalar128b {
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
         // Without fused multiply-add, rounding once is a slow function call.
         self.add_f32s(self.mul_f32s(a, b), c)
     }
-
-    #[inline(always)]
-    fn transpose(self, rows: &mut [Self::f32s]) {
-        transpose_plainly::<Self>(rows);
-    }
 }
 
 #[cfg(target_arch = "aarch64")]
-impl Lanes for pulp::aarch64::Neon {
-    #[inline(always)]
-    fn transpose(self, rows: &mut [Self::f32s]) {
-        transpose_plainly::<Self>(rows);
-    }
-}
+impl Lanes for pulp::aarch64::Neon {}
 
 #[cfg(target_arch = "x86_64")]
 impl Lanes for pulp::x86::V3 {

@@ -50,14 +50,15 @@ impl<'a> Correlation<'a> {
     ) {
         assert!(plane.is_bordered() && input.len() >= self.inputs * plane.len);
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
-        let mut output = Target { simd, epilogue: self.epilogue, plane, output, index };
         let mut channel = 0;
         while channel < self.outputs {
             // Each output channel takes four registers, one for each pixel of a tile.
             channel += match self.outputs - channel {
-                4.. if S::REGISTER_COUNT >= 32 => self.channels::<S, 4>(plane, channel, input, &mut output),
-                2.. => self.channels::<S, 2>(plane, channel, input, &mut output),
-                _ => self.channels::<S, 1>(plane, channel, input, &mut output),
+                4.. if S::REGISTER_COUNT >= 32 => {
+                    self.channels::<S, 4>(simd, plane, channel, input, output, index)
+                }
+                2.. => self.channels::<S, 2>(simd, plane, channel, input, output, index),
+                _ => self.channels::<S, 1>(simd, plane, channel, input, output, index),
             };
         }
     }
@@ -66,12 +67,13 @@ impl<'a> Correlation<'a> {
     #[inline(always)]
     fn channels<S: Lanes, const N: usize>(
         &self,
+        simd: S,
         plane: Plane,
         channel: usize,
         input: &[S::f32s],
-        target: &mut Target<'_, S>,
+        output: &mut [S::f32s],
+        index: &mut [S::u32s],
     ) -> usize {
-        let simd = target.simd;
         let bias: [f32; N] = std::array::from_fn(|n| self.bias.map_or(0.0, |bias| bias[channel + n]));
         let weights: [&[f32]; N] =
             std::array::from_fn(|n| &self.weights[(channel + n) * self.inputs * 9..][..self.inputs * 9]);
@@ -102,45 +104,38 @@ impl<'a> Correlation<'a> {
                     }
                 }
                 for (n, &sums) in sums.iter().enumerate() {
-                    target.put(channel + n, [y, x], sums);
+                    self.put(simd, plane.size, [channel + n, y, x], sums, output, index);
                 }
             }
         }
         N
     }
-}
 
-/// The output of a [`Correlation`].
-struct Target<'a, S: Lanes> {
-    simd: S,
-    epilogue: Epilogue,
-    plane: Plane,
-    output: &'a mut [S::f32s],
-    index: &'a mut [S::u32s],
-}
-
-impl<S: Lanes> Target<'_, S> {
     /// Stores the four outputs of a tile, or the largest of them.
     #[inline(always)]
-    fn put(&mut self, channel: usize, tile: [usize; 2], sums: [S::f32s; 4]) {
-        let [height, width] = self.plane.size;
-        match self.epilogue {
-            Epilogue::Identity | Epilogue::Relu => {
-                let width = width.next_multiple_of(2);
-                let corner = (channel * height.next_multiple_of(2) + 2 * tile[0]) * width + 2 * tile[1];
-                for (p, &sum) in sums.iter().enumerate() {
-                    let value = if self.epilogue == Epilogue::Relu { relu(self.simd, sum) } else { sum };
-                    self.output[corner + (p / 2) * width + p % 2] = value;
-                }
+    fn put<S: Lanes>(
+        &self,
+        simd: S,
+        [height, width]: [usize; 2],
+        [channel, y, x]: [usize; 3],
+        sums: [S::f32s; 4],
+        output: &mut [S::f32s],
+        index: &mut [S::u32s],
+    ) {
+        if self.epilogue == Epilogue::ReluPool {
+            let at = (channel * (height / 2) + y) * (width / 2) + x;
+            let (largest, which) = largest(simd, sums);
+            output[at] = largest;
+            if !index.is_empty() {
+                index[at] = which;
             }
-            Epilogue::ReluPool => {
-                let at = (channel * (height / 2) + tile[0]) * (width / 2) + tile[1];
-                let (largest, which) = largest(self.simd, sums);
-                self.output[at] = largest;
-                if !self.index.is_empty() {
-                    self.index[at] = which;
-                }
-            }
+            return;
+        }
+        let width = width.next_multiple_of(2);
+        let corner = (channel * height.next_multiple_of(2) + 2 * y) * width + 2 * x;
+        for (p, &sum) in sums.iter().enumerate() {
+            let value = if self.epilogue == Epilogue::Relu { relu(simd, sum) } else { sum };
+            output[corner + (p / 2) * width + p % 2] = value;
         }
     }
 }

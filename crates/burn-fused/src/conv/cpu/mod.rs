@@ -61,7 +61,8 @@ impl Shape {
         self.batch * self.inputs * self.pixels()
     }
 
-    fn weight_len(&self) -> usize {
+    /// Values of the weights.
+    pub fn weight_len(&self) -> usize {
         self.outputs * self.inputs * 9
     }
 

@@ -27,9 +27,10 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f3
     let mut unkept = vec![0; shape.width / 2];
     for channel in 0..shape.channels {
         let planes = (0..shape.batch).map(|image| &x[shape.plane(image, channel)..][..pixels]);
-        let mean = (planes.clone().map(|plane| sum(plane, |x| x)).sum::<f64>() / values) as f32;
-        let square = |x| (x - mean) * (x - mean);
-        let variance = planes.clone().map(|plane| sum(plane, square)).sum::<f64>() / values;
+        let mean = planes.clone().map(|plane| sums(plane, plane, |x, _| [x])[0]).sum::<f64>() / values;
+        let mean = mean as f32;
+        let square = |x, _| [(x - mean) * (x - mean)];
+        let variance = planes.clone().map(|plane| sums(plane, plane, square)[0]).sum::<f64>() / values;
         moments.push(mean, variance, epsilon);
         let affine = Affine::of(&input, &moments, channel);
         for (image, plane) in planes.enumerate() {
@@ -105,7 +106,7 @@ pub(super) fn backward(
                     passed
                 }
             };
-            let found = sums(of_plane, plane, affine.mean);
+            let found = sums(of_plane, plane, |gradient, x| [gradient, gradient * (x - affine.mean)]);
             gradients += found[0];
             distances += found[1];
         }
@@ -131,43 +132,30 @@ pub(super) fn backward(
     [unsafe { of_x.assume_init() }, of_scale, of_shift]
 }
 
-/// The sum of `term` of all `values`, in a fixed order.
+/// The sums of `terms` of all pairs of `x` and `y`, in a fixed order.
 #[inline(always)]
-fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
-    let of_block = |block: &[f32]| {
-        let mut parts = [0.0f32; PARTS];
-        let chunks = block.chunks_exact(PARTS);
-        let rest = chunks.remainder();
-        for chunk in chunks {
-            parts.iter_mut().zip(chunk).for_each(|(part, &x)| *part += term(x));
-        }
-        parts.iter_mut().zip(rest).for_each(|(part, &x)| *part += term(x));
-        total(parts)
-    };
-    values.chunks(BLOCK).map(of_block).sum()
-}
-
-/// The sum of all `gradients`, and of their products with the distances of `x`
-/// from `mean`.
-#[inline(always)]
-fn sums(gradients: &[f32], x: &[f32], mean: f32) -> [f64; 2] {
-    let mut found = [0.0; 2];
-    for (gradients, x) in gradients.chunks(BLOCK).zip(x.chunks(BLOCK)) {
-        let (mut first, mut second) = ([0.0f32; PARTS], [0.0f32; PARTS]);
-        let chunks = gradients.chunks_exact(PARTS).zip(x.chunks_exact(PARTS));
-        for (gradients, x) in chunks {
+fn sums<const K: usize>(x: &[f32], y: &[f32], terms: impl Fn(f32, f32) -> [f32; K]) -> [f64; K] {
+    let mut found = [0.0; K];
+    for (x, y) in x.chunks(BLOCK).zip(y.chunks(BLOCK)) {
+        let mut parts = [[0.0f32; PARTS]; K];
+        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<PARTS>(), y.as_chunks::<PARTS>());
+        for (x, y) in x.iter().zip(y) {
             for i in 0..PARTS {
-                first[i] += gradients[i];
-                second[i] += gradients[i] * (x[i] - mean);
+                let terms = terms(x[i], y[i]);
+                for k in 0..K {
+                    parts[k][i] += terms[k];
+                }
             }
         }
-        let whole = gradients.len() / PARTS * PARTS;
-        for (i, (&gradient, &x)) in gradients[whole..].iter().zip(&x[whole..]).enumerate() {
-            first[i] += gradient;
-            second[i] += gradient * (x - mean);
+        for (i, (&x, &y)) in x_rest.iter().zip(y_rest).enumerate() {
+            let terms = terms(x, y);
+            for k in 0..K {
+                parts[k][i] += terms[k];
+            }
         }
-        found[0] += total(first);
-        found[1] += total(second);
+        for k in 0..K {
+            found[k] += total(parts[k]);
+        }
     }
     found
 }

@@ -76,12 +76,6 @@ impl Block {
         let len = (self.rows() * TILE + 2 * BORDER) * stride;
         Plane::part([to - from, self.size[1]], stride, above * stride + 1, len)
     }
-
-    /// First vector of a tile's 6x6 pixels in the plane with [borders](Self::bordered).
-    #[inline(always)]
-    pub fn corner(&self, row: usize, column: usize) -> usize {
-        (row * TILE + BORDER - 1) * (self.columns() * TILE + 2) + column * TILE
-    }
 }
 
 /// Rows of a bordered plane above and below the tiles. The transform reads one of them;

@@ -2,10 +2,11 @@
 //! weights.
 
 use super::super::Shape;
+use super::super::blocks::total;
 use super::super::plane::Plane;
 use super::super::source::Source;
-use super::blocks::Block;
-use super::transform::{Input, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use super::blocks::{BORDER, Block, TILE};
+use super::transform::{Input, Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
 /// The layout of the transformed pixels of a block: for each point and group of
@@ -42,31 +43,53 @@ impl Pixels {
         lanes: &mut [S::f32s],
         target: &mut [S::f32s],
     ) {
-        let (plane, rows, step) = (block.bordered(), block.pixels(super::blocks::BORDER), self.step());
         assert!(target.len() >= self.len());
-        let (lanes, pooled) = lanes.split_at_mut(plane.len);
         for group in 0..self.groups {
-            let mut tile = group * self.tiles;
-            for image in 0..block.images {
-                let planes = source.group::<S>([block.first + image, group]);
-                source.load(simd, planes, rows, plane, pooled, lanes);
-                for row in 0..block.rows() {
-                    for column in 0..block.columns() {
-                        let corner = block.corner(row, column);
-                        let patch = &lanes[corner..corner + (POINTS - 1) * plane.stride + POINTS];
-                        let factors = square(simd, Input, |y, x| {
-                            // SAFETY: `y` and `x` are less than 6, and `patch` has five rows and
-                            // six more vectors.
-                            unsafe { *patch.get_unchecked(y * plane.stride + x) }
-                        });
-                        let target = &mut target[tile..=tile + (PRODUCTS - 1) * step];
-                        for (point, &factor) in factors.as_flattened().iter().enumerate() {
-                            // SAFETY: `point` is at most 35, and `target` ends at its vector.
-                            unsafe { *target.get_unchecked_mut(point * step) = factor };
-                        }
-                        tile += 1;
-                    }
+            let to = [group * self.tiles, 1, self.step()];
+            transform_tiles(simd, Input, block, BORDER, source, group, lanes, target, to, None);
+        }
+    }
+}
+
+/// Transforms the tiles of a group of channels of `source`, with so many rows above and below the block. Those
+/// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]
+pub fn transform_tiles<S: Lanes, const I: usize>(
+    simd: S,
+    line: impl Line<I, POINTS>,
+    block: &Block,
+    border: usize,
+    source: &Source<'_>,
+    group: usize,
+    lanes: &mut [S::f32s],
+    target: &mut [S::f32s],
+    [first, next, step]: [usize; 3],
+    mut sum: Option<&mut S::f32s>,
+) {
+    let plane = if border > 0 { block.bordered() } else { block.plane() };
+    let (lanes, pooled) = lanes.split_at_mut(plane.len);
+    let mut at = first;
+    for image in block.first..block.first + block.images {
+        source.load(simd, source.group::<S>([image, group]), block.pixels(border), plane, pooled, lanes);
+        if let Some(sum) = &mut sum {
+            **sum = simd.add_f32s(**sum, total(simd, lanes));
+        }
+        for row in 0..block.rows() {
+            for column in 0..block.columns() {
+                // A bordered tile begins in the row above its own.
+                let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
+                let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
+                let factors = square(simd, line, |y, x| {
+                    // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
+                    unsafe { *tile.get_unchecked(y * plane.stride + x) }
+                });
+                let target = &mut target[at..=at + (PRODUCTS - 1) * step];
+                for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                    // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                    unsafe { *target.get_unchecked_mut(point * step) = factor };
                 }
+                at += next;
             }
         }
     }

@@ -1,12 +1,11 @@
 //! The gradients of weights and biases: the transposed transforms, with sums over tiles.
 
 use super::super::Shape;
-use super::super::blocks::total;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{Block, Pace, TILE};
-use super::factors::{PANEL, Panels, Pixels, weight_gradients};
-use super::transform::{OutputGradient, PRODUCTS, square};
+use super::blocks::{Block, Pace};
+use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
+use super::transform::{OutputGradient, PRODUCTS};
 use crate::memory::uninit::Uninit;
 use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
@@ -58,7 +57,23 @@ impl WeightGradient<'_> {
             pixels.transform(simd, &block, &source, lanes, factors);
             let products = Panels { terms: pixels.tiles, vectors };
             let gradients = output.take::<S::f32s>(products.len());
-            transform_gradient(simd, &block, &gradient, products, lanes, gradients, bias);
+            for (vector, bias) in bias.iter_mut().enumerate() {
+                let (panel, n) = (vector / PANEL, vector % PANEL);
+                let to = [products.at(panel, 0) + n, products.width(panel), products.step()];
+                let sum = Some(bias);
+                transform_tiles(
+                    simd,
+                    OutputGradient,
+                    &block,
+                    0,
+                    &gradient,
+                    vector,
+                    lanes,
+                    gradients,
+                    to,
+                    sum,
+                );
+            }
             for point in 0..PRODUCTS {
                 let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
                 for panel in 0..panels.count() {
@@ -81,47 +96,6 @@ impl WeightGradient<'_> {
         let of_weights = unsafe { of_weights.assume_init() };
         let of_bias: &[f32] = bytemuck::cast_slice(bias);
         (of_weights, of_bias[..shape.outputs].to_vec())
-    }
-}
-
-/// Transforms the gradients of a block's tiles, and adds them to those of the biases.
-#[inline(always)]
-fn transform_gradient<S: Lanes>(
-    simd: S,
-    block: &Block,
-    source: &Source<'_>,
-    panels: Panels,
-    lanes: &mut [S::f32s],
-    target: &mut [S::f32s],
-    bias: &mut [S::f32s],
-) {
-    let (plane, step) = (block.plane(), panels.step());
-    let (lanes, pooled) = lanes.split_at_mut(plane.len);
-    for (vector, bias) in bias.iter_mut().enumerate() {
-        let (panel, n) = (vector / PANEL, vector % PANEL);
-        let mut at = panels.at(panel, 0) + n;
-        for image in 0..block.images {
-            let planes = source.group::<S>([block.first + image, vector]);
-            source.load(simd, planes, block.pixels(0), plane, pooled, lanes);
-            *bias = simd.add_f32s(*bias, total(simd, lanes));
-            for row in 0..block.rows() {
-                for column in 0..block.columns() {
-                    let corner = row * TILE * plane.stride + column * TILE;
-                    let tile = &lanes[corner..corner + (TILE - 1) * plane.stride + TILE];
-                    let factors = square(simd, OutputGradient, |y, x| {
-                        // SAFETY: `y` and `x` are less than 4, and `tile` has three rows and four
-                        // more vectors.
-                        unsafe { *tile.get_unchecked(y * plane.stride + x) }
-                    });
-                    let target = &mut target[at..=at + (PRODUCTS - 1) * step];
-                    for (point, &factor) in factors.as_flattened().iter().enumerate() {
-                        // SAFETY: `point` is at most 35, and `target` ends at its vector.
-                        unsafe { *target.get_unchecked_mut(point * step) = factor };
-                    }
-                    at += panels.width(panel);
-                }
-            }
-        }
     }
 }
 
