@@ -17,7 +17,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
-use crate::memory::uninit::Uninit;
+use crate::memory::Uninit;
 use crate::precision::{Half, cast};
 use crate::shapes::refuse;
 use crate::simd::{Kernel, Lanes, Level};

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
-use crate::memory::uninit::Uninit;
+use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load, store};
 
 /// Sizes of a layer.

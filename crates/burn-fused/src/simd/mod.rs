@@ -3,9 +3,7 @@
 
 mod lanes;
 mod level;
-mod product;
 
 pub use lanes::Lanes;
-pub(crate) use lanes::{MAX_LANES, load, store};
+pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, store};
 pub use level::{Held, Kernel, Level};
-pub(crate) use product::{Scalars, add_products};

@@ -1,10 +1,11 @@
-//! ReLU and 2x2 max pooling on vectors, each lane on its own.
+//! ReLU, 2x2 max pooling and fake quantization on vectors, each lane on its own.
 
 use std::mem::MaybeUninit;
 
 use super::blocks::keep_argmax;
 use super::plane::Plane;
 use crate::epilogue::{Epilogue, NO_MAXIMUM};
+use crate::int8::Step;
 use crate::simd::Lanes;
 
 /// ReLU, which propagates NaN.
@@ -77,4 +78,28 @@ pub fn finish<S: Lanes>(
     }
     Plane::plain([height, width]).store(simd, pooled, [channels, step], target);
     keep_argmax(index, argmax);
+}
+
+/// Fake-quantizes the pixels of a plane. Where a value is clipped, `argmax`, a byte for each
+/// pixel and lane, becomes [`NO_MAXIMUM`]: no pixel in front of the pooling gets a gradient.
+/// It may be empty.
+#[inline(always)]
+pub fn fake_quantize<S: Lanes>(_simd: S, step: Step, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
+    let [height, width] = plane.size;
+    let mut kept = argmax.chunks_exact_mut(width * S::F32_LANES);
+    for row in lanes[plane.first..].chunks_mut(plane.stride).take(height) {
+        let row: &mut [f32] = bytemuck::cast_slice_mut(&mut row[..width]);
+        let mut all = true;
+        for &value in &*row {
+            all &= step.apply(value).1;
+        }
+        if let Some(argmax) = kept.next().filter(|_| !all) {
+            for (index, &value) in argmax.iter_mut().zip(&*row) {
+                *index = if step.apply(value).1 { *index } else { NO_MAXIMUM as u8 };
+            }
+        }
+        for value in row {
+            *value = step.apply(*value).0;
+        }
+    }
 }

@@ -1,16 +1,16 @@
 //! Direct convolution, for few channels, over blocks of images, one image per SIMD lane: of one layer, or
 //! of two in a chain, between which a block stays in lanes and in the cache.
 
+use super::activation::fake_quantize;
 use super::blocks::{append_argmax, flipped, images_of, lane_sums, load_input, spread, store_block, total};
 use super::correlation::{Correlation, weight_gradient};
-use super::middle::fake_quantize;
 use super::plane::Plane;
 use super::scratch::{Buffers, Kept};
 use super::source::{Planes, Source};
 use super::{Back, Gradients, Shape};
 use crate::epilogue::Epilogue;
 use crate::int8::{Extremes, Int8Error, QParams, Scheme, Step};
-use crate::memory::uninit::Uninit;
+use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes};
 
 /// The parameters, affine, for activations of this minimum and maximum; `None` leaves them as

@@ -1,7 +1,6 @@
 //! im2col + GEMM, for many channels: the 3x3 neighbourhoods of a group of pixels
 //! are the columns of a matrix, which stays in the cache.
 
-use super::group::Group;
 use super::matmul::multiply;
 use super::scratch::{Buffers, with_buffers};
 use super::{Back, Convolution, Gradients, Shape};
@@ -63,6 +62,53 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
         }
     });
     gradients
+}
+
+/// Approximate number of pixels of a group, so that their columns stay in the cache.
+const GROUP: usize = 256;
+
+/// Pixels whose columns make one matrix: whole images, or rows of one image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    /// First image.
+    pub first: usize,
+    /// Number of images.
+    pub images: usize,
+    /// First row, and the one after the last.
+    pub rows: [usize; 2],
+}
+
+impl Group {
+    /// All groups of a batch, in order.
+    pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
+        // Pooling reads two rows at once.
+        Self::split(shape, GROUP, 2)
+    }
+
+    /// Groups of about `most` pixels, in order, whose first rows are multiples of
+    /// `multiple`.
+    pub fn split(shape: Shape, most: usize, multiple: usize) -> impl Iterator<Item = Self> {
+        let images = (most / shape.pixels()).clamp(1, shape.batch.max(1));
+        let rows = (most / shape.width).max(1).next_multiple_of(multiple);
+        let rows = if images > 1 || shape.pixels() <= most { shape.height } else { rows.min(shape.height) };
+        (0..shape.batch).step_by(images).flat_map(move |first| {
+            (0..shape.height).step_by(rows).map(move |row| Self {
+                first,
+                images: images.min(shape.batch - first),
+                rows: [row, (row + rows).min(shape.height)],
+            })
+        })
+    }
+
+    /// Pixels of one image's part.
+    pub fn part(&self, shape: Shape) -> usize {
+        (self.rows[1] - self.rows[0]) * shape.width
+    }
+
+    /// Pixels of all images' parts.
+    pub fn pixels(&self, shape: Shape) -> usize {
+        self.images * self.part(shape)
+    }
 }
 
 /// One tap of the kernel over a part of a plane: where the neighbours begin in the

@@ -181,3 +181,23 @@ fn large_images_split_into_groups_match_the_reference() {
         }
     }
 }
+
+#[test]
+fn the_shape_and_the_setting_select_the_algorithm() {
+    let of = |[batch, inputs, outputs, height, width]: [usize; 5], algorithm| {
+        Route::of(Shape { batch, inputs, outputs, height, width }, algorithm)
+    };
+    for (sizes, expected) in [
+        ([32, 3, 32, 32, 32], Route::Direct),
+        ([32, 12, 32, 32, 32], Route::Gemm),
+        ([32, 32, 64, 32, 32], Route::Winograd),
+        ([1, 16, 9, 8, 8], Route::Winograd),
+        ([1, 256, 256, 7, 7], Route::Gemm),
+        ([64, 256, 256, 1, 1], Route::Gemm),
+        ([32, 16, 8, 28, 28], Route::Direct),
+    ] {
+        assert_eq!(of(sizes, Algorithm::Winograd), expected, "{sizes:?}");
+        let other = if expected == Route::Direct { Route::Direct } else { Route::Gemm };
+        assert_eq!(of(sizes, Algorithm::Gemm), other, "{sizes:?}");
+    }
+}

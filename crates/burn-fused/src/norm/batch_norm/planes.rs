@@ -5,7 +5,7 @@
 
 use super::{Affine, Back, Input, Moments};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
-use crate::memory::uninit::Uninit;
+use crate::memory::Uninit;
 
 /// Independent partial sums, so that no addition waits for another.
 const PARTS: usize = 32;

@@ -4,8 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::super::activation::finish;
 use super::super::scratch::Scratch;
-use super::LEVEL;
-use super::flat::{Flat, padded};
+use super::{Flat, LEVEL, padded};
 use crate::epilogue::Epilogue;
 use crate::precision::Half;
 use crate::precision::amx::{BLOCK, Operands, TILE, WORDS, tiles};

@@ -3,7 +3,7 @@
 
 use super::super::Shape;
 use super::super::scratch::Scratch;
-use super::flat::{Flat, padded};
+use super::{Flat, padded};
 use crate::precision::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 
 /// Steps of a pass over the taps: the values of both sides stay in the first-level cache.

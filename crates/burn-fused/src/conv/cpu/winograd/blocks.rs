@@ -2,7 +2,7 @@
 //! its pixels are.
 
 use super::super::Shape;
-use super::super::group::Group;
+use super::super::im2col::Group;
 use super::super::plane::Plane;
 
 /// Height and width of a tile of the output.

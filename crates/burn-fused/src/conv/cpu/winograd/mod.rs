@@ -15,7 +15,6 @@
 mod blocks;
 mod convolve;
 mod factors;
-mod finish;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

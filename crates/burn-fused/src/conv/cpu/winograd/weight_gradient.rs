@@ -6,7 +6,7 @@ use super::super::source::Source;
 use super::blocks::{Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
 use super::transform::{OutputGradient, PRODUCTS};
-use crate::memory::uninit::Uninit;
+use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
 /// Approximate number of tiles of a block. Each block reads and writes the sums once,
