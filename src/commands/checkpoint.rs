@@ -10,7 +10,6 @@ use super::covered::{self, Samples};
 use super::train::check_shape;
 use super::{on_root, set_up};
 use crate::data::{self, SampleSource, Split};
-use crate::device::DeviceKind;
 use crate::layout::stored as stored_layout;
 use crate::model::Network;
 use crate::options::{ConfigError, RunConfig};
@@ -39,22 +38,27 @@ pub struct Opened {
 
 impl Opened {
     /// Opens on every rank the run that `path` is, or is a checkpoint of, on rank 0's disk: with what `adapt` makes of
-    /// its options. Of the splits `checked`, the data set must have the samples that the checkpoint was written with.
+    /// its options. Without another data set in `data_root`, its own must have the samples of the splits `checked` that
+    /// the checkpoint was written with.
     pub fn open(
         world: &World,
         path: &Path,
+        data_root: Option<&PathBuf>,
         checked: &[Split],
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
         let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let (config, samples) = stored.context("rank 0 sent no configuration")?;
+        let (mut config, samples) = stored.context("rank 0 sent no configuration")?;
+        if let Some(root) = data_root {
+            config.data.data_root.clone_from(root);
+        }
         let config = adapt(config)?;
         set_up(world, &config)?;
         let root = &config.data.data_root;
         let source = world.agree(data::open(root))?;
         check_shape(&config, source.as_ref())?;
         let network = config.network(source.description().classes, &config.device.device());
-        for &split in checked {
+        for &split in checked.iter().filter(|_| data_root.is_none()) {
             let remedy = "name the other one with --data-root";
             samples.check(world, source.as_ref(), split, root, remedy)?;
         }
@@ -74,15 +78,6 @@ impl Opened {
             Ok(load_int8(&weights, &self.config, &self.network)?)
         })
     }
-}
-
-/// The configuration of a run for integers, with another data set's folder if there is one.
-pub fn on_flex(mut config: RunConfig, data_root: Option<&PathBuf>) -> RunConfig {
-    config.device = DeviceKind::Flex;
-    if let Some(root) = data_root {
-        config.data.data_root.clone_from(root);
-    }
-    config
 }
 
 /// Whether `path` is a checkpoint's folder, rather than a run directory.

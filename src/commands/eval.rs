@@ -16,8 +16,8 @@ use burn_mpi::World;
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     check(args)?;
     check_logits(world, args.logits.as_ref())?;
-    let checked: &[Split] = if args.data_root.is_some() { &[] } else { &[Split::Test] };
-    let opened = Opened::open(world, &args.checkpoint, checked, |config| Ok(adapted(config, args)))?;
+    let adapt = |config| Ok(adapted(config, args));
+    let opened = Opened::open(world, &args.checkpoint, args.data_root.as_ref(), &[Split::Test], adapt)?;
     let (source, device) = (opened.source.as_ref(), opened.config.device.device());
     let evaluation = Evaluation::load(world, source, &opened.config)?;
     let mut logits = Vec::new();
@@ -70,7 +70,6 @@ fn check(args: &EvalArgs) -> Result<(), ConfigError> {
 /// The run's own configuration, with what was typed instead.
 fn adapted(config: RunConfig, args: &EvalArgs) -> RunConfig {
     let data = DataOptions {
-        data_root: args.data_root.clone().unwrap_or(config.data.data_root),
         test_batch_size: args.test_batch_size,
         test_samples: args.test_samples.or(config.data.test_samples),
         ..config.data

@@ -59,33 +59,32 @@ fn found(device: DeviceKind) -> Option<Result<usize, String>> {
 
 /// The GPU that `device` names, or that of the rank's local number.
 fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Result<usize, String> {
-    let refuse = |problem: String| Err(ConfigError::new("device", device, problem).to_string());
     let (wanted, others) = match device {
         DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),
         DeviceKind::Cuda(wanted) => (wanted, "--device flex"),
         _ => (None, "another one"),
     };
-    match (found, wanted) {
-        (Err(reason), _) => refuse(format!("it needs NVIDIA's driver, and {reason}, or choose {others}")),
+    let problem = match (found, wanted) {
+        (Err(reason), _) => format!("it needs NVIDIA's driver, and {reason}, or choose {others}"),
         (Ok(0), _) => {
             let without = match device {
                 DeviceKind::TchCuda(_) => "libtorch sees no GPU, or was built without CUDA",
                 _ => "this process sees no GPU",
             };
-            refuse(format!(
+            format!(
                 "{without}; run on a machine with an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide, or choose \
                  {others}"
-            ))
+            )
         }
-        (Ok(1), Some(wanted)) if wanted > 0 => {
-            refuse(format!("this process sees one GPU, number 0; choose that, or {others}"))
+        (Ok(1), Some(1..)) => {
+            format!("this process sees one GPU, number 0; choose that, or {others}")
         }
-        (Ok(found), Some(wanted)) if wanted >= found => refuse(format!(
-            "this process sees {found} GPUs, numbered from 0; choose one of them, or {others}"
-        )),
-        (Ok(_), Some(wanted)) => Ok(wanted),
-        (Ok(found), None) => Ok(local % found),
-    }
+        (Ok(found), Some(wanted)) if wanted >= found => {
+            format!("this process sees {found} GPUs, numbered from 0; choose one of them, or {others}")
+        }
+        (Ok(found), wanted) => return Ok(wanted.unwrap_or(local % found)),
+    };
+    Err(ConfigError::new("device", device, problem).to_string())
 }
 
 #[cfg(test)]

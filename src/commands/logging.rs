@@ -22,8 +22,7 @@ pub fn start(verbose: u8, quiet: bool) {
         .format(|out, record| writeln!(out, "{}", line(record)))
         .build();
     let level = logger.filter();
-    let bars = BARS.get_or_init(MultiProgress::new).clone();
-    if indicatif_log_bridge::LogWrapper::new(bars, logger).try_init().is_ok() {
+    if indicatif_log_bridge::LogWrapper::new(bars(), logger).try_init().is_ok() {
         log::set_max_level(level);
     }
 }

@@ -9,6 +9,7 @@ use burn::module::Module;
 use super::checkpoint::{self, Opened};
 use super::eval::shown;
 use crate::data::{SampleSource, Split};
+use crate::device::DeviceKind;
 use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme};
@@ -19,14 +20,13 @@ use run_record::{INT8_FILE, Method};
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let post = post_training(args)?;
-    let calibrates = matches!(post, Some(PostTraining { calibration: Some(_), .. }));
-    let checked: &[Split] = match &args.data_root {
-        Some(_) => &[],
-        None if calibrates => &Split::ALL,
-        None => &[Split::Test],
+    let checked: &[Split] = match post {
+        Some(PostTraining { calibration: Some(_), .. }) => &Split::ALL,
+        _ => &[Split::Test],
     };
-    let adapt = |config| Ok(checkpoint::on_flex(config, args.data_root.as_ref()));
-    let Opened { config, source, network, layout } = Opened::open(world, &args.run, checked, adapt)?;
+    let adapt = |config| Ok(RunConfig { device: DeviceKind::Flex, ..config });
+    let opened = Opened::open(world, &args.run, args.data_root.as_ref(), checked, adapt)?;
+    let Opened { config, source, network, layout } = opened;
     let weights = checkpoint::share(world, &args.run, &layout)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {

@@ -167,14 +167,10 @@ pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));
     }
-    let path = std::env::var_os("PATH")?;
-    let mut files =
-        std::env::split_paths(&path).map(|folder| folder.join(command)).filter(|file| file.is_file());
-    let first = files.next()?;
-    match is_executable(&first) {
-        true => Some(first),
-        false => Some(files.find(|file| is_executable(file)).unwrap_or(first)),
-    }
+    let folders = std::env::var_os("PATH")?;
+    let files = std::env::split_paths(&folders).map(|folder| folder.join(command));
+    let files: Vec<PathBuf> = files.filter(|file| file.is_file()).collect();
+    files.iter().find(|file| is_executable(file)).or(files.first()).cloned()
 }
 
 /// Whether this process may execute a file.

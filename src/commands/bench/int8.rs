@@ -8,11 +8,12 @@ use burn_fused::simd::Level;
 use serde::Serialize;
 
 use super::{check_alone, median_ms, publish};
-use crate::commands::checkpoint::{Opened, on_flex};
+use crate::commands::checkpoint::Opened;
 use crate::commands::outputs;
 use crate::commands::subject::{Subject, int8_bytes};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, Shard, ShardPlan, Split};
+use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::options::{Int8Args, RunConfig};
 use crate::quant::QuantError;
@@ -60,8 +61,9 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     outputs::check(&files, &[args.checkpoint.as_ref()])?;
     let subject = match &args.checkpoint {
         Some(path) => {
-            let adapt = |config| Ok(RunConfig { threads: 1, ..on_flex(config, args.data_root.as_ref()) });
-            Subject::of_run(world, path, Opened::open(world, path, &[], adapt)?, true)?
+            let adapt = |config| Ok(RunConfig { threads: 1, device: DeviceKind::Flex, ..config });
+            let opened = Opened::open(world, path, args.data_root.as_ref(), &[], adapt)?;
+            Subject::of_run(world, path, opened, true)?
         }
         None => {
             let config = RunConfig::read([format!("--model={}", args.model)])?;

@@ -30,17 +30,14 @@ pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
         let samples = BATCHES * typed.data.train_batch_size * world.size();
         return Subject::initial(world, typed, samples, args.int8);
     };
-    let checked: &[Split] = match args.train {
-        _ if args.typed.has("data-root") => &[],
-        true => &[Split::Train],
-        false => &[Split::Test],
-    };
+    let checked = [if args.train { Split::Train } else { Split::Test }];
+    let data_root = Some(&args.config.data.data_root).filter(|_| args.typed.has("data-root"));
     let adapt = |stored: RunConfig| {
         let config = of_run(&stored, &args.typed, args.train)?;
         check(&config, args)?;
         Ok(config)
     };
-    Subject::of_run(world, run, Opened::open(world, run, checked, adapt)?, args.int8)
+    Subject::of_run(world, run, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
 /// What was `typed`, with the network and the data set of the run `stored`, and its batch size, optimizer and
