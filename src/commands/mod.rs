@@ -8,7 +8,6 @@ mod eval;
 mod export;
 mod failure;
 mod gpu;
-pub mod hints;
 mod launch;
 pub mod logging;
 mod memory;
@@ -40,7 +39,7 @@ use crate::train::Precision;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
-use failure::{OPTIONS, is_shared};
+use failure::{OPTIONS, is_shared, with_hint};
 use start::{Does, Fingerprint, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
@@ -133,7 +132,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
         config.check_built()?;
         Ok(config)
     };
-    let refused = |error: ConfigError| hints::with_hint(&error.into());
+    let refused = |error: ConfigError| with_hint(&error.into());
     let config = if typed.is_some() { config.clone() } else { completed().map_err(refused)? };
     let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
     let of_job = cli.options.iter().filter(of_job).cloned();
@@ -154,7 +153,7 @@ pub fn run_as_rank(
     let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
-            print_own(world, world.is_root().then(|| hints::with_hint(&error)).as_deref());
+            print_own(world, world.is_root().then(|| with_hint(&error)).as_deref());
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }

@@ -290,10 +290,6 @@ fn waiting(results: &Results) -> Option<String> {
 /// Peak of live tensors in this rank's steps, in MB; none for libtorch and
 /// GPUs, whose allocators are not counted.
 fn live_mb(config: &RunConfig) -> Option<f64> {
-    match config.device {
-        DeviceKind::Flex | DeviceKind::NdArray => {
-            Some(burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
-        }
-        DeviceKind::Tch | DeviceKind::TchCuda(_) | DeviceKind::Cuda(_) => None,
-    }
+    let is_counted = matches!(config.device, DeviceKind::Flex | DeviceKind::NdArray);
+    is_counted.then(|| burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
 }

@@ -1,13 +1,14 @@
 //! One time line of all ranks: events on rank 0's clock, and their file.
 
 mod file;
-mod rank;
 mod waits;
+
+use std::collections::BTreeMap;
 
 use burn_mpi::lab::ClockOffset;
 use serde::{Deserialize, Serialize};
 
-use crate::spans::{Logged, REST};
+use crate::spans::{AUTODIFF_KIND, Logged, LoggedOp, Operator, Phase, REST, Recorder, parameters};
 
 pub use file::TraceFile;
 pub use waits::{Wait, longest_wait};
@@ -70,6 +71,50 @@ struct Bucket {
 }
 
 impl RankTrace {
+    /// What `recorder` has logged, nothing without a log, with the rank's clock.
+    pub fn new(recorder: &Recorder, clock: &Clock) -> Self {
+        let operators =
+            recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.name().to_owned()));
+        let mut trace = Self { operators: operators.collect(), spans: Vec::new(), buckets: Vec::new() };
+        let Some(log) = &recorder.log else { return trace };
+        let mut calls: BTreeMap<(usize, usize), Vec<Logged>> = BTreeMap::new();
+        for span in &log.spans {
+            let [begin_ns, end_ns] = [span.begin_ns, span.end_ns].map(|ns| clock.on_root(ns));
+            let span = Logged { begin_ns, end_ns, ..*span };
+            match recorder.bucket_of(span.row) {
+                Some(bucket) => calls.entry((span.step, bucket)).or_default().push(span),
+                None => trace.spans.push(span),
+            }
+        }
+        let ops: BTreeMap<(usize, usize), &LoggedOp> =
+            log.ops.iter().map(|op| ((op.step, op.bucket), op)).collect();
+        for ((step, index), calls) in calls {
+            let (op, logged) = (ops.get(&(step, index)), log.bucket(step, index));
+            let complete = op.filter(|op| op.complete).map(|op| clock.on_root(op.until_ns));
+            trace.buckets.push(Bucket {
+                step,
+                index,
+                lane: 0,
+                begin: calls[0].begin_ns,
+                end: complete.unwrap_or(calls[calls.len() - 1].end_ns),
+                bytes: logged.map_or(0, |bucket| bucket.bytes),
+                parameters: logged.map_or_else(String::new, |bucket| parameters(&bucket.parameters)),
+                hidden: op.map_or(0, |op| op.until_ns - op.since_ns),
+                calls,
+            });
+        }
+        trace.buckets.sort_by_key(|bucket| (bucket.begin, bucket.end));
+        let mut ends: Vec<i64> = Vec::new();
+        for bucket in &mut trace.buckets {
+            bucket.lane = ends.iter().position(|&end| end <= bucket.begin).unwrap_or(ends.len());
+            match ends.get_mut(bucket.lane) {
+                Some(end) => *end = bucket.end,
+                None => ends.push(bucket.end),
+            }
+        }
+        trace
+    }
+
     /// The first and the last step that was recorded, if one was.
     pub fn range(&self) -> Option<[usize; 2]> {
         Some([self.steps().next()?.step, self.steps().last()?.step])
@@ -81,9 +126,106 @@ impl RankTrace {
     }
 }
 
+/// Name of an operator's events. A viewer shows it without the category.
+fn title(operator: &Operator, phase: Phase) -> String {
+    match phase {
+        Phase::Backward if operator.kind != AUTODIFF_KIND => format!("{} backward", operator.name()),
+        _ => operator.name(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use burn_mpi::{BucketReport, SyncEvent};
+
+    use super::file::computed;
     use super::*;
+    use crate::spans::{Log, begin_batch, end_batch, follow, in_row, on_sync};
+
+    const PAUSE: Duration = Duration::from_millis(1);
+
+    /// A step with two buckets in flight, of which one ends during backward.
+    fn step(forward: usize, backward: usize) {
+        begin_batch();
+        in_row(forward, || sleep(PAUSE));
+        follow(backward);
+        for bucket in [0, 1] {
+            on_sync(SyncEvent::BucketBegin(bucket));
+            on_sync(SyncEvent::BucketEnd(bucket));
+        }
+        sleep(PAUSE);
+        on_sync(SyncEvent::InFlight(1));
+        sleep(PAUSE);
+        on_sync(SyncEvent::BackwardEnd);
+        on_sync(SyncEvent::CollectEnd);
+        for bucket in [0, 1] {
+            on_sync(SyncEvent::BucketBegin(bucket));
+            sleep(PAUSE);
+            on_sync(SyncEvent::BucketEnd(bucket));
+        }
+        end_batch();
+    }
+
+    fn trace() -> RankTrace {
+        let mut recorder = Recorder::default().with_log(Log::new(Instant::now(), 1..=2));
+        let operator = |name: &str| Operator::new(name, "linear");
+        let rows = [Phase::Forward, Phase::Backward].map(|phase| recorder.register(operator("a"), phase));
+        recorder.start();
+        for _ in 0..3 {
+            step(rows[0], rows[1]);
+        }
+        let bucket = BucketReport { parameters: vec!["a.weight".into()], bytes: 12 };
+        let mut recorder = Recorder::stop().expect("it was started");
+        recorder.log.as_mut().expect("a log").buckets(&[bucket.clone(), bucket]);
+        let same = ClockOffset::default();
+        RankTrace::new(&recorder, &Clock { start: same, end: same })
+    }
+
+    #[test]
+    fn spans_are_named_and_nested_in_their_steps() {
+        let trace = trace();
+        assert_eq!(trace.steps().map(|step| step.step).collect::<Vec<_>>(), [1, 2]);
+        let computed = computed(&trace);
+        let of_step = computed.iter().filter(|(_, _, span)| span.step == 1);
+        let of_step: Vec<&str> = of_step.map(|(name, ..)| name.as_str()).collect();
+        let expected = [
+            "step 1",
+            "a linear",
+            "a linear backward",
+            "start of bucket 1",
+            "start of bucket 2",
+            "collection of gradients",
+            "wait for bucket 1",
+            "wait for bucket 2",
+        ];
+        assert_eq!(of_step, expected);
+        for step in trace.steps() {
+            let mut inside = computed.iter().filter(|(_, _, span)| span.step == step.step);
+            assert!(inside.all(|(.., span)| step.begin_ns <= span.begin_ns && span.end_ns <= step.end_ns));
+        }
+    }
+
+    #[test]
+    fn buckets_end_when_they_are_complete_and_overlap_in_lanes() {
+        let trace = trace();
+        let (mut found, mut ends) = (Vec::new(), Vec::new());
+        for bucket in trace.buckets.iter().filter(|bucket| bucket.step == 2) {
+            assert_eq!((bucket.bytes, bucket.parameters.as_str()), (12, "a.weight"));
+            let exposed: i64 = bucket.calls.iter().map(|call| call.end_ns - call.begin_ns).sum();
+            found.push((bucket.index, bucket.lane, bucket.end - bucket.begin, bucket.hidden, exposed));
+            ends.push(bucket.end);
+        }
+        let pause = PAUSE.as_nanos() as i64;
+        assert_eq!(found.iter().map(|bucket| (bucket.0, bucket.1)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+        let ((_, _, first, first_hidden, first_exposed), (_, _, second, second_hidden, second_exposed)) =
+            (found[0], found[1]);
+        assert!(first >= pause && first_hidden >= pause && first_exposed >= pause, "{found:?}");
+        assert!(second >= 4 * pause && second_hidden >= 2 * pause, "{found:?}");
+        assert!(second_exposed >= pause && ends[0] < ends[1], "{found:?} {ends:?}");
+    }
 
     #[test]
     fn drift_is_corrected_linearly() {
