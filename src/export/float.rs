@@ -36,10 +36,10 @@ pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Resu
         let error = |reason| ExportError { layer: name.to_owned(), reason };
         match named.layer {
             Layer::Conv(conv) => {
-                let padding = padding(&conv.padding).ok_or(error("its padding depends on the input"))?;
-                if conv.groups != 1 || conv.dilation != [1, 1] || conv.bias.is_none() {
-                    return Err(error("it is grouped or dilated, or has no bias"));
-                }
+                let padding = padding(&conv.padding);
+                let is_plain = conv.groups == 1 && conv.dilation == [1, 1] && conv.bias.is_some();
+                let padding =
+                    padding.filter(|_| is_plain).ok_or(error("it is grouped, dilated or without bias"))?;
                 let (weight, bias) = (parameter("weight"), parameter("bias"));
                 graph.then(name, "Conv", &[&weight, &bias], windows(conv.kernel_size, conv.stride, padding));
             }
@@ -50,18 +50,14 @@ pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Resu
             }
             Layer::Activation(activation) => graph.then(name, operator(activation), &[], Vec::new()),
             Layer::Pool(pool) => {
-                let padding = padding(&pool.padding).ok_or(error("its padding depends on the input"))?;
-                if pool.dilation != [1, 1] || pool.ceil_mode {
-                    return Err(error("it is dilated or rounds up"));
-                }
+                let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;
+                let padding = padding(&pool.padding).filter(|_| is_plain);
+                let padding = padding.ok_or(error("it is dilated or rounds up"))?;
                 graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
             }
             Layer::Flatten => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
             Layer::Dropout(_) => {}
-            Layer::Linear(linear) => {
-                if linear.bias.is_none() {
-                    return Err(error("it has no bias"));
-                }
+            Layer::Linear(_) => {
                 let (weight, bias) = (parameter("weight"), parameter("bias"));
                 graph.then(name, "Gemm", &[&weight, &bias], vec![("transB", Attribute::Int(1))]);
             }

@@ -214,7 +214,7 @@ impl RunConfig {
     /// If a layer of the network cannot be quantized.
     pub fn quantizer(&self, network: &Network) -> Result<Option<Quantizer>, ConfigError> {
         let made = match self.quantization.quantize {
-            Some(QuantizeKind::Qat) => Quantizer::new(network, self.quantization.qat()).map(Some),
+            Some(QuantizeKind::Qat) => Quantizer::new(network, self.quantization).map(Some),
             Some(_) => groups(network).map(|_| None),
             None => return Ok(None),
         };

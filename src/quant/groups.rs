@@ -59,69 +59,44 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             pool: None,
             dropout: None,
         };
-        let refused = |reason: &str| QuantError::layer(&name, reason);
-        match layer {
-            Layer::Conv(conv) => {
-                check_conv(conv).map_err(refused)?;
+        match (layer, groups.last_mut()) {
+            (Layer::Conv(conv), _)
+                if conv.dilation == [1, 1] && conv.groups == 1 && padding(&conv.padding).is_some() =>
+            {
                 groups.push(group(Product::Conv(conv)));
-                continue;
             }
-            Layer::Linear(linear) => {
-                groups.push(group(Product::Linear(linear)));
-                continue;
-            }
-            Layer::Flatten => continue,
-            Layer::Norm(_) | Layer::Activation(_) | Layer::Pool(_) | Layer::Dropout(_) => {}
-        }
-        let Some(last) = groups.last_mut() else {
-            return Err(refused("no convolution or linear layer is in front of it"));
-        };
-        match layer {
-            Layer::Norm(norm) if last.norm.is_none() && !last.relu && last.pool.is_none() => {
+            (Layer::Linear(linear), _) => groups.push(group(Product::Linear(linear))),
+            (Layer::Flatten, _) => {}
+            (Layer::Norm(norm), Some(last)) if last.norm.is_none() && !last.relu && last.pool.is_none() => {
                 last.norm = Some(norm);
             }
-            Layer::Norm(_) => {
-                return Err(refused("batch norm does not follow its convolution or linear layer"));
+            (Layer::Activation(Activation::Relu), Some(last)) if last.pool.is_none() => last.relu = true,
+            (Layer::Activation(other), _) if other != Activation::Relu => {
+                let reason = format!("{other} has no integer version; --activation relu has one");
+                return Err(QuantError::layer(&name, reason));
             }
-            Layer::Activation(Activation::Relu) if last.pool.is_none() => last.relu = true,
-            Layer::Activation(Activation::Relu) => return Err(refused("ReLU follows a pooling")),
-            Layer::Activation(other) => {
-                return Err(refused(&format!("{other} has no integer version; --activation relu has one")));
+            (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_whole(pool) => {
+                last.pool = Some(pool)
             }
-            Layer::Pool(pool) if last.pool.is_none() => {
-                check_pool(pool).map_err(refused)?;
-                last.pool = Some(pool);
-            }
-            Layer::Pool(_) => return Err(refused("a second pooling follows the first")),
-            Layer::Dropout(dropout) => last.dropout = Some(dropout),
-            Layer::Conv(_) | Layer::Linear(_) | Layer::Flatten => {}
+            (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
+            _ => return Err(QuantError::layer(&name, "no integer layer is of its kind and at its place")),
         }
     }
     Ok(groups)
 }
 
-fn check_conv(conv: &Conv2d) -> Result<(), &'static str> {
-    match () {
-        () if conv.dilation != [1, 1] => Err("its kernel is dilated"),
-        () if conv.groups != 1 => Err("its channels are in groups"),
-        () => padding(&conv.padding).map(|_| ()),
-    }
+/// Whether no window is padded, dilated or cut off.
+fn is_whole(pool: &MaxPool2d) -> bool {
+    padding(&pool.padding) == Some([0, 0]) && pool.dilation == [1, 1] && !pool.ceil_mode
 }
 
-fn check_pool(pool: &MaxPool2d) -> Result<(), &'static str> {
-    match padding(&pool.padding)? {
-        [0, 0] if pool.dilation == [1, 1] && !pool.ceil_mode => Ok(()),
-        _ => Err("its windows are padded, dilated or cut off"),
-    }
-}
-
-/// Rows above and below, columns to the left and to the right.
-pub(super) fn padding(padding: &PaddingConfig2d) -> Result<[usize; 2], &'static str> {
+/// Rows above and below, columns to the left and to the right; `None` if they differ.
+pub(super) fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
-        PaddingConfig2d::Valid => Ok([0, 0]),
+        PaddingConfig2d::Valid => Some([0, 0]),
         PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => {
-            Ok([top, left])
+            Some([top, left])
         }
-        _ => Err("its padding is not the same on both sides"),
+        _ => None,
     }
 }

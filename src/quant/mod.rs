@@ -22,7 +22,7 @@ pub use int8_file::Int8File;
 pub use options::{Quantization, QuantizeKind};
 pub use post_training::{CALIBRATION, Calibration, PostQuantizer, PostTraining};
 pub use quantized::Quantized;
-pub use quantizer::{QatOptions, Quantizer};
+pub use quantizer::Quantizer;
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
 
 #[cfg(test)]

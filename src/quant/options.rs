@@ -5,7 +5,7 @@ use std::fmt;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::{CALIBRATION, PostTraining, QatOptions, WeightScheme};
+use super::{CALIBRATION, PostTraining, WeightScheme};
 use crate::values;
 use crate::values::{Optional, one_of, optional, positive};
 
@@ -57,12 +57,6 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// Options of quantization-aware training.
-    pub fn qat(&self) -> QatOptions {
-        let Self { weight_scheme, freeze_after, fold_after, .. } = *self;
-        QatOptions { scheme: weight_scheme, freeze_after, fold_after }
-    }
-
     /// How the int8 model follows from the float weights; `None` unless it does.
     pub fn post_training(&self) -> Option<PostTraining> {
         let calibration = match self.quantize? {

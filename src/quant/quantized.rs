@@ -143,8 +143,7 @@ impl Int8File {
             let values = |shape| LayerValues { shape, weights, scales, bias };
             layers.push(match group.product {
                 Product::Conv(conv) => {
-                    let padding =
-                        padding(&conv.padding).map_err(|reason| QuantError::layer(&name, reason))?;
+                    let padding = padding(&conv.padding).unwrap_or_default();
                     let values = values(conv.weight.dims().to_vec());
                     StoredLayer::Conv { name, stride: conv.stride, padding, relu, values }
                 }

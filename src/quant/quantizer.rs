@@ -16,25 +16,14 @@ use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
-use super::{Group, Product, QuantError, Quantized, groups};
+use super::{Group, Product, QuantError, Quantization, Quantized, groups};
 use crate::model::{BatchPlace, Network};
 use run_record::Method;
-
-/// Options of quantization-aware training.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct QatOptions {
-    /// Scales of weights.
-    pub scheme: WeightScheme,
-    /// Epochs after which ranges are frozen.
-    pub freeze_after: Option<usize>,
-    /// Epochs after which batch norm uses its running statistics.
-    pub fold_after: Option<usize>,
-}
 
 /// Observers of a network, and values derived from them.
 #[derive(Debug, Clone)]
 pub struct Quantizer {
-    options: QatOptions,
+    options: Quantization,
     ranges: Ranges,
     /// Parameters of each group's real weights, without its batch norm; `None` if they
     /// are not finite.
@@ -55,10 +44,10 @@ impl Quantizer {
     ///
     /// # Errors
     /// If a layer cannot be quantized; the first is named.
-    pub fn new(network: &Network, options: QatOptions) -> Result<Self, QuantError> {
+    pub fn new(network: &Network, options: Quantization) -> Result<Self, QuantError> {
         let groups = groups(network)?;
         let normed = groups.iter().map(|group| match group.norm {
-            Some(_) => options.scheme.scales(group.product.outputs()),
+            Some(_) => options.weight_scheme.scales(group.product.outputs()),
             None => 0,
         });
         let normed: Vec<usize> = normed.collect();
@@ -96,7 +85,7 @@ impl Quantizer {
     /// # Errors
     /// As [`Quantized::of_ranges`].
     pub fn integer_model(&self, network: &Network) -> Result<Quantized, QuantError> {
-        Quantized::of_ranges(network, Method::Qat, &self.ranges, self.options.scheme)
+        Quantized::of_ranges(network, Method::Qat, &self.ranges, self.options.weight_scheme)
     }
 
     /// Begins a step, in which weights are observed once.
@@ -110,7 +99,7 @@ impl Quantizer {
             return;
         }
         for ((group, ranges), weights) in groups.iter().zip(&mut self.ranges.groups).zip(&mut self.weights) {
-            *weights = group.observe_weights(ranges, self.options.scheme, self.frozen).ok();
+            *weights = group.observe_weights(ranges, self.options.weight_scheme, self.frozen).ok();
         }
     }
 

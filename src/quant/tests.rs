@@ -149,7 +149,7 @@ fn folded_batch_norms_compute_what_the_network_does() {
 fn a_rank_without_samples_observes_its_weights() {
     let options = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
     let network = network(ModelKind::Convnet, &options);
-    let mut alone = Quantizer::new(&network, QatOptions::default()).unwrap();
+    let mut alone = Quantizer::new(&network, Quantization::default()).unwrap();
     let mut working = alone.clone();
     working.begin_step();
     working.fake_quantized(&network, noise(ModelKind::Convnet, 1, &Device::flex()), None);

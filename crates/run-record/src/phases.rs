@@ -3,48 +3,40 @@
 
 use serde::{Deserialize, Serialize};
 
-macro_rules! phases {
-    ($($(#[$doc:meta])* $name:ident: $title:literal,)+) => {
-        /// A value for each phase of a training step, under the names and in the
-        /// order of `step_ms` in `run.json`. A phase that is missing in a file
-        /// is 0.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-        #[serde(default)]
-        pub struct Phases<T> {
-            $($(#[$doc])* pub $name: T,)+
-        }
-
-        impl<T> Phases<T> {
-            /// The phases' names in tables.
-            pub const TITLES: [&'static str; [$($title),+].len()] = [$($title),+];
-
-            /// The values in the order of [`TITLES`](Self::TITLES).
-            pub fn into_array(self) -> [T; [$($title),+].len()] {
-                [$(self.$name),+]
-            }
-
-            /// Values in the order of [`TITLES`](Self::TITLES).
-            pub fn from_array(values: [T; [$($title),+].len()]) -> Self {
-                let [$($name),+] = values;
-                Self { $($name),+ }
-            }
-        }
-    };
+/// A value for each phase of a training step, under the names and in the
+/// order of `step_ms` in `run.json`. A phase that is missing in a file
+/// is 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Phases<T> {
+    /// Augmentation, and conversion of bytes to normalised tensors.
+    pub data: T,
+    /// Class scores, loss and metrics.
+    pub forward: T,
+    /// Backward, without copying gradients.
+    pub backward: T,
+    /// Copying gradients into their buckets.
+    pub copy: T,
+    /// Waiting for gradients of other ranks.
+    pub exposed: T,
+    /// Weight update, including the network that holds the weights.
+    pub optimizer: T,
 }
 
-phases! {
-    /// Augmentation, and conversion of bytes to normalised tensors.
-    data: "data",
-    /// Class scores, loss and metrics.
-    forward: "forward",
-    /// Backward, without copying gradients.
-    backward: "backward",
-    /// Copying gradients into their buckets.
-    copy: "copy of gradients",
-    /// Waiting for gradients of other ranks.
-    exposed: "communication, exposed",
-    /// Weight update, including the network that holds the weights.
-    optimizer: "optimizer",
+impl<T> Phases<T> {
+    /// The phases' names in tables.
+    pub const TITLES: [&'static str; 6] =
+        ["data", "forward", "backward", "copy of gradients", "communication, exposed", "optimizer"];
+
+    /// The values in the order of [`TITLES`](Self::TITLES).
+    pub fn into_array(self) -> [T; 6] {
+        [self.data, self.forward, self.backward, self.copy, self.exposed, self.optimizer]
+    }
+
+    /// Values in the order of [`TITLES`](Self::TITLES).
+    pub fn from_array([data, forward, backward, copy, exposed, optimizer]: [T; 6]) -> Self {
+        Self { data, forward, backward, copy, exposed, optimizer }
+    }
 }
 
 /// Mean milliseconds of each phase; for a resumed run, of the steps since the
