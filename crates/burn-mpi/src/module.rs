@@ -140,34 +140,20 @@ pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), C
     check_equal(world, module, true, "")
 }
 
-/// Checks that the first step has left the same weights everywhere. Buffers differ until they are averaged.
-///
-/// # Errors
-/// On all ranks, the first parameter that differs.
+/// Before the first step of ranks that would otherwise train copies of their own with averaged gradients.
+pub(crate) const AT_START: &str =
+    "before the first step (broadcast_module gives all ranks the same weights), ";
+/// After it. Buffers differ until they are averaged.
 #[cfg(feature = "train")]
-pub(crate) fn check_equal_after_step<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    check_equal(
-        world,
-        module,
-        false,
-        "after the first step (ranks need the same optimizer, rate and clipping), ",
-    )
-}
+pub(crate) const AFTER_A_STEP: &str =
+    "after the first step (ranks need the same optimizer, rate and clipping), ";
 
-/// Checks, before the first step, that ranks begin with the same parameters: without a
-/// [`broadcast_module`] they would train copies of their own with averaged gradients. All ranks must
-/// call it, once: it reads each parameter, and sends 16 bytes of it.
+/// Checks that `module` has the same bits on every rank, in parameters and perhaps in buffers; an error begins by
+/// `when`. All ranks must call it: it reads each parameter, and sends 16 bytes of it.
 ///
 /// # Errors
 /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs.
-pub(crate) fn check_equal_start<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    let when = "before the first step (broadcast_module gives all ranks the same weights), ";
-    check_equal(world, module, false, when)
-}
-
-/// Checks that `module` has the same bits on every rank, in parameters and perhaps in buffers; an error begins by
-/// `when`.
-fn check_equal<M: Module>(
+pub(crate) fn check_equal<M: Module>(
     world: &World,
     module: &M,
     with_buffers: bool,
@@ -238,7 +224,7 @@ mod tests {
                 if broadcasts {
                     module = broadcast_module(world, module)?;
                 }
-                check_equal_start(world, &module)
+                check_equal(world, &module, false, AT_START)
             };
             match run(3, &Options::default(), check) {
                 Ok(_) => assert!(broadcasts),

@@ -21,6 +21,7 @@ use crate::ddp::options::{SyncOptions, bucket_limits};
 use crate::ddp::plan::BucketPlan;
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
+use crate::module::AT_START;
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
 
 /// Position of a backward call among this rank's calls in a step.
@@ -224,7 +225,7 @@ impl GradientSync {
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         if self.steps == 0 && self.broken.is_none() {
-            self.broken = module::check_equal_start(&self.world, module).err();
+            self.broken = module::check_equal(&self.world, module, false, AT_START).err();
         }
         self.reduce(Signals::default())?;
         register(module, |param| match self.gradient(param) {

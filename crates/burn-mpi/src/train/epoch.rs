@@ -16,7 +16,7 @@ use super::backward;
 use super::first_step;
 use super::outputs::{self, RankOutput};
 use super::strategy::{is_stop_asked, shard_range};
-use crate::module::check_equal_after_step;
+use crate::module::{AFTER_A_STEP, check_equal};
 use crate::{CommError, GradientSync, World};
 
 /// One step of all ranks.
@@ -146,7 +146,7 @@ where
             }
             if unchecked && accumulated == 0 {
                 unchecked = false;
-                check_equal_after_step(&self.world, &learner.model())?;
+                check_equal(&self.world, &learner.model(), false, AFTER_A_STEP)?;
             }
             iteration += 1;
             processed += total;

@@ -7,15 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CommError, World};
 
-/// What two batches show of a loader's batch size. Workers of a loader may return its short last batch
+/// What two batches show of a loader's batch size: its bounds. Workers of a loader may return its short last batch
 /// first: one batch does not show it, and the larger of two does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum BatchSize {
-    Of(usize),
-    /// The shard is one batch.
-    AtLeast(usize),
-    /// Batches are of several sizes, by a strategy of the program's.
-    Varies,
+struct BatchSize {
+    least: usize,
+    most: usize,
 }
 
 impl BatchSize {
@@ -23,28 +20,27 @@ impl BatchSize {
     fn of([first, second]: [usize; 2], items: usize) -> Self {
         let (whole, other) = (first.max(second), first.min(second));
         match other {
-            0 if whole == items => Self::AtLeast(whole),
-            0 => Self::Varies,
-            _ if other == whole || items % whole == other => Self::Of(whole),
-            _ => Self::Varies,
+            // The shard is one batch.
+            0 if whole == items => Self { least: whole, most: usize::MAX },
+            _ if other > 0 && (other == whole || items % whole == other) => {
+                Self { least: whole, most: whole }
+            }
+            // Batches are of several sizes, by a strategy of the program's.
+            _ => Self { least: 0, most: usize::MAX },
         }
     }
 
     fn agrees(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Of(one), Self::Of(other)) => one == other,
-            (Self::Of(size), Self::AtLeast(least)) | (Self::AtLeast(least), Self::Of(size)) => size >= least,
-            _ => true,
-        }
+        self.least <= other.most && other.least <= self.most
     }
 }
 
 impl fmt::Display for BatchSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Of(size) => write!(f, "{size}"),
-            Self::AtLeast(least) => write!(f, "at least {least}"),
-            Self::Varies => write!(f, "several"),
+        match *self {
+            Self { least, most } if least == most => write!(f, "{least}"),
+            Self { least: 0, .. } => write!(f, "several"),
+            Self { least, .. } => write!(f, "at least {least}"),
         }
     }
 }
@@ -75,18 +71,22 @@ fn differing(ranks: &[BatchSize]) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
+    fn of(size: usize) -> BatchSize {
+        BatchSize { least: size, most: size }
+    }
+
     /// Whatever batch comes first, every shard of one batch size agrees with every other.
     #[test]
     fn ranks_of_one_batch_size_agree_in_any_order_of_batches() {
         for size in 1..9 {
-            let mut shown = vec![BatchSize::Of(size)];
+            let mut shown = vec![of(size)];
             for items in 1..40 {
                 let batches: Vec<usize> =
                     (0..items).step_by(size).map(|from| size.min(items - from)).collect();
                 for first in 0..batches.len() {
                     for second in (0..batches.len()).filter(|&second| second != first) {
                         let found = BatchSize::of([batches[first], batches[second]], items);
-                        assert_eq!(found, BatchSize::Of(size), "{size} of {items}: {first}, {second}");
+                        assert_eq!(found, of(size), "{size} of {items}: {first}, {second}");
                     }
                 }
                 if let [single] = batches[..] {
@@ -99,14 +99,15 @@ mod tests {
 
     #[test]
     fn ranks_of_other_batch_sizes_differ() {
-        use BatchSize::{AtLeast, Of, Varies};
-        assert_eq!(BatchSize::of([2, 4], 27), Varies);
-        assert_eq!(BatchSize::of([3, 0], 27), Varies);
+        let at_least = |least| BatchSize { least, most: usize::MAX };
+        let varies = at_least(0);
+        assert_eq!(BatchSize::of([2, 4], 27), varies);
+        assert_eq!(BatchSize::of([3, 0], 27), varies);
         for (ranks, expected) in [
-            (vec![Of(4), Of(4), Of(2)], Some((0, 2))),
-            (vec![AtLeast(5), Of(5), Of(4)], Some((0, 2))),
-            (vec![AtLeast(2), Of(2), AtLeast(3)], Some((1, 2))),
-            (vec![AtLeast(2), AtLeast(3), Varies, Of(3)], None),
+            (vec![of(4), of(4), of(2)], Some((0, 2))),
+            (vec![at_least(5), of(5), of(4)], Some((0, 2))),
+            (vec![at_least(2), of(2), at_least(3)], Some((1, 2))),
+            (vec![at_least(2), at_least(3), varies, of(3)], None),
         ] {
             assert_eq!(differing(&ranks), expected, "{ranks:?}");
         }

@@ -6,6 +6,8 @@
 mod interface;
 pub mod sys;
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -235,17 +237,15 @@ pub struct GlooThread {
     member: Rc<Member>,
     context: Arc<Mutex<Context>>,
     /// The thread ends when this is dropped.
-    jobs: Sender<(u64, Job)>,
-    results: Receiver<Finished>,
+    jobs: Sender<Job>,
+    results: Receiver<Result<(Wire, Wire), CommError>>,
     thread: Option<JoinHandle<()>>,
-    /// Operations queued so far, and those that the thread has not returned.
-    queued: u64,
-    in_flight: usize,
-    finished: Vec<Finished>,
+    /// Operations that the thread has not returned, in their order.
+    in_flight: VecDeque<Finished>,
 }
 
-/// The buffers of an operation that has run, by its number.
-type Finished = (u64, Result<(Wire, Wire), CommError>);
+/// The buffers of an operation once it has run.
+type Finished = Rc<Cell<Option<Result<(Wire, Wire), CommError>>>>;
 
 impl GlooThread {
     /// As [`GlooCollective::connect`].
@@ -255,12 +255,12 @@ impl GlooThread {
         timeout: Duration,
     ) -> Result<Self, CommError> {
         let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
-        let (jobs, orders) = channel::<(u64, Job)>();
+        let (jobs, orders) = channel::<Job>();
         let (reports, results) = channel();
         let shared = Arc::clone(&context);
         let serve = move || {
-            for (number, job) in orders {
-                if reports.send((number, shared.lock().run_job(job))).is_err() {
+            for job in orders {
+                if reports.send(shared.lock().run_job(job)).is_err() {
                     break;
                 }
             }
@@ -273,9 +273,7 @@ impl GlooThread {
             jobs,
             results,
             thread: Some(thread),
-            queued: 0,
-            in_flight: 0,
-            finished: Vec::new(),
+            in_flight: VecDeque::new(),
         })
     }
 
@@ -284,9 +282,9 @@ impl GlooThread {
         loop {
             let patience = if waits { Duration::MAX } else { Duration::ZERO };
             match self.results.recv_timeout(patience) {
-                Ok(finished) => {
-                    self.in_flight -= 1;
-                    self.finished.push(finished);
+                Ok(result) => {
+                    let finished = self.in_flight.pop_front().expect("an operation for each result");
+                    finished.set(Some(result));
                     waits = false;
                 }
                 Err(RecvTimeoutError::Timeout) => return Ok(()),
@@ -298,11 +296,8 @@ impl GlooThread {
     /// The context, once no operation is in flight: those of two threads would be in a
     /// different order on each rank.
     fn idle_context(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
-        while self.in_flight > 0 {
+        while !self.in_flight.is_empty() {
             self.receive(true)?;
-        }
-        if let Some(at) = self.finished.iter().position(|(_, result)| result.is_err()) {
-            self.finished.remove(at).1?;
         }
         Ok(self.context.lock())
     }
@@ -312,9 +307,9 @@ impl GlooThread {
     }
 }
 
-/// A request is the number of its operation, which the thread runs to its end by itself.
+/// A request is the place of its result: the thread runs an operation to its end by itself.
 impl Link for GlooThread {
-    type Request = u64;
+    type Request = Finished;
 
     const NAME: &'static str = NAME;
 
@@ -337,28 +332,25 @@ impl Link for GlooThread {
         self.idle_context()?.run(blocking)
     }
 
-    fn start(&mut self, job: Job) -> Result<u64, CommError> {
-        let number = self.queued;
-        self.queued += 1;
+    fn start(&mut self, job: Job) -> Result<Finished, CommError> {
+        let finished = Finished::default();
         if job.step.bucket == BLOCKING {
             // Its caller waits for it: the handover to the thread is saved.
-            let result = self.idle_context()?.run_job(job);
-            self.finished.push((number, result));
+            finished.set(Some(self.idle_context()?.run_job(job)));
         } else {
-            self.jobs.send((number, job)).map_err(|_| self.thread_is_gone())?;
-            self.in_flight += 1;
+            self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
+            self.in_flight.push_back(Rc::clone(&finished));
         }
-        Ok(number)
+        Ok(finished)
     }
 
-    fn test(&mut self, number: &mut u64) -> Result<Option<(Wire, Wire)>, CommError> {
+    fn test(&mut self, finished: &mut Finished) -> Result<Option<(Wire, Wire)>, CommError> {
         self.receive(false)?;
-        let at = self.finished.iter().position(|(finished, _)| finished == number);
-        at.map(|at| self.finished.swap_remove(at).1).transpose()
+        finished.take().transpose()
     }
 
     fn pause(&mut self) -> Result<(), CommError> {
-        self.receive(self.in_flight > 0)
+        self.receive(!self.in_flight.is_empty())
     }
 }
 
@@ -367,7 +359,7 @@ impl Drop for GlooThread {
     /// timeout; it owns all its memory.
     fn drop(&mut self) {
         self.jobs = channel().0;
-        if self.in_flight == 0
+        if self.in_flight.is_empty()
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();

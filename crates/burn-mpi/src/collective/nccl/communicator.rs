@@ -79,9 +79,10 @@ impl Communicator {
         format!("{}, NCCL {}", self.gpu.name, self.nccl.version())
     }
 
-    /// The communicator, or null after its end.
-    pub(super) fn comm(&self) -> Comm {
-        self.comm.unwrap_or(std::ptr::null_mut())
+    /// The communicator, unless it has ended.
+    fn comm(&self) -> Result<Comm, String> {
+        let reason = || self.broken.as_deref().unwrap_or("it was aborted");
+        self.comm.ok_or_else(|| format!("the communicator broke earlier: {}", reason()))
     }
 
     /// Starts `call` on values of type `element`: reads `mine` and writes `written` bytes, in place where the call
@@ -93,9 +94,7 @@ impl Communicator {
         mine: &[u8],
         written: usize,
     ) -> Result<Pending, String> {
-        if let Some(reason) = &self.broken {
-            return Err(format!("the communicator broke earlier: {reason}"));
-        }
+        let comm = self.comm()?;
         let Member { rank, size, .. } = *self.member;
         let count = call.part(mine.len(), written, size) / element.width();
         // The block has what is read, and then what is written.
@@ -118,7 +117,7 @@ impl Communicator {
             block.write(mine);
             block
                 .copy_to_device(mine.len(), self.stream)
-                .and_then(|()| self.enqueue(call, element, count, from, to))
+                .and_then(|()| self.enqueue(comm, call, element, count, (from, to)))
                 .and_then(|()| block.copy_to_host(&result, self.stream))
         };
         match enqueued {
@@ -133,9 +132,7 @@ impl Communicator {
 
     /// Whether an operation is complete.
     pub(super) fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
-        let Some(comm) = self.comm else {
-            return Err(self.broken.clone().unwrap_or_else(|| "the communicator has ended".into()));
-        };
+        let comm = self.comm()?;
         let _current = self.gpu.enter()?;
         // SAFETY: the event is that of a block that is not freed, and the communicator is not ended.
         let state = unsafe {
@@ -238,13 +235,13 @@ impl Communicator {
     /// passed this point.
     unsafe fn enqueue(
         &self,
+        comm: Comm,
         call: Call,
         element: Element,
         count: usize,
-        from: DevicePointer,
-        to: DevicePointer,
+        (from, to): (DevicePointer, DevicePointer),
     ) -> Result<(), String> {
-        let (nccl, comm, stream, kind) = (self.nccl, self.comm(), self.stream, datatype(element));
+        let (nccl, stream, kind) = (self.nccl, self.stream, datatype(element));
         let (rank, size) = (self.member.rank, self.member.size);
         let part = |base: DevicePointer, part: usize| {
             (base as usize + part * count * element.width()) as *mut c_void
