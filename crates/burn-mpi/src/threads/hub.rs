@@ -1,6 +1,6 @@
 //! The hub of ranks that are threads: their calls, their turns and their time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -177,10 +177,9 @@ impl Hub {
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
-        state.messages.entry((rank, to)).or_default().push_back(bytes.to_vec());
-        let [sent, _] = state.sent.entry((rank, to)).or_default();
-        *sent += 1;
-        let number = *sent;
+        let (received, messages) = state.messages.entry((rank, to)).or_default();
+        messages.push_back(bytes.to_vec());
+        let number = *received + messages.len();
         self.wake();
         drop(state);
         match bytes.len() > EAGER {
@@ -196,9 +195,8 @@ impl Hub {
     pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
         self.wait(rank, Wanted::Message { from })?;
         let mut state = self.state.lock();
-        let message = state.messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
-        let message = message.unwrap_or_default();
-        let [_, received] = state.sent.entry((from, rank)).or_default();
+        let (received, messages) = state.messages.entry((from, rank)).or_default();
+        let message = messages.pop_front().unwrap_or_default();
         *received += 1;
         self.wake();
         drop(state);

@@ -20,10 +20,8 @@ pub(super) struct State {
     /// A rank that runs only while no other can; their number if none is held back.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
-    /// Messages on the way, from and to.
-    pub messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
-    /// Messages that were sent and received so far, from and to.
-    pub sent: BTreeMap<(usize, usize), [u64; 2]>,
+    /// Messages from and to: how many were received so far, and those on the way.
+    pub messages: BTreeMap<(usize, usize), (usize, VecDeque<Vec<u8>>)>,
     /// Graph nodes of parameters, and the rank that has them.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
@@ -78,7 +76,7 @@ pub(crate) enum Wanted {
     /// That its message of this number, from 1, was received.
     Received {
         to: usize,
-        number: u64,
+        number: usize,
     },
 }
 
@@ -125,10 +123,10 @@ impl State {
             Wanted::Call(ticket) => arrived(ticket),
             Wanted::Any(first) => self.open(rank, first).any(arrived),
             Wanted::Received { to, number } => {
-                self.sent.get(&(rank, to)).is_some_and(|[_, received]| *received >= number)
+                self.messages.get(&(rank, to)).is_some_and(|(received, _)| *received >= number)
             }
             Wanted::Message { from } => {
-                self.messages.get(&(from, rank)).is_some_and(|messages| !messages.is_empty())
+                self.messages.get(&(from, rank)).is_some_and(|(_, messages)| !messages.is_empty())
             }
         }
     }
