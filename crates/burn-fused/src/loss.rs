@@ -105,19 +105,14 @@ fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let value = f64::from(loss.clone().into_scalar::<f32>());
     let data = scores.into_data().convert_dtype(DType::F32);
     let correct = match data.as_slice::<f32>() {
-        Ok(scores) => count_correct(scores, labels),
+        Ok(scores) => {
+            // An empty batch has no row.
+            let rows = scores.chunks_exact((scores.len() / labels.len().max(1)).max(1)).zip(labels);
+            rows.filter(|(row, label)| argmax(row) == usize::from(**label)).count()
+        }
         Err(error) => panic!("scores cannot be read as f32: {error:?}"),
     };
     Score { loss, value, correct }
-}
-
-/// Number of rows of `scores` (`[batch, classes]`, flat) whose argmax is their
-/// label.
-fn count_correct(scores: &[f32], labels: &[u8]) -> usize {
-    // An empty batch has no row.
-    let classes = (scores.len() / labels.len().max(1)).max(1);
-    let rows = scores.chunks_exact(classes).zip(labels);
-    rows.filter(|(row, label)| argmax(row) == usize::from(**label)).count()
 }
 
 fn argmax(row: &[f32]) -> usize {

@@ -31,15 +31,11 @@ use burn::tensor::Tensor;
 /// assert_eq!(x.grad(&gradients).map(|gradient| gradient.dims()), Some([3]));
 /// ```
 pub fn stamp_backward<const D: usize>(x: Tensor<D>, id: usize, stamp: fn(usize)) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as Stamped>::stamped(x.into_dispatch(), Stamp { id, stamp }))
+    Tensor::from_dispatch(<Dispatch as Stamped>::stamped(x.into_dispatch(), (stamp, id)))
 }
 
-/// What backward calls.
-#[derive(Debug, Clone, Copy)]
-struct Stamp {
-    id: usize,
-    stamp: fn(usize),
-}
+/// What backward calls, and with what.
+type Stamp = (fn(usize), usize);
 
 #[backend_extension(
     Flex,
@@ -85,7 +81,7 @@ impl<B: Backend> Backward<B, 1> for StampBackward {
 
     fn backward(self, ops: Ops<Stamp, 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
-        let Stamp { id, stamp } = ops.state;
+        let (stamp, id) = ops.state;
         stamp(id);
         let [parent] = ops.parents;
         if let Some(parent) = parent {

@@ -23,23 +23,17 @@ fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
     conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }
 
-/// A block of values in f32; the buffer is reused by the next block.
-struct Widened<'a> {
-    half: Half,
-    level: Level,
-    bits: &'a [u16],
-    /// Values of an image.
+/// A block of images of `size` values in f32; the buffer is reused by the next block.
+fn widened<'a>(
+    (half, level): (Half, Level),
+    bits: &[u16],
     size: usize,
-    buffer: Vec<f32>,
-}
-
-impl Widened<'_> {
-    fn block(&mut self, first: usize, images: usize) -> &[f32] {
-        self.buffer.resize(images * self.size, 0.0);
-        let bits = &self.bits[first * self.size..][..images * self.size];
-        self.half.widen(self.level, bits, &mut self.buffer);
-        &self.buffer
-    }
+    [first, images]: [usize; 2],
+    buffer: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    buffer.resize(images * size, 0.0);
+    half.widen(level, &bits[first * size..][..images * size], buffer);
+    buffer
 }
 
 /// The output in the images' type, and the argmax of each block.
@@ -58,12 +52,12 @@ pub(super) fn forward(
     }
     let weights = half.rounded(level, weights);
     let size = shape.input_len() / shape.batch;
-    let mut images = Widened { half, level, bits: images, size, buffer: Vec::new() };
+    let mut buffer = Vec::new();
     let mut output = vec![0; shape.output_len(epilogue)];
     let (mut rest, mut argmax) = (&mut output[..], Vec::new());
     for (first, block) in blocks(conv) {
-        let (found, index) =
-            block.forward(images.block(first, block.shape.batch), [&weights, bias], backward);
+        let images = widened((half, level), images, size, [first, block.shape.batch], &mut buffer);
+        let (found, index) = block.forward(images, [&weights, bias], backward);
         half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         argmax.push(index);
     }
@@ -84,22 +78,21 @@ pub(super) fn backward(
         return tiles::backward(shape, epilogue, Back { argmax: &argmax[0], ..back }, poll);
     }
     let weights = half.rounded(level, back.weights);
-    let widened =
-        |bits, len: usize| Widened { half, level, bits, size: len / shape.batch, buffer: Vec::new() };
-    let mut input = widened(back.input, shape.input_len());
-    let [mut output, mut gradient] =
-        [back.output, back.gradient].map(|bits| widened(bits, shape.output_len(epilogue)));
+    let sizes = [shape.input_len(), shape.output_len(epilogue)].map(|len| len / shape.batch);
+    let mut buffers = [const { Vec::new() }; 3];
     let mut of_input = vec![0; if back.of_input { shape.input_len() } else { 0 }];
     let mut rest = &mut of_input[..];
     let mut sums = [vec![0.0; shape.weight_len()], vec![0.0; shape.outputs]];
     for ((first, block), argmax) in blocks(conv).zip(argmax) {
-        let images = block.shape.batch;
+        let [input, output, gradient] = &mut buffers;
+        let widen =
+            |bits, size, buffer| widened((half, level), bits, size, [first, block.shape.batch], buffer);
         let back = Back {
-            input: input.block(first, images),
+            input: widen(back.input, sizes[0], input),
             weights: &weights,
-            output: output.block(first, images),
+            output: widen(back.output, sizes[1], output),
             argmax,
-            gradient: gradient.block(first, images),
+            gradient: widen(back.gradient, sizes[1], gradient),
             of_input: back.of_input,
         };
         let Gradients { input: found, weights, bias } = block.backward(back, poll);

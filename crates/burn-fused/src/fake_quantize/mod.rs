@@ -63,9 +63,13 @@ pub fn fake_quantize<const D: usize>(
 fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::of(dtype).is_some() { DType::F32 } else { dtype };
-    let shape = steps.broadcast(D);
+    // Constants are broadcast.
+    let mut shape = [1; D];
+    if steps.steps.len() != 1 {
+        shape[steps.axis] = steps.steps.len();
+    }
     let constant = |number: fn(&Step) -> f32| {
-        let data = TensorData::new(steps.steps.iter().map(number).collect::<Vec<_>>(), shape.clone());
+        let data = TensorData::new(steps.steps.iter().map(number).collect::<Vec<_>>(), shape);
         cast(Tensor::<D>::from_data(data, &device), wide)
     };
     let x = cast(x, wide) * constant(|step| step.inverse);
@@ -138,15 +142,6 @@ impl Steps {
         let step = |&parameters: &QParams| Step::new(scheme, parameters);
         let inner = if parameters.len() == 1 { shape } else { &shape[axis + 1..] }.iter().product();
         Self { steps: parameters.iter().map(step).collect(), axis, inner }
-    }
-
-    /// The shape of constants of `dimensions` dimensions, for broadcasting.
-    fn broadcast(&self, dimensions: usize) -> Vec<usize> {
-        let mut shape = vec![1; dimensions];
-        if self.steps.len() != 1 {
-            shape[self.axis] = self.steps.len();
-        }
-        shape
     }
 }
 

@@ -79,11 +79,20 @@ fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
 fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, State) {
     let [x, weights, bias] = tensors.map(contiguous);
     let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
+    let Sizes { batch, inputs, outputs } = sizes;
     let output = match Half::of(x.dtype()) {
-        Some(half) => mixed_forward(half, level, sizes, half.bits(&x), parameters),
+        Some(half) => {
+            let weights = half.narrowed(level, parameters[0]);
+            let x = Matrix::new(half.bits(&x), [batch, inputs]);
+            let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
+            for row in output.chunks_exact_mut(outputs) {
+                row.iter_mut().zip(parameters[1]).for_each(|(y, bias)| *y += bias);
+            }
+            output
+        }
         None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
     };
-    let output = tensor_of(x.dtype(), level, output, &[sizes.batch, sizes.outputs]);
+    let output = tensor_of(x.dtype(), level, output, &[batch, outputs]);
     (output, State { x, weights, sizes, level })
 }
 
@@ -99,63 +108,33 @@ struct State {
 impl Saved<3> for State {
     fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
         let Self { sizes, level, .. } = self;
+        let Sizes { batch, inputs, outputs } = sizes;
         let (weights, dtype) = (values(&self.weights), self.x.dtype());
         let (of_x, of_weights, of_bias) = match Half::of(dtype) {
             Some(half) => {
-                let [x, gradient] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
-                mixed_backward(half, level, sizes, x, weights, gradient, of_input)
+                let [x, bits] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
+                let (x, g) = (Matrix::new(x, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
+                let of_weights = multiply(level, half, x.transpose(), g);
+                let mut bias = vec![0.0; outputs];
+                for row in half.widened(level, bits).chunks_exact(outputs) {
+                    bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
+                }
+                let of_input = of_input.then(|| {
+                    let weights = half.narrowed(level, weights);
+                    multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
+                });
+                let [of_weights, bias] =
+                    [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
+                (of_input, of_weights, bias)
             }
             None => {
                 let [input, gradient] = [&self.x, &gradient].map(values);
                 level.run(kernels::Backward { sizes, input, weights, gradient, of_input })
             }
         };
-        let Sizes { batch, inputs, outputs } = sizes;
         let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &[batch, inputs]));
         [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
     }
-}
-
-/// The output, before it is rounded.
-fn mixed_forward(
-    half: Half,
-    level: Level,
-    Sizes { batch, inputs, outputs }: Sizes,
-    x: &[u16],
-    [weights, bias]: [&[f32]; 2],
-) -> Vec<f32> {
-    let weights = half.narrowed(level, weights);
-    let x = Matrix::new(x, [batch, inputs]);
-    let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
-    for row in output.chunks_exact_mut(outputs) {
-        row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
-    }
-    output
-}
-
-/// The gradients of inputs, before they are rounded, weights and biases.
-fn mixed_backward(
-    half: Half,
-    level: Level,
-    Sizes { batch, inputs, outputs }: Sizes,
-    x: &[u16],
-    weights: &[f32],
-    gradient: &[u16],
-    of_input: bool,
-) -> (Option<Vec<f32>>, Vec<f32>, Vec<f32>) {
-    let g = Matrix::new(gradient, [batch, outputs]);
-    let x = Matrix::new(x, [batch, inputs]);
-    let of_weights = multiply(level, half, x.transpose(), g);
-    let mut bias = vec![0.0; outputs];
-    for row in half.widened(level, gradient).chunks_exact(outputs) {
-        bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
-    }
-    let of_input = of_input.then(|| {
-        let weights = half.narrowed(level, weights);
-        multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
-    });
-    let [of_weights, bias] = [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
-    (of_input, of_weights, bias)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Buffers that are reused from one step to the next.
 
 use std::cell::RefCell;
-use std::thread::LocalKey;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -78,16 +77,11 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// Calls `body` with this thread's buffers, for two convolutions.
+/// Calls `body` with this thread's buffers, for two convolutions: taken out rather than borrowed, because
+/// `body` may call the poll callback, which may use operators itself.
 pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
-    lent(&BUFFERS, body)
-}
-
-/// Calls `body` with this thread's buffers: taken out rather than borrowed, because `body` may call the
-/// poll callback, which may use operators itself.
-pub fn lent<T: Default, R>(buffers: &'static LocalKey<RefCell<T>>, body: impl FnOnce(&mut T) -> R) -> R {
-    let mut taken = buffers.take();
+    let mut taken = BUFFERS.take();
     let result = body(&mut taken);
-    buffers.set(taken);
+    BUFFERS.set(taken);
     result
 }

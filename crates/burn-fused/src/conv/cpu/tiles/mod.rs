@@ -15,14 +15,12 @@ mod pack;
 mod tests;
 mod weight_gradient;
 
-use std::cell::RefCell;
-
 use convolve::Convolve;
 use pack::Channels;
 use weight_gradient::WeightGradient;
 
 use super::plane::Plane;
-use super::scratch::{Scratch, lent};
+use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::Source;
 use super::{Back, Gradients, Shape};
 use crate::epilogue::Epilogue;
@@ -34,34 +32,6 @@ const LEVEL: Level = Level::Avx512;
 
 /// Approximate pixels of a block, whose values stay in the cache.
 const PIXELS: usize = 1024;
-
-/// Buffers that are reused from one step to the next.
-#[derive(Default)]
-struct Buffers {
-    /// 16 channels of an image in f32.
-    wide: Scratch,
-    /// 16 channels of a block, one in each lane.
-    lanes: Scratch,
-    /// The rows of the left matrix: channels of a pixel side by side.
-    channels: Scratch,
-    /// For the gradient of weights: pixels of a channel side by side, and pairs of the gradient's.
-    pixels: Scratch,
-    pairs: Scratch,
-    /// Packed weights.
-    weights: Scratch,
-    /// Sums of products, and of those of the gradient of weights.
-    sums: Scratch,
-    weight_sums: Scratch,
-}
-
-thread_local! {
-    static BUFFERS: RefCell<Buffers> = RefCell::default();
-}
-
-/// Calls `body` with this thread's buffers.
-fn with_buffers<R>(body: impl FnOnce(&mut Buffers) -> R) -> R {
-    lent(&BUFFERS, body)
-}
 
 /// The blocks of a batch: the first image, and the shape.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
@@ -86,32 +56,34 @@ pub fn forward(
     let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
     let mut argmax = vec![0; shape.batch * kept];
     let mut rest = &mut argmax[..];
-    with_buffers(|buffers| {
-        let Buffers { wide, lanes, channels, weights: packed, sums, .. } = buffers;
-        let packed = pack::weights(shape, weights, false, packed);
-        for (first, block) in blocks(shape) {
-            let flat = Flat::of(block);
-            let pixels = flat.channels(block.inputs, channels);
-            let source = Source::input(shape, images);
-            LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
-            let argmax = rest.split_off_mut(..block.batch * kept).expect("as long as its blocks");
-            LEVEL.run(Convolve {
-                flat,
-                inputs: block.inputs,
-                outputs: block.outputs,
-                epilogue,
-                pixels,
-                weights: packed,
-                bias: Some(bias),
-                argmax,
-                between: &mut || (),
-                sums,
-                lanes,
-                wide,
-                results: extended(&mut output, block.output_len(epilogue)),
-            });
-        }
-    });
+    // In f32 16 channels of an image, in lanes those of a block; channels of a pixel side by side.
+    with_buffers(
+        |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
+            let packed = pack::weights(shape, weights, false, packed);
+            for (first, block) in blocks(shape) {
+                let flat = Flat::of(block);
+                let pixels = flat.channels(block.inputs, channels);
+                let source = Source::input(shape, images);
+                LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
+                let argmax = rest.split_off_mut(..block.batch * kept).expect("as long as its blocks");
+                LEVEL.run(Convolve {
+                    flat,
+                    inputs: block.inputs,
+                    outputs: block.outputs,
+                    epilogue,
+                    pixels,
+                    weights: packed,
+                    bias: Some(bias),
+                    argmax,
+                    between: &mut || (),
+                    sums,
+                    lanes,
+                    wide,
+                    results: extended(&mut output, block.output_len(epilogue)),
+                });
+            }
+        },
+    );
     (output, argmax)
 }
 
@@ -128,8 +100,10 @@ pub fn backward(
     let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
     let mut weights = vec![0.0; shape.weight_len()];
-    with_buffers(|buffers| {
-        let Buffers { wide, lanes, channels, pixels, pairs, weights: packed, sums, weight_sums } = buffers;
+    with_buffers(|[one, two]| {
+        let Buffers { input: wide, output: lanes, part: channels, sums } = one;
+        // For the gradient of weights, pixels of a channel side by side, and pairs of the gradient's.
+        let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
         let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);
         for (first, block) in blocks(shape) {
