@@ -71,16 +71,9 @@ const OPERATIONS: [(&str, Operation); 11] = [
 
 const BARRIER: &str = "barrier";
 
-/// Result of an operation on one rank.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-enum Trial {
-    /// Its times in µs.
-    Times(Vec<f64>),
-    /// The rank did not take part.
-    Idle,
-    NotSupported,
-    Wrong,
-}
+/// A rank's times of an operation in µs, none if it did not take part, or the problem: [`WRONG`] or
+/// [`NOT_SUPPORTED`].
+type Trial = Result<Vec<f64>, String>;
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
@@ -94,14 +87,11 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
                 Err(reason) => Err(*reason),
                 Ok(on) => {
                     let mut trial = attempt(operation, on.as_mut(), world, args.iterations)?;
-                    if name == BARRIER
-                        && matches!(trial, Trial::Times(_))
-                        && !barrier_waits(on.as_mut(), world)?
-                    {
-                        trial = Trial::Wrong;
+                    if name == BARRIER && trial.is_ok() && !barrier_waits(on.as_mut(), world)? {
+                        trial = Err(WRONG.into());
                     }
                     let trials = world.gather(&trial)?;
-                    if let Some(rank) = trials.iter().position(|trial| *trial == Trial::Wrong) {
+                    if let Some(rank) = trials.iter().position(|trial| is(trial, WRONG)) {
                         let reason = format!("{backend} {name} gave a wrong result");
                         let host = world.places()[rank].host.clone();
                         wrong.get_or_insert(CommError::Shared(SharedError::Elsewhere { rank, host, reason }));
@@ -109,7 +99,14 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
                     summary(&trials)
                 }
             };
-            rows.push(row(world, name, backend.name(), result));
+            rows.push(CollectiveRow {
+                operation: name.into(),
+                backend: backend.name().into(),
+                topology: topology(world.places()),
+                bytes: BYTES,
+                median_us: result.ok(),
+                result: result.err().unwrap_or(CORRECT).into(),
+            });
         }
     }
     on_root(world, || {
@@ -132,29 +129,21 @@ fn connect(world: &World, backend: Backend) -> Result<Result<Box<dyn Primitives>
     }
 }
 
-fn row(world: &World, operation: &str, backend: &str, result: Result<f64, &str>) -> CollectiveRow {
-    CollectiveRow {
-        operation: operation.into(),
-        backend: backend.into(),
-        topology: topology(world.places()),
-        bytes: BYTES,
-        median_us: result.ok(),
-        result: result.err().unwrap_or(CORRECT).into(),
-    }
+fn is(trial: &Trial, problem: &str) -> bool {
+    trial.as_ref().is_err_and(|found| found == problem)
 }
 
 /// The median in µs of all ranks' trials of one operation, or why there is none.
 fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
-    let has = |what: &Trial| trials.contains(what);
-    let times: Vec<&Vec<f64>> =
-        trials.iter().filter_map(|t| if let Trial::Times(times) = t { Some(times) } else { None }).collect();
-    let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
-    match times.first() {
-        _ if has(&Trial::Wrong) => Err(WRONG),
-        _ if has(&Trial::NotSupported) => Err(NOT_SUPPORTED),
-        None => Err(NEEDS_2_RANKS),
-        Some(first) => median_of((0..first.len()).map(mean).collect()).ok_or(NEEDS_2_RANKS),
+    for problem in [WRONG, NOT_SUPPORTED] {
+        if trials.iter().any(|trial| is(trial, problem)) {
+            return Err(problem);
+        }
     }
+    let times: Vec<&Vec<f64>> = trials.iter().flatten().filter(|times| !times.is_empty()).collect();
+    let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
+    let calls = times.first().map_or(0, |times| times.len());
+    median_of((0..calls).map(mean).collect()).ok_or(NEEDS_2_RANKS)
 }
 
 /// Calls `operation` on all ranks. A wrong result does not end it, because the other
@@ -166,18 +155,18 @@ fn attempt(
     iterations: usize,
 ) -> Result<Trial, CommError> {
     let mut times = Vec::with_capacity(iterations);
-    let mut outcome = None;
+    let mut problem = None;
     for turn in 0..iterations + iterations.div_ceil(10) {
         match operation(on, world, turn % world.size()) {
-            Ok((_, false)) => outcome = Some(Trial::Wrong),
-            Ok((Some(time), true)) => times.push(time.as_secs_f64() * 1e6),
-            Ok((None, true)) => outcome = outcome.or(Some(Trial::Idle)),
-            Err(CommError::Unsupported { .. }) => outcome = Some(Trial::NotSupported),
+            Ok((time, true)) => times.extend(time.map(|time| time.as_secs_f64() * 1e6)),
+            Ok((_, false)) => problem = Some(WRONG),
+            Err(CommError::Unsupported { .. }) => problem = Some(NOT_SUPPORTED),
             Err(error) => return Err(error),
         }
     }
     // The first calls set up connections.
-    Ok(outcome.unwrap_or_else(|| Trial::Times(times.split_off(iterations.div_ceil(10)))))
+    times.drain(..times.len().min(iterations.div_ceil(10)));
+    Ok(problem.map_or(Ok(times), |problem| Err(problem.to_owned())))
 }
 
 /// A message from each even rank to the next one. Each side's time is that of its own operation.

@@ -45,11 +45,10 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     for bytes in sizes {
         let times = time_size(world, primitives.as_mut(), bytes, args.iterations, pause)?;
         let row = LinkRow::of_exchanges(backend.name(), bytes, times);
-        let mut one_way = [if world.is_root() { row.one_way_us } else { 0.0 }];
-        rows.push(row);
         // Rank 0's clock, so that both ranks stop at the same size.
-        world.sum_f64(&mut one_way)?;
-        if args.sizes.is_none() && one_way[0] > LONGEST.as_secs_f64() * 1e6 {
+        let one_way_us = world.broadcast(&row.one_way_us)?;
+        rows.push(row);
+        if args.sizes.is_none() && one_way_us > LONGEST.as_secs_f64() * 1e6 {
             break;
         }
     }
@@ -74,13 +73,10 @@ fn time_size(
         slowest = slowest.max(exchange(on, &mine, &mut both, pause)?);
     }
     // Both sides need the same count, so rank 0's time is used.
-    let mut decides = [if world.is_root() { slowest } else { 0.0 }];
-    world.sum_f64(&mut decides)?;
-    let fitting = (BUDGET.as_secs_f64() * 1e6 / decides[0].max(1.0)) as usize;
+    let slowest = world.broadcast(&slowest)?;
+    let fitting = (BUDGET.as_secs_f64() * 1e6 / slowest.max(1.0)) as usize;
     let count = iterations.unwrap_or(fitting.clamp(10, 1000));
-    let times: Result<Vec<f64>, CommError> =
-        (0..count).map(|_| exchange(on, &mine, &mut both, pause)).collect();
-    let times = times?;
+    let times = (0..count).map(|_| exchange(on, &mine, &mut both, pause)).collect::<Result<_, _>>()?;
     world.agree(match message(0).chain(message(1)).eq(both) {
         true => Ok(()),
         false => Err(anyhow::anyhow!("a message of {bytes} bytes arrived with different content")),
