@@ -172,9 +172,8 @@ pub fn summarize(
         peak_rss_mb: peak_rss_mb(),
         live_mb: live_mb(config),
     };
-    let all: Vec<((RankRecord, StepMs), CpuTime)> = world.gather(&((mine, trainer.step_ms()), cpu))?;
-    let (ranks, times): (Vec<(RankRecord, StepMs)>, Vec<CpuTime>) = all.into_iter().unzip();
-    let (per_rank, phases): (Vec<RankRecord>, Vec<StepMs>) = ranks.into_iter().unzip();
+    let ranks = world.gather(&(mine, trainer.step_ms(), cpu))?;
+    let (per_rank, phases, times): (Vec<RankRecord>, Vec<StepMs>, Vec<CpuTime>) = ranks.into_iter().collect();
     let others = load_of_others(world.places(), &times);
     let steps = position.step;
     Ok(Results {

@@ -34,10 +34,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
             None => trained(&network, &weights, config.quantization.weight_scheme)?,
             Some(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
-        if weights.folder != args.run {
-            refuse_links(&weights.folder)?;
-        }
-        write(quantized.file, &weights.folder)
+        write(quantized.file, &weights.folder, &args.run)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
     let float = Tally::total(&evaluation.run(world, &network)?.tallies);
@@ -96,19 +93,16 @@ fn calibrated(
     Ok(quantizer.quantize(network)?)
 }
 
-/// Refuses a checkpoint that a run directory has by a link.
-fn refuse_links(folder: &Path) -> anyhow::Result<()> {
-    for place in [folder, folder.parent().unwrap_or(folder)] {
-        files::refuse_link(place).with_context(|| format!("cannot write {}", place.display()))?;
-    }
-    Ok(())
-}
-
-/// Writes the file into a checkpoint's folder.
-fn write(file: Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
+/// Writes the file into a checkpoint's `folder`, which `run` must not have by a link unless it is named itself.
+fn write(file: Int8File, folder: &Path, run: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
     let path = folder.join(INT8_FILE);
+    let cannot_write = |place: &Path| format!("cannot write {}", place.display());
+    let inside = [folder, folder.parent().unwrap_or(folder)].into_iter().filter(|_| folder != run);
+    for place in inside {
+        files::refuse_link(place).with_context(|| cannot_write(place))?;
+    }
     let bytes = file.encode(&path)?;
-    files::replace_file(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    files::replace_file(&path, &bytes).with_context(|| cannot_write(&path))?;
     Ok((file, path))
 }
 
