@@ -152,7 +152,7 @@ pub fn summarize(
     cpu: CpuTime,
     total_seconds: f64,
 ) -> anyhow::Result<Results> {
-    let (position, rank) = (trainer.position(), world.rank());
+    let (position, rank) = (&trainer.position, world.rank());
     let last = position.history.last().context("no epoch was trained")?;
     let of_rank = |tallies: &[Tally]| tallies.get(rank).and_then(Tally::metrics);
     let [train, test, int8] =

@@ -172,11 +172,11 @@ impl Run {
         }
         let Self { dir, mut record, plan, complete, .. } = self;
         if let Some(data) = &mut record.data {
-            data.train_sha256 = trainer.data_sha256().to_owned();
-            data.test_largest_class = Some(trainer.largest_test_class());
+            data.train_sha256 = trainer.shard.digest().to_owned();
+            data.test_largest_class = Some(trainer.evaluation.shard.largest_class());
         }
         let config = record.config.clone();
-        let position = trainer.position();
+        let position = &trainer.position;
         let earlier = position.seconds();
         if world.is_root() && position.step > 0 && !complete {
             log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
@@ -204,7 +204,7 @@ impl Run {
         // Not before: a run that is refused stays as it was.
         world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
         let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
-        trainer.count_start_up(self.started.elapsed());
+        trainer.position.start_up_seconds += self.started.elapsed().as_secs_f64();
         let before = CpuTime::now();
         let ended = trainer.run(&mut recorder, &mut progress);
         record.failed_checkpoints = recorder.writer.as_ref().and_then(RunWriter::failed_checkpoint).cloned();
@@ -235,7 +235,7 @@ impl Run {
         let total_seconds = earlier + self.started.elapsed().as_secs_f64();
         let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds)?;
         if let Some(dir) = &dir {
-            print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
+            print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir);
         }
         record.status = Status::Completed;
         record.ended_at = Some(now());

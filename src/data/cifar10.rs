@@ -113,7 +113,7 @@ impl Cifar10 {
     ) -> Result<(), DataError> {
         let mut before = 0;
         for file in &self.files[split as usize] {
-            let count = (file.len() / RECORD).min(limit - before);
+            let count = (file.len / RECORD).min(limit - before);
             file.for_each_record(0, [count, RECORD], |at, record| visit(file, [at, before + at], record))?;
             before += count;
         }
@@ -123,7 +123,7 @@ impl Cifar10 {
 
 fn open(path: &Path) -> Result<DataFile, DataError> {
     let file = DataFile::open(path)?;
-    let what = match (file.len(), file.len() % RECORD) {
+    let what = match (file.len, file.len % RECORD) {
         (0, _) => "it contains no image".to_owned(),
         (_, 0) => return Ok(file),
         (found, rest) => format!(
@@ -150,7 +150,7 @@ impl SampleSource for Cifar10 {
     }
 
     fn len(&self, split: Split) -> usize {
-        self.files[split as usize].iter().map(|file| file.len() / RECORD).sum()
+        self.files[split as usize].iter().map(|file| file.len / RECORD).sum()
     }
 
     fn for_each_image(
@@ -174,7 +174,7 @@ impl SampleSource for Cifar10 {
             }
             _ => {
                 let at = format!("record {at}");
-                Err(DataError::label(file.path(), DataFormat::Cifar10, record[0], &at, CLASSES))
+                Err(DataError::label(&file.path, DataFormat::Cifar10, record[0], &at, CLASSES))
             }
         })?;
         Ok(labels)

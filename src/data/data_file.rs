@@ -18,9 +18,11 @@ const BLOCK: usize = 1 << 18;
 /// An open file of known length.
 #[derive(Debug)]
 pub struct DataFile {
-    path: PathBuf,
+    /// Its path.
+    pub path: PathBuf,
     file: File,
-    len: usize,
+    /// Its bytes when it was opened.
+    pub len: usize,
 }
 
 impl DataFile {
@@ -35,16 +37,6 @@ impl DataFile {
             return Err(DataError::read(path)(std::io::Error::other("not a regular file")));
         }
         Ok(Self { path: path.to_owned(), file, len: kind.len() as usize })
-    }
-
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Bytes of the file when it was opened.
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// Fills `buffer` with the bytes from `from` on.

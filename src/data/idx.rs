@@ -19,7 +19,8 @@ const IN_HEADER: &str = "ends inside its header";
 /// An IDX file of images or labels with a valid header.
 #[derive(Debug, Clone)]
 pub struct IdxFile {
-    path: PathBuf,
+    /// Its path.
+    pub path: PathBuf,
     gzipped: bool,
     /// Rows and columns of an image; empty for labels.
     shape: &'static [u32],
@@ -78,11 +79,6 @@ impl IdxFile {
 
     fn item_bytes(&self) -> usize {
         self.shape.iter().product::<u32>() as usize
-    }
-
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Calls `visit` with the index and the bytes of each of the first

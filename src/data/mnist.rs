@@ -47,13 +47,13 @@ impl Mnist {
             let images = IdxFile::open(root, images, &SIDES)?;
             let labels = IdxFile::open(root, labels, &[])?;
             let invalid =
-                |what| DataError::Invalid { path: images.path().to_owned(), what, kind: DataFormat::Idx };
+                |what| DataError::Invalid { path: images.path.clone(), what, kind: DataFormat::Idx };
             if images.count != labels.count {
                 return Err(invalid(format!(
                     "{} images, but {} labels in {}",
                     images.count,
                     labels.count,
-                    labels.path().display()
+                    labels.path.display()
                 )));
             }
             if images.count == 0 {
@@ -103,7 +103,7 @@ impl SampleSource for Mnist {
             None => Ok(labels),
             Some(at) => {
                 let sample = format!("sample {at}");
-                Err(DataError::label(file.path(), DataFormat::Idx, labels[at], &sample, CLASSES))
+                Err(DataError::label(&file.path, DataFormat::Idx, labels[at], &sample, CLASSES))
             }
         }
     }

@@ -94,7 +94,8 @@ const MOST_OF_HEADER: usize = 1 << 20;
 /// A `.npy` file of one or two dimensions with a valid header.
 #[derive(Debug)]
 pub struct NpyFile {
-    file: DataFile,
+    /// The file.
+    pub file: DataFile,
     /// Offset of the data in bytes.
     start: usize,
     /// The dtype in NumPy's notation, such as `<f4`.
@@ -144,19 +145,14 @@ impl NpyFile {
             }
         };
         let size = rows.checked_mul(columns).and_then(|count| count.checked_mul(width)?.checked_add(start));
-        if size != Some(file.len()) {
-            let how = if size.is_none_or(|size| file.len() < size) { "truncated" } else { "too long" };
+        if size != Some(file.len) {
+            let how = if size.is_none_or(|size| file.len < size) { "truncated" } else { "too long" };
             return Err(invalid(format!(
                 "{how}: {} bytes after its header, which declares {rows} x {columns} numbers of {width} bytes",
-                file.len() - start
+                file.len - start
             )));
         }
         Ok(Self { file, start, dtype, width, rows, columns, fortran: fortran_order })
-    }
-
-    /// Path of the file.
-    pub fn path(&self) -> &Path {
-        self.file.path()
     }
 
     /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in

@@ -110,7 +110,7 @@ impl NpyPairs {
 }
 
 fn unsuitable(file: &NpyFile, what: String) -> DataError {
-    DataError::Unsuitable { path: file.path().to_owned(), what }
+    DataError::Unsuitable { path: file.file.path.clone(), what }
 }
 
 /// Checks that the two files of a split match.
@@ -119,7 +119,7 @@ fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
         return Err(unsuitable(y, format!("{} labels per sample, expected one", y.columns)));
     }
     if x.rows != y.rows {
-        let what = format!("{} samples, but {} labels in {}", x.rows, y.rows, y.path().display());
+        let what = format!("{} samples, but {} labels in {}", x.rows, y.rows, y.file.path.display());
         return Err(unsuitable(x, what));
     }
     if x.rows == 0 || x.columns == 0 {

@@ -22,7 +22,8 @@ pub struct Tested {
 
 /// The test set of one rank, and the evaluation of a network on all of it.
 pub struct Evaluation {
-    shard: Shard,
+    /// This rank's test samples.
+    pub shard: Shard,
     normalizer: Normalizer,
     batch_size: usize,
     device: Device,
@@ -44,16 +45,6 @@ impl Evaluation {
             batch_size: plan.batch_size,
             device: options.device.device(),
         })
-    }
-
-    /// The digest of all test samples in use, which is the same on all ranks.
-    pub fn data_sha256(&self) -> &str {
-        self.shard.digest()
-    }
-
-    /// Number of test samples in use of the most frequent class among them.
-    pub fn largest_class(&self) -> usize {
-        self.shard.largest_class()
     }
 
     /// Evaluates `network` on every sample of the test set once; returns the same on every rank.

@@ -2,7 +2,7 @@
 
 mod checkpoints;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::module::Module;
 
@@ -17,7 +17,7 @@ use crate::quant::{Int8File, PostQuantizer, QuantError, Quantized, Quantizer};
 use crate::spans;
 use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
-use burn_mpi::{Collective, CommError, ParamLayout, SharedError, SyncReport, World};
+use burn_mpi::{Collective, CommError, SharedError, World};
 use run_record::files::sha256_of_f32;
 use run_record::{Curve, DataDigests, EpochRow, StepMs};
 
@@ -27,13 +27,17 @@ pub struct Trainer<'w> {
     options: RunConfig,
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
-    shard: Shard,
-    evaluation: Evaluation,
+    /// Its training samples.
+    pub shard: Shard,
+    /// Its test samples.
+    pub evaluation: Evaluation,
     batches: Batches,
-    learner: Learner<'w>,
+    /// The network and what trains it.
+    pub learner: Learner<'w>,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
-    position: Position,
+    /// The position of the run.
+    pub position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
     /// This rank's logged points that are not written yet: steps and tallies.
@@ -418,19 +422,9 @@ impl<'w> Trainer<'w> {
         TrainError::NotFinite { rank, host: self.world.places()[rank].host.clone(), what, checkpoint }
     }
 
-    /// The layout of the weights.
-    pub fn layout(&self) -> &ParamLayout {
-        self.learner.layout()
-    }
-
     /// SHA-256 over all weights.
     pub fn weights_sha256(&self) -> String {
         sha256_of_f32(&self.learner.params)
-    }
-
-    /// The gradient buckets, and whether they overlapped with backward.
-    pub fn sync_report(&self) -> SyncReport {
-        self.learner.sync.report()
     }
 
     /// Times of this process's steps by phase, on this rank.
@@ -439,30 +433,10 @@ impl<'w> Trainer<'w> {
         self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
     }
 
-    /// The digest of the training samples in use, which is the same on all ranks.
-    pub fn data_sha256(&self) -> &str {
-        self.shard.digest()
-    }
-
-    /// Number of test samples in use of the most frequent class among them.
-    pub fn largest_test_class(&self) -> usize {
-        self.evaluation.largest_class()
-    }
-
     /// The digests of all samples in use.
     pub fn data_digests(&self) -> DataDigests {
         let of = |samples| self.source.description().digest(samples);
-        DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.data_sha256()) }
-    }
-
-    /// Adds the time before the first step, for the results.
-    pub fn count_start_up(&mut self, time: Duration) {
-        self.position.start_up_seconds += time.as_secs_f64();
-    }
-
-    /// The position of the run.
-    pub fn position(&self) -> &Position {
-        &self.position
+        DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.shard.digest()) }
     }
 
     /// The quantizer of quantization-aware training.

@@ -149,7 +149,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// If a file is missing or damaged, or the weights are those of a different
     /// network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
-        let Verified { state, model, optimizer, .. } = read_verified(path)?;
+        let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
         let state: State<P> = serde_json::from_slice(&state).map_err(damaged)?;
         let moment = |name: String| {
@@ -184,16 +184,8 @@ pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordE
     encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
 }
 
-/// The files of a checkpoint, as they were written.
-struct Verified {
-    manifest: Manifest,
-    state: Vec<u8>,
-    model: Vec<u8>,
-    optimizer: Vec<u8>,
-}
-
-/// Reads the files of the checkpoint `path` and compares their digests with the manifest's.
-fn read_verified(path: &Path) -> Result<Verified, RecordError> {
+/// The manifest of the checkpoint `path`, and its state, model and optimizer, whose digests are the manifest's.
+fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     let manifest = Manifest::read(&path.join(MANIFEST))?;
     let read = |name: &str| {
         let file = path.join(name);
@@ -208,8 +200,8 @@ fn read_verified(path: &Path) -> Result<Verified, RecordError> {
     };
     let state = read(STATE)?;
     folders::check_name(path, &state)?;
-    let (model, optimizer) = (read(MODEL)?, read(OPTIMIZER)?);
-    Ok(Verified { manifest, state, model, optimizer })
+    let files = [state, read(MODEL)?, read(OPTIMIZER)?];
+    Ok((manifest, files))
 }
 
 /// Checks the files of the checkpoint `path`, but not its int8 model, which is derived from them; returns its
@@ -218,5 +210,5 @@ fn read_verified(path: &Path) -> Result<Verified, RecordError> {
 /// # Errors
 /// If a file is missing or damaged.
 pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
-    Ok(read_verified(path)?.manifest)
+    Ok(read_verified(path)?.0)
 }

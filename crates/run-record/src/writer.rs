@@ -216,14 +216,8 @@ impl RunWriter {
 }
 
 fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
-    // The csv crate writes a header only with a row; only the header of the default row is kept.
     let failed = |e| RecordError::write(path, e);
-    let header = csv_text(true, &EpochRow::default()).map_err(failed)?;
-    let header = header.lines().next().unwrap_or_default();
-    let mut text = format!("{header}\n");
-    for row in rows {
-        text += &csv_text(false, row).map_err(failed)?;
-    }
+    let text = csv_lines(rows).map_err(failed)?.concat();
     let found = match files::read_regular(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         found => found.map_err(|e| RecordError::read(path, e))?,
@@ -249,15 +243,22 @@ fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
 
 fn append_epoch(path: &Path, row: &EpochRow) -> Result<(), RecordError> {
     let failed = |e| RecordError::write(path, e);
-    files::append_here(path, csv_text(false, row).map_err(failed)?.as_bytes()).map_err(failed)
+    let [_, line] = csv_lines(std::slice::from_ref(row)).map_err(failed)?;
+    files::append_here(path, line.as_bytes()).map_err(failed)
 }
 
-/// One line of CSV, preceded by a header with the field names if requested.
-fn csv_text(header: bool, row: &EpochRow) -> io::Result<String> {
-    let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
-    writer.serialize(row).map_err(io::Error::other)?;
+/// The header with the field names, and the lines of the rows.
+fn csv_lines(rows: &[EpochRow]) -> io::Result<[String; 2]> {
+    // The csv crate writes a header only with a row.
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in [&EpochRow::default()].into_iter().chain(rows) {
+        writer.serialize(row).map_err(io::Error::other)?;
+    }
     let bytes = writer.into_inner().map_err(|e| io::Error::other(e.to_string()))?;
-    String::from_utf8(bytes).map_err(io::Error::other)
+    let text = String::from_utf8(bytes).map_err(io::Error::other)?;
+    let mut lines = text.split_inclusive('\n');
+    let header = lines.next().unwrap_or_default().to_owned();
+    Ok([header, lines.skip(1).collect()])
 }
 
 #[cfg(test)]
