@@ -4,8 +4,9 @@ use burn_mpi::ParamLayout;
 use thiserror::Error;
 
 use super::graph::{Attribute, Graph};
-use super::{padding, windows};
+use super::windows;
 use crate::model::{Activation, EPSILON, Layer, ModelKind, Network};
+use crate::quant::padding;
 
 /// A layer without an ONNX operator here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

@@ -28,13 +28,13 @@ pub fn int8_network(network: &Int8File) -> Vec<u8> {
     for (i, layer) in network.layers.iter().enumerate() {
         let (name, values, relu) = match *layer {
             StoredLayer::MaxPool { kernel, stride } => {
-                graph.then(&format!("pool{i}"), "MaxPool", &[], windows(kernel, stride, [0; 4]));
+                graph.then(&format!("pool{i}"), "MaxPool", &[], windows(kernel, stride, [0; 2]));
                 continue;
             }
-            StoredLayer::Conv { ref name, stride, padding: [rows, columns], relu, ref values } => {
+            StoredLayer::Conv { ref name, stride, padding, relu, ref values } => {
                 let [weight, bias] = constants(&mut graph, name, values, input);
                 let kernel = [values.shape[2], values.shape[3]];
-                let attributes = windows(kernel, stride, [rows, columns, rows, columns]);
+                let attributes = windows(kernel, stride, padding);
                 graph.then(name, "Conv", &[&weight, &bias], attributes);
                 (name, values, relu)
             }

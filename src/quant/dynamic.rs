@@ -13,8 +13,8 @@ use burn_fused::int8::{QParams, Scheme, min_max, quantize};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
 use super::QuantError;
-use super::fold::values_of;
 use super::int8_file::{Bias, Int8File, LayerValues, StoredLayer};
+use super::layers::values_of;
 use super::quantized::NO_WEIGHTS;
 
 /// Checks that sizes are consistent and that no sum overflows.

@@ -75,23 +75,27 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
                 let reason = format!("{other} has no integer version; --activation relu has one");
                 return Err(QuantError::layer(&name, reason));
             }
-            (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_whole(pool) => {
+            (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_fused(pool) => {
                 last.pool = Some(pool)
             }
             (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
             _ => return Err(QuantError::layer(&name, "no integer layer is of its kind and at its place")),
         }
     }
-    Ok(groups)
+    match groups.iter().find(|group| matches!(group.product, Product::Conv(_)) && !group.relu) {
+        Some(group) => Err(QuantError::layer(&group.name, "no ReLU follows it")),
+        None => Ok(groups),
+    }
 }
 
-/// Whether no window is padded, dilated or cut off.
-fn is_whole(pool: &MaxPool2d) -> bool {
-    padding(&pool.padding) == Some([0, 0]) && pool.dilation == [1, 1] && !pool.ceil_mode
+/// Whether fused operators have this pooling.
+fn is_fused(pool: &MaxPool2d) -> bool {
+    let is_plain = padding(&pool.padding) == Some([0, 0]) && pool.dilation == [1, 1] && !pool.ceil_mode;
+    is_plain && [pool.kernel_size, pool.stride] == [[2, 2]; 2]
 }
 
 /// Rows above and below, columns to the left and to the right; `None` if they differ.
-pub(super) fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
+pub fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0, 0]),
         PaddingConfig2d::Explicit(top, left, bottom, right) if top == bottom && left == right => {

@@ -19,14 +19,11 @@ impl Group<'_> {
     /// weights.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let layer = self.convolution(parameters, folded);
-        let Some(norm) = self.norm.filter(|_| !folded) else {
-            return self.relu_and_pool(x, &layer);
-        };
-        let x = conv(x, &layer);
-        match (self.relu, self.pool) {
-            (true, Some(_)) if self.pools_squares() => norm.relu_pool(x),
-            (true, None) => norm.relu(x),
-            (relu, pool) => pooled(pool, if relu { norm.relu(x) } else { norm.forward(x) }),
+        match (self.norm.filter(|_| !folded), self.pool) {
+            (Some(norm), Some(_)) => norm.relu_pool(conv(x, &layer)),
+            (Some(norm), None) => norm.relu(conv(x, &layer)),
+            (None, Some(_)) => conv_relu_pool(x, &layer),
+            (None, None) => conv_relu(x, &layer),
         }
     }
 
@@ -34,60 +31,79 @@ impl Group<'_> {
     pub(super) fn convolution(&self, parameters: Option<&[QParams]>, folded: bool) -> Conv2d {
         let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
         let weight = quantized(layer.weight.val(), parameters, 0);
-        let bias = layer.bias.as_ref().map(Param::val);
-        let (weight, bias) = match self.norm {
-            Some(norm) if folded => fold(norm, weight, bias, [layer.weight.dims()[0], 1, 1, 1]),
-            _ => (weight, bias),
-        };
-        Conv2d { weight: parameter(weight), bias: bias.map(parameter), ..layer.clone() }
+        let channels = [layer.weight.dims()[0], 1, 1, 1];
+        let (weight, bias) = self.fold(weight, layer.bias.as_ref(), channels, folded);
+        Conv2d { weight, bias, ..layer.clone() }
     }
 
     /// Whether one operator has the group's convolution, ReLU and pooling.
     pub(super) fn is_conv_relu_pool(&self, folded: bool) -> bool {
-        self.relu && self.pools_squares() && (folded || self.norm.is_none())
-    }
-
-    /// `layer`, without a batch norm, with ReLU and pooling.
-    fn relu_and_pool(&self, x: Tensor<4>, layer: &Conv2d) -> Tensor<4> {
-        match (self.relu, self.pool) {
-            (true, Some(_)) if self.pools_squares() => conv_relu_pool(x, layer),
-            (true, pool) => pooled(pool, conv_relu(x, layer)),
-            (false, pool) => pooled(pool, conv(x, layer)),
-        }
-    }
-
-    /// Whether the fused operators support the pooling.
-    fn pools_squares(&self) -> bool {
-        self.pool.is_some_and(|pool| [pool.kernel_size, pool.stride] == [[2, 2]; 2])
+        self.pool.is_some() && (folded || self.norm.is_none())
     }
 
     /// A linear layer and its group, as [`images`](Self::images).
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
-        let Product::Linear(layer) = self.product else { unreachable!("a convolution takes images") };
-        let weight = quantized(layer.weight.val(), parameters, 1);
-        let bias = layer.bias.as_ref().map(Param::val);
-        let (weight, bias, norm) = match self.norm {
-            Some(norm) if folded => {
-                let (weight, bias) = fold(norm, weight, bias, [1, layer.weight.dims()[1]]);
-                (weight, bias, None)
-            }
-            norm => (weight, bias, norm),
-        };
-        let x = linear(x, &Linear { weight: parameter(weight), bias: bias.map(parameter) });
-        match (norm, self.relu) {
+        let x = linear(x, &self.linear(parameters, folded));
+        match (self.norm.filter(|_| !folded), self.relu) {
             (Some(norm), true) => norm.relu(x),
             (Some(norm), false) => norm.forward(x),
             (None, true) => relu(x),
             (None, false) => x,
         }
     }
+
+    /// The group's linear layer, with the weights of [`features`](Self::features).
+    fn linear(&self, parameters: Option<&[QParams]>, folded: bool) -> Linear {
+        let Product::Linear(layer) = self.product else { unreachable!("a convolution takes images") };
+        let weight = quantized(layer.weight.val(), parameters, 1);
+        let outputs = [1, layer.weight.dims()[1]];
+        let (weight, bias) = self.fold(weight, layer.bias.as_ref(), outputs, folded);
+        Linear { weight, bias }
+    }
+
+    /// Weights and biases, with the batch norm's running statistics folded in if it is to be. The
+    /// norm's weight and bias get their gradients through these.
+    fn fold<const D: usize>(
+        &self,
+        weight: Tensor<D>,
+        bias: Option<&Param<Tensor<1>>>,
+        outputs: [usize; D],
+        folded: bool,
+    ) -> (Param<Tensor<D>>, Option<Param<Tensor<1>>>) {
+        let bias = bias.map(Param::val);
+        let (weight, bias) = match self.norm.filter(|_| folded).map(BatchNorm::running_affine) {
+            Some(RunningAffine { factor, shift }) => {
+                let bias = match bias {
+                    Some(bias) => bias * factor.clone() + shift,
+                    None => shift,
+                };
+                (weight * factor.reshape(outputs), Some(bias))
+            }
+            None => (weight, bias),
+        };
+        (parameter(weight), bias.map(parameter))
+    }
+
+    /// Real weights, outputs first as in PyTorch's layout, and biases in evaluation.
+    pub(super) fn folded(&self) -> [Vec<f32>; 2] {
+        let (weights, bias) = match self.product {
+            Product::Conv(_) => {
+                let Conv2d { weight, bias, .. } = self.convolution(None, true);
+                (values_of(weight.val()), bias)
+            }
+            Product::Linear(_) => {
+                let Linear { weight, bias } = self.linear(None, true);
+                (values_of(weight.val().transpose()), bias)
+            }
+        };
+        let zeros = || vec![0.0; self.product.outputs()];
+        [weights, bias.map_or_else(zeros, |bias| values_of(bias.val()))]
+    }
 }
 
-fn pooled(pool: Option<&burn::nn::pool::MaxPool2d>, x: Tensor<4>) -> Tensor<4> {
-    match pool {
-        Some(pool) => pool.forward(x),
-        None => x,
-    }
+/// The values of a tensor of f32.
+pub(super) fn values_of<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("they are f32"))
 }
 
 fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, axis: usize) -> Tensor<D> {
@@ -95,22 +111,6 @@ fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, 
         Some(parameters) => fake_quantize(weight, Scheme::Symmetric, parameters, axis),
         None => weight,
     }
-}
-
-/// Weights and biases with the batch norm's running statistics folded in. The
-/// norm's weight and bias get their gradients through these.
-fn fold<const D: usize>(
-    norm: &BatchNorm,
-    weight: Tensor<D>,
-    bias: Option<Tensor<1>>,
-    channels: [usize; D],
-) -> (Tensor<D>, Option<Tensor<1>>) {
-    let RunningAffine { factor, shift } = norm.running_affine();
-    let bias = match bias {
-        Some(bias) => bias * factor.clone() + shift,
-        None => shift,
-    };
-    (weight * factor.reshape(channels), Some(bias))
 }
 
 /// A parameter that is a tensor of the autodiff graph.

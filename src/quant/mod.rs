@@ -5,7 +5,6 @@
 
 mod dynamic;
 mod error;
-mod fold;
 mod groups;
 pub mod int8_file;
 mod layers;
@@ -16,8 +15,7 @@ mod quantizer;
 mod ranges;
 
 pub use error::QuantError;
-use groups::padding;
-pub use groups::{Group, Product, groups};
+pub use groups::{Group, Product, groups, padding};
 pub use int8_file::Int8File;
 pub use options::{Quantization, QuantizeKind};
 pub use post_training::{CALIBRATION, Calibration, PostQuantizer, PostTraining};

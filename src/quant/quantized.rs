@@ -118,24 +118,25 @@ impl Int8File {
     ) -> Result<Self, QuantError> {
         let mut layers = Vec::new();
         for (index, group) in groups(network)?.into_iter().enumerate() {
-            let (folded, name, relu) = (group.folded(), group.name, group.relu);
+            let [weights, biases] = group.folded();
+            let (name, relu) = (group.name, group.relu);
             let quantized = || {
-                let scales = scales(index, &folded.weights, folded.bias.len())?;
+                let scales = scales(index, &weights, biases.len())?;
                 for &scale in &scales {
                     QParams { scale, zero_point: 0 }.check(Scheme::Symmetric)?;
                 }
                 Ok(match activations.get(index..index + 2) {
                     Some(&[input, output]) => {
                         let Weights { values, bias, .. } =
-                            Weights::quantize(&folded.weights, &folded.bias, &scales, input, output)?;
+                            Weights::quantize(&weights, &biases, &scales, input, output)?;
                         (scales, values, Bias::Integer(bias))
                     }
-                    _ if !folded.bias.iter().all(|value| value.is_finite()) => {
+                    _ if !biases.iter().all(|value| value.is_finite()) => {
                         return Err(Int8Error::NonFinite);
                     }
                     _ => {
-                        let values = quantize_weights(&folded.weights, &scales);
-                        (scales, values, Bias::Float(folded.bias.clone()))
+                        let values = quantize_weights(&weights, &scales);
+                        (scales, values, Bias::Float(biases.clone()))
                     }
                 })
             };

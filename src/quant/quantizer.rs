@@ -15,6 +15,7 @@ use burn_fused::conv::conv_relu_pool_twice_quantized;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 
+use super::layers::values_of;
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
 use crate::model::{BatchPlace, Network};
@@ -233,10 +234,7 @@ impl Group<'_> {
         scheme: WeightScheme,
         frozen: bool,
     ) -> Result<Vec<QParams>, Int8Error> {
-        let factors = self.norm.map(|norm| {
-            let factor = norm.running_affine().factor.into_data().try_into_vec::<f32>();
-            factor.unwrap_or_else(|_| unreachable!("parameters are f32"))
-        });
+        let factors = self.norm.map(|norm| values_of(norm.running_affine().factor));
         if !frozen || ranges.weights.is_none() {
             let found = self.weight_ranges(factors.as_deref(), scheme)?;
             let before = ranges.weights.take();

@@ -1,9 +1,38 @@
 //! Samples of each step, with optional augmentation.
 
-use super::{LabelledBytes, RunConfig};
+use std::ops::Range;
+
+use burn::tensor::{Device, Tensor};
+
+use super::RunConfig;
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
 use crate::data::{Description, Normalizer, Shard};
+
+/// A rank's samples of one step as stored in files, with a class each; they are split into micro-batches.
+#[derive(Debug, Clone, Copy)]
+pub struct LabelledBytes<'a> {
+    /// The samples concatenated, in the file's layout.
+    pub bytes: &'a [u8],
+    /// A class for each sample.
+    pub labels: &'a [u8],
+    /// Converts the bytes to floats.
+    pub normalizer: &'a Normalizer,
+}
+
+impl<'a> LabelledBytes<'a> {
+    /// Number of samples.
+    pub fn count(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// The batch of a range of samples, on `device`.
+    pub fn batch(&self, range: Range<usize>, device: &Device) -> (Tensor<4>, &'a [u8]) {
+        let size = self.bytes.len() / self.labels.len().max(1);
+        let bytes = &self.bytes[range.start * size..range.end * size];
+        (self.normalizer.images(bytes, device), &self.labels[range])
+    }
+}
 
 /// Returns samples of a shard. Augmentation depends only on the seed, the epoch
 /// and the samples' indices in the data set.

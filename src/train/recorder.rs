@@ -6,7 +6,7 @@ use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
-use run_record::{Checkpoint, INT8_FILE, Kept, RecordError, RunDir, RunWriter, Start};
+use run_record::{Checkpoint, INT8_FILE, RecordError, RunDir, RunWriter, Start};
 
 /// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
 /// only rank 0's accesses files, and its errors are returned on every rank.
@@ -45,9 +45,9 @@ impl<'w> Recorder<'w> {
             let checkpoint = checkpoint();
             step = checkpoint.position.step;
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
-            let Position { best_step: best, most_accurate_step: most_accurate, .. } = checkpoint.position;
-            let kept = Kept { step, best, most_accurate };
-            writer.checkpoint(&stored(layout), int8.as_deref(), &checkpoint, kept)
+            let Position { best_step, most_accurate_step, .. } = checkpoint.position;
+            let kept = [best_step, most_accurate_step];
+            writer.checkpoint(&stored(layout), int8.as_deref(), &checkpoint, step, kept)
         });
         match saved {
             Ok(()) => Ok(true),

@@ -1,5 +1,7 @@
 //! Tallies of loss and accuracy, counted per rank and summed over ranks for reports.
 
+use burn::tensor::Tensor;
+use burn_fused::loss::{Score, smoothed_cross_entropy};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use run_record::{CurvePoint, Metrics};
@@ -62,6 +64,13 @@ impl Tally {
             sum
         })
     }
+}
+
+/// Cross entropy of class scores `[batch, classes]`: the mean over the batch `[1]`, for backward, and the metrics.
+/// `smoothing` is the share of each label that is spread over all classes, from 0 to below 1.
+pub fn cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> (Tensor<1>, Tally) {
+    let Score { loss, value, correct } = smoothed_cross_entropy(scores, labels, smoothing);
+    (loss, Tally::of_batch(value, correct, labels.len()))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub use run_json::{
 pub use step_file::StepFile;
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
-pub use writer::{Curve, CurvePoint, Kept, Metrics, RunWriter, Start};
+pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 
 /// A number and its noun, of which a regular plural is made: `1 batch`, `2 batches`.
 pub fn count(number: usize, noun: &str) -> String {

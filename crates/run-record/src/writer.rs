@@ -78,17 +78,6 @@ pub struct RunWriter {
     failed: Option<FailedCheckpoint>,
 }
 
-/// The step of a checkpoint, and those of older ones that are not removed.
-#[derive(Debug, Clone, Copy)]
-pub struct Kept {
-    /// Steps done of the run.
-    pub step: usize,
-    /// With early stopping, that of the epoch with the lowest test loss.
-    pub best: Option<usize>,
-    /// That of the epoch with the highest test accuracy, kept with `--keep`.
-    pub most_accurate: Option<usize>,
-}
-
 /// Where a writer begins.
 #[derive(Debug, Clone, Default)]
 pub struct Start<'a> {
@@ -147,7 +136,8 @@ impl RunWriter {
         points.iter().try_for_each(|point| self.write_point(curve, point))
     }
 
-    /// Writes a checkpoint, with the bytes of the int8 model of its weights if there is one.
+    /// Writes a checkpoint after `step` steps of the run, with the bytes of the int8 model of its weights if there is
+    /// one. The older one of the `best` step stays, and with `--keep` that of the `most_accurate` one.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -156,7 +146,8 @@ impl RunWriter {
         layout: &Layout,
         int8: Option<&[u8]>,
         checkpoint: &Checkpoint<P>,
-        Kept { step, best, most_accurate }: Kept,
+        step: usize,
+        [best, most_accurate]: [Option<usize>; 2],
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
         let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
