@@ -220,7 +220,7 @@ impl Model {
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
     pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
-        self.infer_watched(workspace, images, scores, &mut |_| ());
+        self.infer_with(workspace, images, scores, &mut |_| ());
     }
 
     /// As [`infer`](Self::infer); `watch` is called at the beginning of each stage of each
@@ -230,6 +230,16 @@ impl Model {
     /// As [`infer`](Self::infer).
     #[inline(never)]
     pub fn infer_watched(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        scores: &mut [f32],
+        watch: &mut dyn FnMut(Stage),
+    ) {
+        self.infer_with(workspace, images, scores, watch);
+    }
+
+    fn infer_with(
         &self,
         workspace: &mut Workspace,
         images: &[f32],

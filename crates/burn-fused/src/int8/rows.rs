@@ -93,28 +93,26 @@ impl Product {
         let (rows, run) = (kernel[0], kernel[1] * groups);
         let mut padded = bias.to_vec();
         padded.resize(outputs.next_multiple_of(LANES), 0);
+        let byte = |output: usize, row: usize, word: usize, b: usize| {
+            let (column, channel) = (word / groups, 4 * (word % groups) + b);
+            match output < outputs && channel < inputs {
+                true => {
+                    weights.values[((output * inputs + channel) * kernel[0] + row) * kernel[1] + column] as u8
+                }
+                false => 0,
+            }
+        };
         let mut blocks = Vec::with_capacity(padded.len() / LANES * rows * run);
         let mut first = 0;
         while first < padded.len() / LANES {
             let vectors = vectors_of(padded.len() / LANES - first);
-            for row in 0..rows {
-                for word in 0..run {
-                    let (column, group) = (word / groups, word % groups);
-                    for vector in first..first + vectors {
-                        let mut block = [[0u8; 4]; LANES];
-                        for (lane, bytes) in block.iter_mut().enumerate() {
-                            let output = vector * LANES + lane;
-                            for (b, byte) in bytes.iter_mut().enumerate() {
-                                let channel = 4 * group + b;
-                                if output < outputs && channel < inputs {
-                                    let at = (output * inputs + channel) * kernel[0] + row;
-                                    *byte = weights.values[at * kernel[1] + column] as u8;
-                                }
-                            }
-                        }
-                        blocks.push(Block(block.map(u32::from_ne_bytes)));
-                    }
-                }
+            for (row, word) in (0..rows).flat_map(|row| (0..run).map(move |word| (row, word))) {
+                blocks.extend((first..first + vectors).map(|vector| {
+                    Block(std::array::from_fn(|lane| {
+                        let output = vector * LANES + lane;
+                        u32::from_ne_bytes([0, 1, 2, 3].map(|b| byte(output, row, word, b)))
+                    }))
+                }));
             }
             first += vectors;
         }

@@ -62,14 +62,6 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
-    /// The vectors of all pixels, row by row.
-    #[inline(always)]
-    fn pixels(self) -> impl Iterator<Item = usize> {
-        let [height, width] = self.size;
-        let rows = (0..height).map(move |y| self.first + y * self.stride);
-        rows.flat_map(move |first| first..first + width)
-    }
-
     /// Stores zeros outside the pixels.
     #[inline(always)]
     pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
@@ -105,7 +97,7 @@ impl Plane {
         let zero = simd.splat_f32s(0.0);
         let mut rows = [zero; MAX_LANES];
         let rows = &mut rows[..S::F32_LANES];
-        let mut at = self.pixels();
+        let mut at = Cursor::new(self);
         for pixel in (0..pixels).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(pixels - pixel);
             for (image, row) in rows.iter_mut().enumerate() {
@@ -121,8 +113,8 @@ impl Plane {
                 }
             }
             simd.transpose(rows);
-            for (row, at) in rows[..count].iter().zip(&mut at) {
-                plane[at] = *row;
+            for row in &rows[..count] {
+                plane[at.next()] = *row;
             }
         }
     }
@@ -144,11 +136,11 @@ impl Plane {
         assert!(images <= S::F32_LANES && images > 0 && target.len() >= (images - 1) * step + pixels);
         let mut rows = [simd.splat_f32s(0.0); MAX_LANES];
         let rows = &mut rows[..S::F32_LANES];
-        let mut at = self.pixels();
+        let mut at = Cursor::new(self);
         for pixel in (0..pixels).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(pixels - pixel);
-            for (row, at) in rows[..count].iter_mut().zip(&mut at) {
-                *row = plane[at];
+            for row in &mut rows[..count] {
+                *row = plane[at.next()];
             }
             simd.transpose(rows);
             for (image, row) in rows[..images].iter().enumerate() {
@@ -156,5 +148,30 @@ impl Plane {
                 store(simd, &mut target[from..from + count], *row);
             }
         }
+    }
+}
+
+/// Walks over the pixels of a plane, row by row.
+struct Cursor {
+    plane: Plane,
+    at: usize,
+    left: usize,
+}
+
+impl Cursor {
+    #[inline(always)]
+    fn new(plane: Plane) -> Self {
+        Self { plane, at: plane.first, left: plane.size[1] }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> usize {
+        if self.left == 0 {
+            self.at += self.plane.stride - self.plane.size[1];
+            self.left = self.plane.size[1];
+        }
+        self.left -= 1;
+        self.at += 1;
+        self.at - 1
     }
 }

@@ -146,13 +146,8 @@ impl Shape {
         (image * self.channels + channel) * self.pixels()
     }
 
-    /// Height and width after `epilogue`.
-    fn output_size(self, epilogue: Epilogue) -> [usize; 2] {
-        epilogue.size([self.height, self.width])
-    }
-
     fn output_len(self, epilogue: Epilogue) -> usize {
-        self.batch * self.channels * self.output_size(epilogue).iter().product::<usize>()
+        self.batch * self.channels * epilogue.size([self.height, self.width]).iter().product::<usize>()
     }
 }
 
@@ -301,7 +296,7 @@ fn forward(
     let (output, moments, argmax) = level.run(Forward { input, epsilon, backward });
     let mut size = x.shape().to_vec();
     if epilogue == Epilogue::ReluPool {
-        size[2..].copy_from_slice(&shape.output_size(epilogue));
+        size[2..].copy_from_slice(&epilogue.size([shape.height, shape.width]));
     }
     let output = tensor_of(x.dtype(), level, output, &size);
     (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })

@@ -35,7 +35,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f3
         let affine = Affine::of(&input, &moments, channel);
         for (image, plane) in planes.enumerate() {
             if pooled {
-                let [height, width] = shape.output_size(epilogue);
+                let [height, width] = epilogue.size([shape.height, shape.width]);
                 let from = (image * shape.channels + channel) * height * width;
                 for (y, squares) in plane.chunks_exact(2 * shape.width).enumerate() {
                     rows.iter_mut().zip(squares).for_each(|(to, &x)| *to = affine.apply(x));
@@ -96,7 +96,7 @@ pub(super) fn backward(
                 }
                 Epilogue::ReluPool => {
                     let passed = &mut passed[image * pixels..][..pixels];
-                    let [height, width] = shape.output_size(epilogue);
+                    let [height, width] = epilogue.size([shape.height, shape.width]);
                     let from = (image * shape.channels + channel) * height * width;
                     for (y, rows) in passed.chunks_exact_mut(2 * shape.width).enumerate() {
                         let from = from + y * width..from + (y + 1) * width;
