@@ -9,10 +9,7 @@ use burn::tensor::{Bytes, DType, Shape, Tensor};
 /// # Panics
 /// If it is not contiguous or not f32.
 pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
-    match tensor.as_slice::<f32>() {
-        Some(values) => values,
-        None => unreachable!("the tensor is f32 and contiguous"),
-    }
+    tensor.as_slice::<f32>().expect("the tensor is f32 and contiguous")
 }
 
 /// As `to_contiguous`, without another handle for a tensor that is contiguous already.

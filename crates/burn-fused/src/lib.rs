@@ -102,8 +102,6 @@ mod extension;
 pub mod fake_quantize;
 mod flex_tensor;
 pub mod int8;
-#[cfg(feature = "tch")]
-mod libtorch;
 pub mod linear;
 pub mod loss;
 mod matrix;
@@ -116,7 +114,11 @@ pub mod simd;
 mod stamp;
 
 pub use epilogue::Epilogue;
-#[cfg(feature = "tch")]
-pub use libtorch::libtorch_gpus;
 pub use poll::set_poll;
 pub use stamp::stamp_backward;
+
+/// The number of GPUs that libtorch sees: none without a driver, or if it was built without CUDA.
+#[cfg(feature = "tch")]
+pub fn libtorch_gpus() -> usize {
+    usize::try_from(tch::Cuda::device_count()).unwrap_or_default()
+}

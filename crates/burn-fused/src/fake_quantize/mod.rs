@@ -52,7 +52,8 @@ pub fn fake_quantize<const D: usize>(
 ) -> Tensor<D> {
     let steps = Steps::new(scheme, parameters, &x.dims(), axis);
     let forward = |tensors, (), backward| forward(tensors, &steps, backward);
-    match on_flex([x.clone().into_dispatch()], is_supported, forward) {
+    let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
+    match on_flex([x.clone().into_dispatch()], supported, forward) {
         Some(output) => Tensor::from_dispatch(output),
         None => composed(x, &steps),
     }
@@ -82,10 +83,6 @@ fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     let clipped = clamp(x.clone(), low.clone() - 0.5, high.clone() + 0.5);
     let change = (clamp(x.round(), low, high) - clipped.clone()).detach();
     cast((clipped + change) * constant(|step| step.scale), dtype)
-}
-
-fn is_supported([x]: [&FlexTensor; 1]) -> Option<()> {
-    (x.dtype() == DType::F32).then_some(())
 }
 
 fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, Clipped) {

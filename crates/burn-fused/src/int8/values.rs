@@ -64,10 +64,8 @@ impl Step {
     /// # Panics
     /// If `parameters` are invalid.
     pub fn new(scheme: Scheme, parameters: QParams) -> Self {
-        let QParams { scale, zero_point } = match parameters.check(scheme) {
-            Ok(parameters) => parameters,
-            Err(error) => panic!("{error}"),
-        };
+        let checked = parameters.check(scheme);
+        let QParams { scale, zero_point } = checked.unwrap_or_else(|error| panic!("{error}"));
         let [low, high] = scheme.bounds().map(|bound| (bound - zero_point) as f32);
         Self { scale, inverse: 1.0 / scale, low, high }
     }

@@ -59,10 +59,7 @@ impl Half {
             Self::Bf16 => tensor.as_slice::<bf16>().map(bytemuck::cast_slice),
             Self::F16 => tensor.as_slice::<f16>().map(bytemuck::cast_slice),
         };
-        match bits {
-            Some(bits) => bits,
-            None => unreachable!("the tensor is contiguous {self:?}"),
-        }
+        bits.expect("the tensor is contiguous and of this type")
     }
 
     /// A tensor of values, given as bits.

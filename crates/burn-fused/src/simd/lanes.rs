@@ -110,14 +110,6 @@ impl Lanes for pulp::x86::V3 {
 #[cfg(target_arch = "x86_64")]
 impl Lanes for pulp::x86::V4 {
     #[inline(always)]
-    fn upper_halves(self, vector: Self::f32s, target: &mut [u16]) {
-        let avx = self.avx512f;
-        let halves = avx._mm512_cvtepi32_epi16(avx._mm512_srli_epi32::<16>(cast(vector)));
-        let halves: [u16; 16] = cast(halves);
-        target.copy_from_slice(&halves);
-    }
-
-    #[inline(always)]
     fn transpose(self, rows: &mut [Self::f32s]) {
         let avx = self.avx512f;
         let row = |i: usize| cast(rows[i]);

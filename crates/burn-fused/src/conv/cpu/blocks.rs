@@ -19,9 +19,13 @@ pub(super) fn spread<S: Lanes>(
     pooled: &[S::f32s],
     lanes: &mut [S::f32s],
 ) -> S::f32s {
-    plane.clear_border(simd, lanes);
     let mut sum = simd.splat_f32s(0.0);
     let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
+    match plane.size {
+        [rows, columns] if rows % 2 + columns % 2 == 0 => plane.clear_border(simd, lanes),
+        // No square covers an odd last row or column.
+        _ => lanes[..plane.len].fill(zero),
+    }
     for y in 0..height {
         for x in 0..width {
             let at = y * width + x;
@@ -38,16 +42,6 @@ pub(super) fn spread<S: Lanes>(
                 let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
                 lanes[to] = simd.select_f32s(here, pooled[at], zero);
             }
-        }
-    }
-    // An odd last row or column, which no square covers.
-    let [all_rows, all_columns] = plane.size;
-    if all_rows % 2 == 1 {
-        lanes[plane.first + (all_rows - 1) * plane.stride..][..all_columns].fill(zero);
-    }
-    if all_columns % 2 == 1 {
-        for y in 0..all_rows {
-            lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
         }
     }
     sum

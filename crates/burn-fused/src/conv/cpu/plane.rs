@@ -62,6 +62,17 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
+    /// The vector of the pixel behind that of `at`, with which so many are left in its row.
+    #[inline(always)]
+    fn next(self, at: usize, left: &mut usize) -> usize {
+        *left -= 1;
+        if *left > 0 {
+            return at + 1;
+        }
+        *left = self.size[1];
+        at + 1 + self.stride - self.size[1]
+    }
+
     /// Stores zeros outside the pixels.
     #[inline(always)]
     pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
@@ -97,7 +108,7 @@ impl Plane {
         let zero = simd.splat_f32s(0.0);
         let mut rows = [zero; MAX_LANES];
         let rows = &mut rows[..S::F32_LANES];
-        let mut at = Cursor::new(self);
+        let (mut at, mut left) = (self.first, self.size[1]);
         for pixel in (0..pixels).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(pixels - pixel);
             for (image, row) in rows.iter_mut().enumerate() {
@@ -114,7 +125,8 @@ impl Plane {
             }
             simd.transpose(rows);
             for row in &rows[..count] {
-                plane[at.next()] = *row;
+                plane[at] = *row;
+                at = self.next(at, &mut left);
             }
         }
     }
@@ -136,11 +148,12 @@ impl Plane {
         assert!(images <= S::F32_LANES && images > 0 && target.len() >= (images - 1) * step + pixels);
         let mut rows = [simd.splat_f32s(0.0); MAX_LANES];
         let rows = &mut rows[..S::F32_LANES];
-        let mut at = Cursor::new(self);
+        let (mut at, mut left) = (self.first, self.size[1]);
         for pixel in (0..pixels).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(pixels - pixel);
             for row in &mut rows[..count] {
-                *row = plane[at.next()];
+                *row = plane[at];
+                at = self.next(at, &mut left);
             }
             simd.transpose(rows);
             for (image, row) in rows[..images].iter().enumerate() {
@@ -148,30 +161,5 @@ impl Plane {
                 store(simd, &mut target[from..from + count], *row);
             }
         }
-    }
-}
-
-/// Walks over the pixels of a plane, row by row.
-struct Cursor {
-    plane: Plane,
-    at: usize,
-    left: usize,
-}
-
-impl Cursor {
-    #[inline(always)]
-    fn new(plane: Plane) -> Self {
-        Self { plane, at: plane.first, left: plane.size[1] }
-    }
-
-    #[inline(always)]
-    fn next(&mut self) -> usize {
-        if self.left == 0 {
-            self.at += self.plane.stride - self.plane.size[1];
-            self.left = self.plane.size[1];
-        }
-        self.left -= 1;
-        self.at += 1;
-        self.at - 1
     }
 }

@@ -172,11 +172,6 @@ struct Moments {
 }
 
 impl Moments {
-    fn with_capacity(channels: usize) -> Self {
-        let [mean, variance, inverse] = [(); 3].map(|()| Vec::with_capacity(channels));
-        Self { mean, variance, inverse }
-    }
-
     fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
         self.mean.push(mean);
         self.variance.push(variance as f32);

@@ -19,7 +19,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f3
     let (pixels, values) = (shape.pixels(), shape.values() as f64);
     let pooled = epilogue == Epilogue::ReluPool;
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
-    let mut moments = Moments::with_capacity(shape.channels);
+    let mut moments = Moments::default();
     let mut whole = Uninit::new(if pooled { 0 } else { x.len() });
     let mut halved = vec![0.0; if pooled { shape.output_len(epilogue) } else { 0 }];
     let mut argmax = vec![0; if backward { halved.len() } else { 0 }];

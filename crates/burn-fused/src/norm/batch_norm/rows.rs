@@ -21,7 +21,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Vec<f32>, Moments, Vec
             *sum += distance * distance;
         }
     }
-    let mut moments = Moments::with_capacity(channels);
+    let mut moments = Moments::default();
     means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
     let affines = Affines::of(&input, &moments);
     let mut output = vec![0.0; x.len()];
@@ -56,7 +56,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     for channel in 0..channels {
         let (gradients, distances) = (gradients[channel], distances[channel]);
         let inverse = moments.inverse[channel];
-        let affine = affines.channel(channel);
+        let affine = Affine::of(&input, moments, channel);
         let Back { level, slope, .. } = Back::of(affine, inverse, gradients, distances, shape.values());
         levels.push(level);
         slopes.push(slope);
@@ -92,10 +92,6 @@ impl Affines {
         let all = (0..input.shape.channels).map(|channel| Affine::of(input, moments, channel));
         let (factor, shift) = all.map(|affine| (affine.factor, affine.shift)).unzip();
         Self { mean: moments.mean.clone(), factor, shift }
-    }
-
-    fn channel(&self, channel: usize) -> Affine {
-        Affine { mean: self.mean[channel], factor: self.factor[channel], shift: self.shift[channel] }
     }
 
     /// Normalises the values of a sample.

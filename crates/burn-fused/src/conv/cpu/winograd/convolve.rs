@@ -7,9 +7,9 @@ use super::super::Shape;
 use super::super::activation::finish;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{Block, Pace, TILE};
-use super::factors::{PANEL, Panels, Pixels, transform_weights};
-use super::transform::{Output, POINTS, PRODUCTS, square};
+use super::blocks::{BORDER, Block, Pace, TILE};
+use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
+use super::transform::{Input, Output, POINTS, PRODUCTS, square};
 use crate::epilogue::Epilogue;
 use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, Scalars, add_products, load};
@@ -72,7 +72,11 @@ impl Convolve<'_> {
             let pixels = Pixels { groups: source.groups::<S>(), tiles };
             let factors = input.take::<S::f32s>(pixels.len());
             let plane = block.bordered().len;
-            pixels.transform(simd, &block, &source, part.take(plane + plane / 4), factors);
+            let lanes = part.take(plane + plane / 4);
+            for group in 0..pixels.groups {
+                let to = [group * tiles, 1, pixels.step()];
+                transform_tiles(simd, Input, &block, BORDER, &source, group, lanes, factors, to, None);
+            }
             for first in (0..panels.vectors).step_by(CHUNK) {
                 let vectors = CHUNK.min(panels.vectors - first);
                 let step = tiles * vectors + 1;

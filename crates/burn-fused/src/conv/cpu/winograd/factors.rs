@@ -5,8 +5,8 @@ use super::super::Shape;
 use super::super::blocks::total;
 use super::super::plane::Plane;
 use super::super::source::Source;
-use super::blocks::{BORDER, Block, TILE};
-use super::transform::{Input, Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use super::blocks::{Block, TILE};
+use super::transform::{Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
 /// The layout of the transformed pixels of a block: for each point and group of
@@ -31,27 +31,10 @@ impl Pixels {
     pub fn len(self) -> usize {
         PRODUCTS * self.step()
     }
-
-    /// Transforms the block's tiles of `source`. `lanes` is scratch for its plane, and
-    /// a quarter more for a pooled one.
-    #[inline(always)]
-    pub fn transform<S: Lanes>(
-        self,
-        simd: S,
-        block: &Block,
-        source: &Source<'_>,
-        lanes: &mut [S::f32s],
-        target: &mut [S::f32s],
-    ) {
-        assert!(target.len() >= self.len());
-        for group in 0..self.groups {
-            let to = [group * self.tiles, 1, self.step()];
-            transform_tiles(simd, Input, block, BORDER, source, group, lanes, target, to, None);
-        }
-    }
 }
 
-/// Transforms the tiles of a group of channels of `source`, with so many rows above and below the block. Those
+/// Transforms the tiles of a group of channels of `source`, with so many rows above and below the block; `lanes`
+/// is scratch for its plane, and a quarter more for a pooled one. Those
 /// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]

@@ -3,9 +3,9 @@
 use super::super::Shape;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{Block, Pace};
+use super::blocks::{BORDER, Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
-use super::transform::{OutputGradient, PRODUCTS};
+use super::transform::{Input, OutputGradient, PRODUCTS};
 use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
@@ -54,7 +54,10 @@ impl WeightGradient<'_> {
             let factors = input.take::<S::f32s>(pixels.len());
             let plane = block.bordered().len;
             let lanes = part.take::<S::f32s>(plane + plane / 4);
-            pixels.transform(simd, &block, &source, lanes, factors);
+            for group in 0..pixels.groups {
+                let to = [group * pixels.tiles, 1, pixels.step()];
+                transform_tiles(simd, Input, &block, BORDER, &source, group, lanes, factors, to, None);
+            }
             let products = Panels { terms: pixels.tiles, vectors };
             let gradients = output.take::<S::f32s>(products.len());
             for (vector, bias) in bias.iter_mut().enumerate() {
