@@ -25,7 +25,7 @@
 //!
 //! [`data::Shard`] returns the step's samples as bytes → [`data::Normalizer`]
 //! converts them to a batch → [`model::Network`] computes class scores →
-//! [`train::CrossEntropy`] → backward; each gradient is copied into its bucket of
+//! [`train::cross_entropy`] → backward; each gradient is copied into its bucket of
 //! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
 //! [`burn_mpi::Collective`] → [`train::Updater`] reads the averages from the buckets
 //! and writes new weights.

@@ -1,5 +1,5 @@
 //! Networks of the experiments. To add one, write a file with an
-//! [`Architecture`] and its lines below.
+//! `Architecture` and its lines below.
 
 mod batch_norm;
 mod convnet;

@@ -259,7 +259,9 @@ impl Int8File {
                 return Err(format!("{name} has {scales} scales and {biases} biases for {outputs} outputs"));
             }
             let weights = weights.data().iter().map(|&byte| byte.cast_signed()).collect();
-            layer.values_mut().map(|values| *values = LayerValues { shape, weights, scales, bias });
+            if let Some(values) = layer.values_mut() {
+                *values = LayerValues { shape, weights, scales, bias };
+            }
             known += 3;
         }
         if !is_dynamic {

@@ -175,7 +175,7 @@ fn plainly(layer: &LayerValues, windows: Option<([usize; 2], [usize; 2])>, value
     };
     let mut out = Vec::new();
     for image in bytes.chunks(70) {
-        for o in 0..outputs {
+        for (o, bias) in bias.iter().enumerate() {
             for y in 0..(5 + 2 * padding[0] - height) / stride[0] + 1 {
                 for x in 0..(7 + 2 * padding[1] - width) / stride[1] + 1 {
                     let mut sum = 0i64;
@@ -192,7 +192,7 @@ fn plainly(layer: &LayerValues, windows: Option<([usize; 2], [usize; 2])>, value
                             }
                         }
                     }
-                    out.push(sum as f32 * (parameters.scale * layer.scales[o]) + bias[o]);
+                    out.push(sum as f32 * (parameters.scale * layer.scales[o]) + bias);
                 }
             }
         }
