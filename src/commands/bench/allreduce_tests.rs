@@ -35,7 +35,7 @@ fn invalid_options_are_rejected_by_option_and_value() {
         (["--dtype", "f64"], "--dtype f64: choose f32, bf16, f16"),
         (["--iterations", "0"], "--iterations 0: must be at least 1"),
     ] {
-        let message = chosen(&options).err().expect("the options are invalid").to_string();
+        let message = chosen(&options).expect_err("the options are invalid").to_string();
         assert!(message.starts_with(expected), "{message}");
     }
 }

@@ -137,10 +137,13 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
         let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();
         let data = TensorData::new(values.clone(), [batch, channels, height, width]);
         let images = Tensor::<4>::from_data(data, &Device::flex());
-        let infer = |network: &Network| drop(network.forward(images.clone()).into_data());
+        let infer = |network: &Network| {
+            drop(network.forward(images.clone()).into_data());
+            Ok(())
+        };
         let mut scores = Vec::new();
         let mut candidates: [&mut dyn FnMut() -> Result<(), QuantError>; 3] =
-            [&mut || Ok(infer(&fused)), &mut || Ok(infer(&burn)), &mut || int8.infer(&values, &mut scores)];
+            [&mut || infer(&fused), &mut || infer(&burn), &mut || int8.infer(&values, &mut scores)];
         let measured = time(&mut candidates, args.iterations)?;
         let models = [("float-fused", float_bytes), ("float-burn", float_bytes), ("int8", int8_bytes)];
         for (((model, checkpoint_bytes), (times, bytes_allocated)), test_accuracy) in

@@ -220,7 +220,7 @@ impl Attempts<'_> {
         // What an earlier process has written says nothing of this attempt.
         let status = after.status.filter(|_| after.run_json != self.before.run_json);
         let taken =
-            self.start.occupied && !self.training.args.resume.is_some() && !self.training.args.overwrite;
+            self.start.occupied && self.training.args.resume.is_none() && !self.training.args.overwrite;
         match (outcome.code, status) {
             (0 | RESUMABLE_CODE, _) => Some(""),
             _ if outcome.stopped => Some(""),
