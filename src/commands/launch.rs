@@ -1,7 +1,6 @@
 //! `mpiburn launch`: starts a job on a topology and waits until it ends.
 
 mod restart;
-mod training;
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use anyhow::Context;
 use crate::launch::{self, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
-use training::Training;
+use restart::Training;
 
 /// The host file of a topology in `folder`, which a single machine may be without.
 pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {

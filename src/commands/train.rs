@@ -1,6 +1,5 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
-mod checks;
 mod prepare;
 mod resume;
 
@@ -21,9 +20,8 @@ use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, ParamLayout, World, connect};
-pub(super) use checks::check_shape;
-use checks::{check_data, check_world_size, clip_limits};
-use prepare::Begin;
+pub(super) use prepare::check_shape;
+use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
 use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now};
 
@@ -53,7 +51,7 @@ fn phases(
     clip_limits(world, &mut config, source.as_ref(), is_noted);
     let plan = config.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
-    let total = checks::steps(&config, &plan)?;
+    let total = prepare::steps(&config, &plan)?;
     trace::steps(&args.trace, 0, total)?;
     match (&args.trace.trace, &args.out) {
         (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,

@@ -1,8 +1,11 @@
 //! MNIST's four files, and data sets in their layout.
 
-use std::path::Path;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
 
-use super::idx::IdxFile;
+use flate2::read::GzDecoder;
+use run_record::files::open_regular;
+
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// A folder in MNIST's layout. Opening it reads headers only.
@@ -106,5 +109,201 @@ impl SampleSource for Mnist {
                 Err(DataError::label(&file.path, DataFormat::Idx, labels[at], &sample, CLASSES))
             }
         }
+    }
+}
+
+/// Magic numbers of files of bytes, which have the number of dimensions at their end.
+const IMAGES: u32 = 0x0803;
+const LABELS: u32 = 0x0801;
+const IN_HEADER: &str = "ends inside its header";
+
+/// An IDX file of images or labels with a valid header.
+#[derive(Debug, Clone)]
+pub struct IdxFile {
+    /// Its path.
+    pub path: PathBuf,
+    gzipped: bool,
+    /// Rows and columns of an image; empty for labels.
+    shape: &'static [u32],
+    /// Number of items: images or labels.
+    pub count: usize,
+}
+
+impl IdxFile {
+    /// Opens `name` in `root`, or `name.gz` if that is missing: images of `shape`, or labels without one.
+    ///
+    /// # Errors
+    /// When neither exists, when the header is not that of such items, or when an
+    /// uncompressed file is shorter or longer than its header says.
+    pub fn open(root: &Path, name: &str, shape: &'static [u32]) -> Result<Self, DataError> {
+        let (plain, zipped) = (root.join(name), root.join(format!("{name}.gz")));
+        let gzipped = !plain.exists();
+        if gzipped && !zipped.exists() {
+            let also = format!(", and so is {name}.gz");
+            return Err(DataError::Missing { path: plain, also, kind: DataFormat::Idx });
+        }
+        let mut file = Self { path: if gzipped { zipped } else { plain }, gzipped, shape, count: 0 };
+        let mut reader = file.reader()?;
+        let mut number = || {
+            let mut bytes = [0; 4];
+            let read = reader.read_exact(&mut bytes).map_err(|e| file.broken(e, IN_HEADER));
+            read.map(|()| u32::from_be_bytes(bytes))
+        };
+        let (magic, expected) = (number()?, LABELS + shape.len() as u32);
+        if magic != expected {
+            let of = |magic| match magic {
+                IMAGES => "a file of images",
+                LABELS => "a file of labels",
+                _ => "not an IDX file of bytes",
+            };
+            return Err(file.invalid(format!(
+                "its magic number is {magic:#010x}, {}; {} has {expected:#010x}",
+                of(magic),
+                of(expected)
+            )));
+        }
+        let count = number()? as usize;
+        let found = shape.iter().map(|_| number()).collect::<Result<Vec<_>, _>>()?;
+        if found != shape {
+            return Err(file.invalid(format!("images of {found:?}, expected {shape:?}")));
+        }
+        file.count = count;
+        if !gzipped {
+            file.check_length()?;
+        }
+        Ok(file)
+    }
+
+    fn header_bytes(&self) -> usize {
+        8 + 4 * self.shape.len()
+    }
+
+    fn item_bytes(&self) -> usize {
+        self.shape.iter().product::<u32>() as usize
+    }
+
+    /// Calls `visit` with the index and the bytes of each of the first
+    /// `limit` items, in file order.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is shorter or longer than its header says.
+    pub fn for_each(&self, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
+        let limit = limit.min(self.count);
+        let mut reader = self.reader()?;
+        let mut header = vec![0u8; self.header_bytes()];
+        reader.read_exact(&mut header).map_err(|e| self.broken(e, IN_HEADER))?;
+        let mut item = vec![0u8; self.item_bytes()];
+        for number in 0..limit {
+            reader
+                .read_exact(&mut item)
+                .map_err(|e| self.broken(e, &format!("ends after {number} of {} items", self.count)))?;
+            visit(number, &item);
+        }
+        // The length of a gzipped file is known only after decompressing it, which takes
+        // time: it is checked only if the whole file is read anyway.
+        if self.gzipped && limit == self.count {
+            match reader.read(&mut [0u8]) {
+                Ok(0) => {}
+                Ok(_) => {
+                    return Err(self.invalid(format!("has data after its {} items", self.count)));
+                }
+                Err(error) => return Err(self.broken(error, "has a damaged end")),
+            }
+        }
+        Ok(())
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read>, DataError> {
+        let file = open_regular(&self.path).map_err(DataError::read(&self.path))?;
+        let file = BufReader::with_capacity(1 << 18, file);
+        Ok(match self.gzipped {
+            true => Box::new(BufReader::with_capacity(1 << 16, GzDecoder::new(file))),
+            false => Box::new(file),
+        })
+    }
+
+    fn check_length(&self) -> Result<(), DataError> {
+        let found = std::fs::metadata(&self.path).map_err(DataError::read(&self.path))?.len();
+        let item = self.item_bytes();
+        let expected = self.header_bytes() as u64 + self.count as u64 * item as u64;
+        if found != expected {
+            let how = if found < expected { "truncated" } else { "too long" };
+            return Err(self.invalid(format!(
+                "{how}: {found} bytes, but its header's {} items of {item} bytes are {expected}",
+                self.count
+            )));
+        }
+        Ok(())
+    }
+
+    fn broken(&self, error: io::Error, what: &str) -> DataError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.invalid(format!("truncated: {what}")),
+            _ => self.invalid(format!("{what}: {error}")),
+        }
+    }
+
+    fn invalid(&self, what: String) -> DataError {
+        DataError::Invalid { path: self.path.clone(), what, kind: DataFormat::Idx }
+    }
+}
+
+#[cfg(test)]
+mod idx_tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn idx(magic: u32, sizes: &[u32], bytes: &[u8]) -> Vec<u8> {
+        let mut file = magic.to_be_bytes().to_vec();
+        sizes.iter().for_each(|n| file.extend(n.to_be_bytes()));
+        file.extend(bytes);
+        file
+    }
+
+    fn open(bytes: &[u8], shape: &'static [u32]) -> Result<IdxFile, DataError> {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("f"), bytes).unwrap();
+        IdxFile::open(root.path(), "f", shape)
+    }
+
+    fn message(bytes: &[u8]) -> String {
+        open(bytes, &[1, 3]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn items_are_read_in_order_plain_or_gzipped() {
+        let root = tempfile::tempdir().unwrap();
+        let bytes = idx(0x803, &[2, 1, 3], &[1, 2, 3, 4, 5, 6]);
+        std::fs::write(root.path().join("plain"), &bytes).unwrap();
+        let zipped = File::create(root.path().join("zipped.gz")).unwrap();
+        let mut encoder = flate2::write::GzEncoder::new(zipped, flate2::Compression::fast());
+        encoder.write_all(&bytes).unwrap();
+        encoder.finish().unwrap();
+        for name in ["plain", "zipped"] {
+            let file = IdxFile::open(root.path(), name, &[1, 3]).unwrap();
+            let mut seen = Vec::new();
+            file.for_each(9, |n, item| seen.push((n, item.to_vec()))).unwrap();
+            assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
+        }
+    }
+
+    #[test]
+    fn invalid_files_are_rejected_with_name_and_reason() {
+        let label = message(&idx(0x801, &[6], &[0; 6]));
+        assert!(label.contains("a file of labels"), "{label}");
+        let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
+        assert!(short.contains("truncated: 21 bytes"), "{short}");
+        let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
+        assert!(long.contains("too long"), "{long}");
+        assert!(message(&[0, 0]).contains("inside its header"));
+        assert!(message(b"GIF89a").contains("not an IDX file"));
+        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected [1, 3]"));
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_command_to_generate_it() {
+        let error = IdxFile::open(Path::new("/nowhere"), "x", &[]).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
     }
 }

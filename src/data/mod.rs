@@ -8,7 +8,6 @@ mod data_file;
 mod element;
 mod error;
 pub mod generate;
-mod idx;
 mod kind;
 mod mnist;
 mod npy;

@@ -8,13 +8,11 @@ mod cause;
 mod command;
 mod hosts;
 mod job;
-mod possible;
 mod preflight;
-mod topology;
 
 pub use command::{Launch, LauncherKind, MpiFlavour};
 pub use hosts::Hosts;
+pub use hosts::Topology;
 pub use job::{Outcome, Streams, explain, run};
-pub use possible::impossible;
 pub use preflight::check;
-pub use topology::Topology;
+pub use preflight::impossible;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
+use run_record::files;
 
 use super::command::{find, is_executable};
-use super::{Hosts, Launch, LauncherKind, MpiFlavour};
-use run_record::files;
+use super::{Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
@@ -139,6 +139,57 @@ fn cores_of(host: &str, program: &Path) -> anyhow::Result<usize> {
     bail!("{host} has {what} {path}; copy it with make deploy HOSTS={host}")
 }
 
+/// How to get several machines.
+const MACHINES: &str =
+    "make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab";
+
+/// Why a job on `topology` by `launcher` cannot be made here, and what it takes; `None` if
+/// nothing speaks against it. `hostfile` is where its host file would be.
+pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -> Option<String> {
+    match launcher {
+        LauncherKind::Alone => None,
+        LauncherKind::Mpirun if topology.nodes > 1 && !hostfile.exists() => {
+            let folder = hostfile.parent().unwrap_or(Path::new("")).display();
+            Some(format!(
+                "several machines need host files, and {folder} has none for them: write them with {MACHINES}"
+            ))
+        }
+        LauncherKind::Mpirun if topology.nodes > 1 => unknown_host(topology, hostfile).map(|host| {
+            format!(
+                "{} names {host}, which is no machine that is known here: write the names of yours with {MACHINES}",
+                hostfile.display()
+            )
+        }),
+        LauncherKind::Mpirun => None,
+        LauncherKind::Srun => no_slurm("srun", "sinfo").map(|reason| {
+            format!(
+                "srun needs Slurm, and {reason}: start the sweep on a Slurm cluster, or emulate one with make slurm-up \
+                 and CLUSTER=lab"
+            )
+        }),
+    }
+}
+
+/// A machine of the host file that has no address: the files of a fresh checkout name examples. A
+/// file that cannot be read, or is too short, is an error of the run.
+fn unknown_host(topology: Topology, hostfile: &Path) -> Option<String> {
+    let hosts = Hosts::read(hostfile).ok()?;
+    let unknown = |host: &&String| (host.as_str(), 0).to_socket_addrs().is_err();
+    hosts.for_topology(topology).ok()?.iter().map(|(host, _)| host).find(unknown).cloned()
+}
+
+/// Why there is no Slurm here: its srun is not installed, or sinfo gets no answer.
+fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
+    if find(srun).is_none() {
+        return Some("it is not installed here".into());
+    }
+    let output = Command::new(sinfo).arg("--noheader").stdin(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => None,
+        _ => Some("no cluster answers".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,5 +237,40 @@ mod tests {
         let error = check_space(folder.path(), f64::INFINITY).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
         assert!(error.contains("MB free, of inf that Open MPI"), "{error}");
+    }
+}
+
+#[cfg(test)]
+mod possible_tests {
+    use super::*;
+
+    #[test]
+    fn several_machines_need_a_host_file() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("2x1");
+        let of = |topology: &str, launcher| impossible(topology.parse().unwrap(), launcher, &file);
+        let reason = of("2x1", LauncherKind::Mpirun).expect("there is no host file");
+        assert!(
+            reason.contains(&root.path().display().to_string()) && reason.contains("make hosts"),
+            "{reason}"
+        );
+        assert_eq!((of("1x2", LauncherKind::Mpirun), of("1x1", LauncherKind::Alone)), (None, None));
+        std::fs::write(&file, "localhost slots=1\nno-such-host.invalid slots=1\n").unwrap();
+        let reason = of("2x1", LauncherKind::Mpirun).expect("one of the machines is unknown");
+        assert!(
+            reason.contains("2x1 names no-such-host.invalid") && reason.contains("make hosts"),
+            "{reason}"
+        );
+        std::fs::write(&file, "localhost slots=1\n127.0.0.1 slots=1\n").unwrap();
+        assert_eq!(of("2x1", LauncherKind::Mpirun), None);
+        std::fs::write(&file, "localhost slots=1\n").unwrap();
+        assert_eq!(of("2x1", LauncherKind::Mpirun), None, "too short a file is an error of the run");
+    }
+
+    #[test]
+    fn a_slurm_without_a_cluster_is_none() {
+        assert_eq!(no_slurm("/nowhere/srun", "true").as_deref(), Some("it is not installed here"));
+        assert_eq!(no_slurm("true", "false").as_deref(), Some("no cluster answers"));
+        assert_eq!(no_slurm("true", "true"), None);
     }
 }

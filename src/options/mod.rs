@@ -1,14 +1,12 @@
 //! Command line arguments, the rules of a training's options, and their changes in a resumed run.
 
 mod bench;
-mod changes;
 mod check;
 mod data;
 mod int8;
 mod launch;
 mod profile;
 mod rules;
-mod trace;
 mod train;
 mod words;
 
@@ -30,9 +28,9 @@ pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use profile::ProfileArgs;
+pub use profile::{StepRange, TraceArgs};
 pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
-pub use trace::{StepRange, TraceArgs};
 pub use train::{StallArgs, TrainArgs};
 pub use words::{Words, is_of_value, one_line};
 

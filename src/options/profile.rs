@@ -1,10 +1,12 @@
 //! Options of `mpiburn profile`.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
 
-use super::{StallArgs, TraceArgs, Words};
+use super::{StallArgs, Words};
 use crate::profile::SortKey;
 use crate::train::RunConfig;
 use crate::values::{one_of, up_to};
@@ -66,4 +68,81 @@ pub struct ProfileArgs {
     /// The options that were given, rather than left at their defaults.
     #[arg(skip)]
     pub typed: Words,
+}
+
+/// Most steps of one time line: an event takes about 200 bytes, and a step of vgg on two ranks has
+/// 150 events.
+pub const MOST_STEPS: usize = 1000;
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Results")]
+pub struct TraceArgs {
+    /// Write one time line of all ranks to FILE, replacing it; compressed if the name ends in .gz.
+    /// Perfetto (ui.perfetto.dev) and chrome://tracing open it.
+    #[arg(long, value_name = "FILE.json[.gz]")]
+    pub trace: Option<PathBuf>,
+    /// Steps on the time line, both included, counted as in the log; at most 1000 [default: 20..40,
+    /// or the last 21 of a shorter run].
+    #[arg(long, value_name = "FIRST..LAST", requires = "trace")]
+    pub trace_steps: Option<StepRange>,
+}
+
+/// Steps from the first to the last, both included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepRange {
+    pub first: usize,
+    pub last: usize,
+}
+
+impl FromStr for StepRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text
+            .split_once("..")
+            .and_then(|(first, last)| Some(Self { first: first.parse().ok()?, last: last.parse().ok()? }));
+        match parts {
+            Some(Self { first, last }) if first == 0 || last < first => {
+                Err("steps are counted from 1, and the first is not after the last".into())
+            }
+            Some(Self { first, last }) if last - first >= MOST_STEPS => {
+                Err(format!("{} steps; name at most {MOST_STEPS}", last - first + 1))
+            }
+            Some(range) => Ok(range),
+            None => Err("name the first and the last step, such as 20..40".into()),
+        }
+    }
+}
+
+impl fmt::Display for StepRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.first, self.last)
+    }
+}
+
+#[cfg(test)]
+mod trace_tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_steps_include_both_ends() {
+        assert_eq!("20..40".parse(), Ok(StepRange { first: 20, last: 40 }));
+        assert_eq!("7..7".parse::<StepRange>().map(|range| range.to_string()), Ok("7..7".into()));
+        assert!("1..1000".parse::<StepRange>().is_ok());
+        for (text, expected) in [
+            ("", "such as 20..40"),
+            ("20", "such as 20..40"),
+            ("a..b", "such as 20..40"),
+            ("-1..4", "such as 20..40"),
+            ("20..=40", "such as 20..40"),
+            ("1..18446744073709551616", "such as 20..40"),
+            ("0..4", "counted from 1"),
+            ("9..4", "not after the last"),
+            ("1..1001", "1001 steps; name at most 1000"),
+            ("1..18446744073709551615", "name at most 1000"),
+        ] {
+            let found = text.parse::<StepRange>().unwrap_err();
+            assert!(found.contains(expected), "{text}: {found}");
+        }
+    }
 }

@@ -8,7 +8,6 @@ mod error;
 mod groups;
 pub mod int8_file;
 mod layers;
-mod options;
 mod post_training;
 mod quantized;
 mod quantizer;
@@ -17,11 +16,11 @@ mod ranges;
 pub use error::QuantError;
 pub use groups::{Group, Product, groups, padding};
 pub use int8_file::Int8File;
-pub use options::{Quantization, QuantizeKind};
 pub use post_training::{CALIBRATION, Calibration, PostQuantizer, PostTraining};
 pub use quantized::Quantized;
 pub use quantizer::Quantizer;
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
+pub use ranges::{Quantization, QuantizeKind};
 
 #[cfg(test)]
 mod quantized_tests;

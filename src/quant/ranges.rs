@@ -3,11 +3,12 @@
 use std::fmt;
 
 use burn_fused::int8::{Observer, QParams, Scheme};
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::QuantError;
+use super::{CALIBRATION, PostTraining, QuantError};
 use crate::values;
+use crate::values::{Optional, one_of, optional, positive};
 
 /// Minimum and maximum.
 pub type Range = [f32; 2];
@@ -68,4 +69,63 @@ impl Ranges {
 /// Scale and zero point of the activations `of` a layer or the input.
 pub(super) fn parameters(range: Option<Range>, of: &str) -> Result<QParams, QuantError> {
     Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(of, error))
+}
+
+/// Kind of quantization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizeKind {
+    /// Quantization-aware training: training computes with fake-quantized values.
+    Qat,
+    /// Static post-training quantization: ranges of activations are observed on
+    /// calibration samples, after each epoch of a float training.
+    Ptq,
+    /// Dynamic quantization: only weights are stored as integers; activations are
+    /// quantized by the range of each batch.
+    Dynamic,
+}
+
+impl fmt::Display for QuantizeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&values::name(self))
+    }
+}
+
+/// Quantization of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize)]
+#[command(next_help_heading = "Quantization")]
+pub struct Quantization {
+    /// 8-bit integers: qat (trained with fake quantization), ptq (trained in floats; ranges of
+    /// activations from calibration samples) or dynamic (trained in floats; weights alone). At each
+    /// epoch's end the int8 model is tested on the test set.
+    #[arg(long, value_name = "KIND", value_parser = one_of::<QuantizeKind>())]
+    pub quantize: Option<QuantizeKind>,
+    /// The same as --quantize qat.
+    #[arg(long)]
+    #[serde(skip)]
+    pub quantized: bool,
+    /// Scales of weights: one for each output channel, or one for a layer's tensor.
+    #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
+    pub weight_scheme: WeightScheme,
+    /// Keep all ranges as they are after so many epochs of qat.
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
+    pub freeze_after: Optional<usize>,
+    /// Have batch norm use its running statistics after so many epochs of qat.
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
+    pub fold_after: Optional<usize>,
+    /// Training samples that ptq observes at each epoch's end [default: 1024].
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub calibration: Optional<usize>,
+}
+
+impl Quantization {
+    /// How the int8 model follows from the float weights; `None` unless it does.
+    pub fn post_training(&self) -> Option<PostTraining> {
+        let calibration = match self.quantize? {
+            QuantizeKind::Qat => return None,
+            QuantizeKind::Ptq => Some(self.calibration.unwrap_or(CALIBRATION)),
+            QuantizeKind::Dynamic => None,
+        };
+        Some(PostTraining { scheme: self.weight_scheme, calibration })
+    }
 }

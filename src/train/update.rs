@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use super::RunConfig;
-use super::loss_scale::Scale;
 use super::optimizer::{Optimizer, Rate};
+use super::precision::Scale;
 use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{CommError, GradientSync, ParamLayout};
 

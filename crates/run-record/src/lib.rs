@@ -9,42 +9,36 @@
 
 pub mod checkpoint;
 mod curve_file;
-mod epochs;
 mod error;
 mod failed_attempt;
 pub mod files;
 mod folders;
-mod int8;
-mod manifest;
-mod own_file;
-mod phases;
 mod replaced;
 mod run_dir;
 mod run_json;
-mod step_file;
 mod sweep_json;
 mod tensor_file;
 mod tensorboard;
 mod writer;
 
 pub use checkpoint::{Beside, Checkpoint};
+pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use curve_file::check_curves;
-pub use epochs::{EpochRow, LEAST_RISE, overfits_after};
+pub use curve_file::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::RecordError;
+pub use failed_attempt::StepFile;
 pub use failed_attempt::{FailedAttempt, Seen, set_aside};
 pub use files::lock;
 pub use folders::Intact;
-pub use int8::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
-pub use manifest::{CurveDigest, Curves, DataDigests, Manifest, Origin};
-pub use own_file::{is_of_run, is_own_file, run_around};
-pub use phases::{Phases, StepMs};
+pub use folders::{is_of_run, is_own_file, run_around};
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,
     Status, now,
 };
-pub use step_file::StepFile;
+pub use run_json::{Phases, StepMs};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
+pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
 pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 

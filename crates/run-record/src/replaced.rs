@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::RecordError;
-use super::own_file::is_of_run;
+use super::folders::is_of_run;
 use super::run_dir::{RUN_JSON, content};
 use crate::files;
 

@@ -7,8 +7,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::checkpoint::{Curves, Origin};
 use super::curve_file::CurveFile;
-use super::manifest::{Curves, Origin};
 use super::tensorboard::TensorBoard;
 use super::{Beside, Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, files, folders};
 

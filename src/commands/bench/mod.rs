@@ -5,10 +5,8 @@ mod collectives;
 mod fused;
 mod int8;
 mod link;
-mod product;
 mod sizes;
 mod step;
-mod step_report;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
