@@ -177,9 +177,9 @@ impl Hub {
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
-        let (received, messages) = state.messages.entry((rank, to)).or_default();
-        messages.push_back(bytes.to_vec());
-        let number = *received + messages.len();
+        let messages = state.messages.entry((rank, to)).or_default();
+        messages.on_the_way.push_back(bytes.to_vec());
+        let number = messages.received + messages.on_the_way.len();
         self.wake();
         drop(state);
         match bytes.len() > EAGER {
@@ -195,9 +195,9 @@ impl Hub {
     pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
         self.wait(rank, Wanted::Message { from })?;
         let mut state = self.state.lock();
-        let (received, messages) = state.messages.entry((from, rank)).or_default();
-        let message = messages.pop_front().unwrap_or_default();
-        *received += 1;
+        let messages = state.messages.entry((from, rank)).or_default();
+        let message = messages.on_the_way.pop_front().unwrap_or_default();
+        messages.received += 1;
         self.wake();
         drop(state);
         if message.len() != into.len() {

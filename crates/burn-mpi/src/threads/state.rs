@@ -20,8 +20,8 @@ pub(super) struct State {
     /// A rank that runs only while no other can; their number if none is held back.
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
-    /// Messages from and to: how many were received so far, and those on the way.
-    pub messages: BTreeMap<(usize, usize), (usize, VecDeque<Vec<u8>>)>,
+    /// Messages from and to.
+    pub messages: BTreeMap<(usize, usize), Messages>,
     /// Graph nodes of parameters, and the rank that has them.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
@@ -29,6 +29,14 @@ pub(super) struct State {
     /// The first rank that left with an error.
     pub cause: Option<(usize, String)>,
     pub lines: Vec<String>,
+}
+
+/// Messages of one rank to another.
+#[derive(Default)]
+pub(super) struct Messages {
+    /// How many were received so far.
+    pub received: usize,
+    pub on_the_way: VecDeque<Vec<u8>>,
 }
 
 /// A call of all ranks: its channel, and its number on it.
@@ -123,10 +131,10 @@ impl State {
             Wanted::Call(ticket) => arrived(ticket),
             Wanted::Any(first) => self.open(rank, first).any(arrived),
             Wanted::Received { to, number } => {
-                self.messages.get(&(rank, to)).is_some_and(|(received, _)| *received >= number)
+                self.messages.get(&(rank, to)).is_some_and(|messages| messages.received >= number)
             }
             Wanted::Message { from } => {
-                self.messages.get(&(from, rank)).is_some_and(|(_, messages)| !messages.is_empty())
+                self.messages.get(&(from, rank)).is_some_and(|messages| !messages.on_the_way.is_empty())
             }
         }
     }
