@@ -72,8 +72,8 @@ impl Extremes {
         };
         let (parts, rest) = values.as_chunks::<PARTS>();
         for part in parts {
-            for i in 0..PARTS {
-                add(i, part[i]);
+            for (i, &value) in part.iter().enumerate() {
+                add(i, value);
             }
         }
         for (i, &value) in rest.iter().enumerate() {
