@@ -24,12 +24,21 @@ pub(crate) trait Saved<const N: usize>: Clone + Debug + Send + 'static {
 
 /// The output of an operator of float tensors on flex. `sizes` returns the sizes of tensors that the operator
 /// supports; `forward` takes the tensors, their sizes and whether backward follows, and returns the output
-/// and what backward needs. None for other tensors and on other backends, where Burn's operators compute.
+/// and what backward needs.
+///
+/// # Errors
+/// The tensors, if they are other ones or on another backend, where Burn's operators compute.
 pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
     forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, S),
-) -> Option<DispatchTensor> {
+) -> Result<DispatchTensor, [DispatchTensor; N]> {
+    let found = tensors.each_ref().map(primitive);
+    let sizes = match found.iter().all(Option::is_some) {
+        true => sizes(found.map(|tensor| tensor.expect("all are there"))),
+        false => None,
+    };
+    let Some(sizes) = sizes else { return Err(tensors) };
     let none = DispatchAutodiffContext::Disabled;
     let autodiff = tensors.iter().fold(none, |all, tensor| all.merge(tensor.autodiff));
     let (mut inputs, mut nodes) = ([const { None }; N], [const { None }; N]);
@@ -38,7 +47,7 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
             DispatchTensorKind::Autodiff(kind) => *kind,
             kind => kind,
         };
-        let DispatchTensorKind::Flex(tensor) = kind else { return None };
+        let DispatchTensorKind::Flex(tensor) = kind else { unreachable!("it is on flex") };
         let tensor = match tensor {
             BackendTensor::Float(tensor) if autodiff == none => {
                 inputs[at] = Some(tensor);
@@ -47,16 +56,15 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
             // A constant among tensors of a graph.
             BackendTensor::Float(tensor) => Autodiff::<Flex>::from_inner(tensor),
             BackendTensor::Autodiff(tensor) => tensor,
-            _ => return None,
+            _ => unreachable!("it is of floats"),
         };
         let (input, node) = tensor.into_parts();
         (inputs[at], nodes[at]) = (Some(input), Some(node));
     }
     let inputs = inputs.map(|input| input.expect("one for each"));
-    let sizes = sizes(inputs.each_ref())?;
     if autodiff == none {
         let output = BackendTensor::Float(forward(inputs, sizes, false).0);
-        return Some(DispatchTensor { kind: DispatchTensorKind::Flex(output), autodiff });
+        return Ok(DispatchTensor { kind: DispatchTensorKind::Flex(output), autodiff });
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
     // The strategy is of operators that are computed twice, which these are not.
@@ -69,7 +77,20 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
         OpsKind::UnTracked(prepared) => prepared.finish(forward(inputs, sizes, false).0),
     };
     let output = DispatchTensorKind::Flex(BackendTensor::Autodiff(output));
-    Some(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
+    Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
+}
+
+/// The float tensor on flex, within a graph or not.
+fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
+    let kind = match &tensor.kind {
+        DispatchTensorKind::Autodiff(kind) => kind,
+        kind => kind,
+    };
+    match kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(tensor)) => Some(tensor),
+        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => Some(tensor.primitive()),
+        _ => None,
+    }
 }
 
 #[derive(Debug)]

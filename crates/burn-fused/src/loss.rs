@@ -80,14 +80,17 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
     }
     let mut found = None;
     let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing);
-    let loss = on_flex([scores.clone().into_dispatch()], read, |_, read, backward| {
+    let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
         (loss, KnownGradient(backward.then(|| read.gradient(labels))))
     });
-    match loss.zip(found) {
-        Some((loss, (value, correct))) => Score { loss: Tensor::from_dispatch(loss), value, correct },
-        None => composed(scores, labels, smoothing),
+    match loss {
+        Ok(loss) => {
+            let (value, correct) = found.expect("forward has run");
+            Score { loss: Tensor::from_dispatch(loss), value, correct }
+        }
+        Err([scores]) => composed(Tensor::from_dispatch(scores), labels, smoothing),
     }
 }
 

@@ -113,15 +113,17 @@ fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     if let Some(output) = super::conv_tch::conv_epilogue([&images, &weights], &bias, epilogue) {
         return output;
     }
-    let tensors =
-        [images.clone().into_dispatch(), weights.clone().into_dispatch(), bias.clone().into_dispatch()];
+    let tensors = [images.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
     let forward = |tensors, shape, backward| forward(tensors, shape, epilogue, backward);
-    if let Some(output) = on_flex(tensors, shape_of, forward) {
-        return Tensor::from_dispatch(output);
+    match on_flex(tensors, shape_of, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([images, weights, bias]) => {
+            let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
+            let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
+            let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+            epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
+        }
     }
-    let dtype = images.dtype();
-    let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-    epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
 }
 
 /// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which

@@ -100,7 +100,7 @@ pub fn conv_relu_pool_twice_quantized(
 
 #[track_caller]
 fn pair(
-    images: Tensor<4>,
+    mut images: Tensor<4>,
     first: &Conv2d,
     second: &Conv2d,
     mut quantize: Option<&mut Parameters<'_>>,
@@ -108,15 +108,16 @@ fn pair(
     let [batch, channels, height, width] = shapes::of_conv(images.dims(), first);
     shapes::of_conv([batch, channels, height / 2, width / 2], second);
     if let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) {
-        let [images, weights1, weights2] = [images.clone(), weights1, weights2].map(Tensor::into_dispatch);
+        let [x, weights1, weights2] = [images, weights1, weights2].map(Tensor::into_dispatch);
         let [bias1, bias2] = [bias1, bias2].map(Tensor::into_dispatch);
-        let tensors = [images, weights1, bias1, weights2, bias2];
+        let tensors = [x, weights1, bias1, weights2, bias2];
         let output = on_flex(tensors, shapes_of, |tensors, shapes, backward| {
             forward(tensors, shapes, quantize.take(), backward)
         });
-        if let Some(output) = output {
-            return Tensor::from_dispatch(output);
-        }
+        images = match output {
+            Ok(output) => return Tensor::from_dispatch(output),
+            Err([images, ..]) => Tensor::from_dispatch(images),
+        };
     }
     let middle = conv_relu_pool(images, first);
     let found = quantize.and_then(|quantize| quantize(range(&middle)));

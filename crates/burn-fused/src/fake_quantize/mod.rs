@@ -53,9 +53,9 @@ pub fn fake_quantize<const D: usize>(
     let steps = Steps::new(scheme, parameters, &x.dims(), axis);
     let forward = |tensors, (), backward| forward(tensors, &steps, backward);
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
-    match on_flex([x.clone().into_dispatch()], supported, forward) {
-        Some(output) => Tensor::from_dispatch(output),
-        None => composed(x, &steps),
+    match on_flex([x.into_dispatch()], supported, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([x]) => composed(Tensor::<D>::from_dispatch(x), &steps),
     }
 }
 

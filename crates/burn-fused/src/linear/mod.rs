@@ -57,13 +57,14 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
         return in_f32(x, |x| layer.forward(x));
     };
-    let bias = bias.val();
-    let tensors = [x.clone().into_dispatch(), weights.clone().into_dispatch(), bias.clone().into_dispatch()];
+    let tensors = [x.into_dispatch(), weights.into_dispatch(), bias.val().into_dispatch()];
     match on_flex(tensors, sizes_of, forward) {
-        Some(output) => Tensor::from_dispatch(output),
-        None => {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([x, weights, bias]) => {
+            let (x, weights): (Tensor<2>, Tensor<2>) =
+                (Tensor::from_dispatch(x), Tensor::from_dispatch(weights));
             let dtype = x.dtype();
-            x.matmul(cast(weights, dtype)) + cast(bias, dtype).unsqueeze()
+            x.matmul(cast(weights, dtype)) + cast(Tensor::<1>::from_dispatch(bias), dtype).unsqueeze()
         }
     }
 }

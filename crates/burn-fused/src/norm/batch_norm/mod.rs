@@ -81,7 +81,7 @@ pub fn batch_norm<const D: usize>(
     }
     let rule = "Scale and shift must have one value for each channel of the input tensor.";
     expect("batch_norm", rule, [scale.dims(), shift.dims()], [[channels]; 2]);
-    let tensors = [x.clone().into_dispatch(), scale.clone().into_dispatch(), shift.clone().into_dispatch()];
+    let tensors = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
     let mut statistics = None;
     let output = on_flex(
         tensors,
@@ -92,15 +92,19 @@ pub fn batch_norm<const D: usize>(
             (output, state)
         },
     );
-    let Some((output, statistics)) = output.zip(statistics) else {
-        // Statistics have the parameters' type, the output that of `x`.
-        let (activations, parameters) = (x.dtype(), scale.dtype());
-        let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
-        let output = cast(epilogue.composed(found.output), activations);
-        return Normalised { output, mean: found.mean, variance: found.variance };
+    let output: Tensor<D> = match output {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([x, scale, shift]) => {
+            let x = Tensor::<D>::from_dispatch(x);
+            let [scale, shift] = [scale, shift].map(Tensor::<1>::from_dispatch);
+            // Statistics have the parameters' type, the output that of `x`.
+            let (activations, parameters) = (x.dtype(), scale.dtype());
+            let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
+            let output = cast(epilogue.composed(found.output), activations);
+            return Normalised { output, mean: found.mean, variance: found.variance };
+        }
     };
-    let output = Tensor::from_dispatch(output);
-    let [mean, variance] = statistics.map(|values| {
+    let [mean, variance] = statistics.expect("forward has run").map(|values| {
         let values = Tensor::<1>::from_primitive::<Flex>(values);
         if output.device().is_autodiff() { Tensor::from_inner(values) } else { values }
     });
