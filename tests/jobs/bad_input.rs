@@ -202,8 +202,8 @@ fn commands_without_ranks_are_refused_once_under_a_launcher_that_mpi_does_not_fo
             }
         }
         let output = must_fail(job);
-        let line =
-            format!("mpiburn: mpiburn {} runs in one process: start it without mpirun or srun", words[0]);
+        let name = if words[0] == "data" { "data digits" } else { words[0] };
+        let line = format!("mpiburn: mpiburn {name} runs in one process: start it without mpirun or srun");
         assert_eq!((errors(&output), output.status.code()), (vec![line], Some(2)), "{}", text(&output));
     }
     assert!(!lab.path("data").exists(), "nothing was created");

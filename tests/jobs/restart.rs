@@ -88,7 +88,7 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
         );
         assert!(!lab.path(&cut).join(".step").exists(), "a complete run has no use for it");
         let shown = shown(&lab, &[&cut]);
-        let footnote = format!("{topology} {backend}: 1 failed attempt (after step {step}: {cause}).");
+        let footnote = format!("{topology} ({backend}): 1 failed attempt (after step {step}: {cause}).");
         assert!(shown.contains("ᵉ Started again after failures") && shown.contains(&footnote), "{shown}");
     }
 }
