@@ -472,6 +472,10 @@ impl Trainer<'_> {
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
         self.window_tally = own(&self.position.window_tallies);
+        // A complete run has those of its last epoch, for the results.
+        if self.position.step_in_epoch == 0 && !self.is_done() {
+            self.epoch_tally = Tally::default();
+        }
         self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
         if !self.is_done() {
             self.load_shard()?;

@@ -221,6 +221,29 @@ fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {
     assert!(!noted(&run, 2).contains("test_samples"), "it has not changed: {}", noted(&run, 2));
 }
 
+/// The first epoch of a complete run that goes on has its own loss and accuracy, not those of the last one as well.
+#[test]
+fn a_complete_run_that_gets_more_epochs_has_the_lines_of_one_in_one_go() {
+    let lab = Lab::new();
+    let data = lab.data("digits", 64, 20);
+    let options = |epochs: &str| vec![format!("--epochs={epochs}"), format!("--data-root={data}")];
+    for (name, epochs) in [("whole", "3"), ("parts", "1")] {
+        let options = options(epochs);
+        lab.train(3, name, &options.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for epochs in ["2", "3"] {
+        succeeds(lab.on(3, &["train", "--resume"], "parts").args(["--epochs", epochs]));
+    }
+    for title in ["epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy"] {
+        let of = |name: &str| lab.column::<f64>(name, title);
+        assert_eq!(of("parts"), of("whole"), "{title}");
+    }
+    let results = |name: &str| {
+        ["train_loss", "train_accuracy", "weights_sha256"].map(|key| lab.completed(name)[key].clone())
+    };
+    assert_eq!(results("parts"), results("whole"));
+}
+
 /// Inside an epoch, each rank has running statistics of its own.
 #[test]
 fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {

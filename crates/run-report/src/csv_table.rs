@@ -28,17 +28,28 @@ const ABOVE_0: [&str; 14] = [
     "world_size",
 ];
 
+/// Columns of text.
+const TEXT: [&str; 5] = ["backend", "operation", "operator", "result", "topology"];
+
 /// What is wrong with the number `text` of a column of a table, or of a field of `run.json`: nothing is below 0 or
 /// infinite. What is no number at all has an error of its type.
 pub fn problem(name: &str, text: &str) -> Option<String> {
     let ends = |ending: &str| name.ends_with(ending);
-    let most = if ends("accuracy") { 100.0 } else { 1e30 };
+    let most = match () {
+        () if ends("accuracy") => 100.0,
+        // Of a network that has not diverged.
+        () if ends("loss") => 1e30,
+        () if ends("bytes") => 1e18,
+        () => 1e12,
+    };
     match text.parse::<f64>() {
         Ok(0.0) if ABOVE_0.contains(&name) || ends("_ms") || ends("_us") => {
             Some(format!("{text} is not above 0"))
         }
-        Ok(number) if !(0.0..=most).contains(&number) => Some(format!("{text} is not from 0 to {most:e}")),
-        _ => None,
+        Ok(number) if (0.0..=most).contains(&number) => None,
+        Ok(_) if most > 1e6 => Some(format!("{text} is not from 0 to {most:e}")),
+        Ok(_) => Some(format!("{text} is not from 0 to {most}")),
+        Err(_) => None,
     }
 }
 
@@ -118,7 +129,8 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
         let record = record.map_err(|error| error.to_string())?;
         let line = record.position().map_or(0, csv::Position::line);
         let damaged = |column: &str, problem: String| format!("line {line}, column {column}: {problem}");
-        let cells = header.iter().zip(&record).filter(|(_, cell)| !cell.is_empty());
+        let cells =
+            header.iter().zip(&record).filter(|(name, cell)| !cell.is_empty() && !TEXT.contains(name));
         if let Some((name, problem)) =
             cells.filter_map(|(name, cell)| Some((name, problem(name, cell)?))).next()
         {
@@ -126,8 +138,9 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
         }
         let row: R = record.deserialize(Some(header)).map_err(|error| match error.kind() {
             csv::ErrorKind::Deserialize { err, .. } => {
-                let column = err.field().and_then(|field| header.get(field as usize));
-                damaged(column.unwrap_or_default(), err.kind().to_string())
+                let field = err.field().unwrap_or_default() as usize;
+                let cell = record.get(field).unwrap_or_default();
+                damaged(header.get(field).unwrap_or_default(), format!("{cell:?}: {}", err.kind()))
             }
             _ => error.to_string(),
         })?;
@@ -158,16 +171,19 @@ mod tests {
         let fused = |row: &str| read::<FusedRow>(&format!("{FUSED}\nfused,2,1,32,200,1.0,1.0,86.0\n{row}\n"));
         assert_eq!(fused("unfused,2,1,32,200,1.0,5.0,86.0"), Ok(2));
         for (row, expected) in [
-            ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: invalid float literal"),
+            ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: \"abc\": invalid float literal"),
             (
                 "unfused,2,1,32,200,1.0,5.0",
                 "line: 3, byte: 104): found record with 7 fields, but the previous record has 8 fields",
             ),
-            ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is not from 0 to 1e30"),
-            ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is not from 0 to 1e30"),
+            ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is not from 0 to 1e12"),
+            ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is not from 0 to 1e12"),
             ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is not from 0"),
-            ("unfused,2,1,32,200,1.0,5.0,186", "line 3, column test_accuracy: 186 is not from 0 to 1e2)"),
-            ("unfused,two,1,32,200,1.0,5.0,86", "line 3, column layers: invalid digit found in string"),
+            ("unfused,2,1,32,200,1.0,5.0,186", "line 3, column test_accuracy: 186 is not from 0 to 100)"),
+            (
+                "unfused,two,1,32,200,1.0,5.0,86",
+                "line 3, column layers: \"two\": invalid digit found in string",
+            ),
             ("unfused,2,1,32,0,1.0,5.0,86", "line 3, column steps: 0 is not above 0"),
             ("unfused,2,1,32,200,0.0,5.0,86", "line 3, column forward_ms: 0.0 is not above 0"),
             ("fused,2,1,32,200,2.0,5.0,86", "line 3, column operator: fused with 2 layers is there twice"),
@@ -228,7 +244,7 @@ mod tests {
             assert!(found.contains(expected), "{numbers:?}: {found}");
         }
         let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1,,,\n")).unwrap_err();
-        assert!(found.contains("column train_accuracy: 150 is not from 0 to 1e2"), "{found}");
+        assert!(found.contains("column train_accuracy: 150 is not from 0 to 100"), "{found}");
         let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,50,0.5,50,1,,-3,\n"));
         assert!(found.unwrap_err().contains("column int8_test_accuracy: -3"));
     }

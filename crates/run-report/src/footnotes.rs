@@ -295,7 +295,7 @@ mod tests {
         let runs =
             [on((1, 2)), on((2, 1)), resumed(gloo, 2000, "weight_decay", decay), run((2, 2), &[], 4.0)];
         let rows = group(&runs);
-        let names: Vec<String> = rows.iter().map(|row| row.place(&rows)).collect();
+        let names: Vec<String> = rows.iter().map(|row| row.place(&crate::rows::varied(&rows))).collect();
         let rate = "--lr 0.001 → 0.0001 from step 1877 (epoch 3)";
         assert_eq!(
             footnotes(&rows, &names),

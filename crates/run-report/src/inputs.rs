@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::ReportError;
 use super::benchmarks::is_table;
-use super::profiles::{Profiles, json_files};
+use super::profiles::{Profiles, files_of};
 use super::runs::{Section, file_name, one_line, read_run};
 use run_record::{RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
@@ -113,7 +113,7 @@ impl Search<'_> {
             return Ok(());
         }
         // Its files are named one by one.
-        let files = json_files(folder);
+        let files = files_of(folder, "json");
         match files.is_empty() {
             false => self.found.profiles.push(Profiles::of_files(folder, &files)),
             true => {
@@ -159,7 +159,7 @@ impl Search<'_> {
 
     /// Adds the profiles of a folder that has one; whether it has.
     fn add_profiles(&mut self, folder: &Path) -> bool {
-        let found = Profiles::of_files(folder, &json_files(folder));
+        let found = Profiles::of_files(folder, &files_of(folder, "json"));
         let has_any = !found.profiles.is_empty();
         if has_any {
             self.found.profiles.push(found);
@@ -174,8 +174,10 @@ impl Search<'_> {
         true
     }
 
-    /// Adds the run or the sweep of a folder.
+    /// Adds the run or the sweep of a folder, and tables of benchmarks beside it.
     fn add_run(&mut self, folder: &Path) {
+        let tables = files_of(folder, "csv").into_iter().filter(|path| is_table(path));
+        tables.for_each(|path| _ = self.add_table(&path));
         match folder.join("sweep.json").is_file() {
             // A run that is named again, or is below a folder that is named as well, is no repeat of itself.
             _ if !self.is_new(folder) => {}

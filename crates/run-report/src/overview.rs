@@ -80,8 +80,9 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     let mut lines = Vec::new();
     // A row is named among all of the job, of which only some are compared.
-    let on = |row: &Row<'_>| row.place(rows);
-    let name = |row: &Row<'_>| row.name(rows);
+    let varied = varied(rows);
+    let on = |row: &Row<'_>| row.place(&varied);
+    let name = |row: &Row<'_>| row.name(rows, &varied);
     match representative(rows, |rows| topologies(rows, baseline, on)) {
         Some(line) => lines.push(line),
         None => {
@@ -233,7 +234,11 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
         _ if alike + 1 == rows.len() => return None,
         _ => format!(" ({alike} more with an interval that overlaps)"),
     };
-    Some(format!("{heading}highest test accuracy: {} with {:.2}%{alike}", best.name(rows), accuracy(best)))
+    Some(format!(
+        "{heading}highest test accuracy: {} with {:.2}%{alike}",
+        best.name(rows, &varied(rows)),
+        accuracy(best)
+    ))
 }
 
 /// Each other backend against mpi. The pair of most ranks speaks for the table, which has the others.
@@ -273,7 +278,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     let lost = |(row, base): &(&Row<'_>, &Row<'_>)| (accuracy(row) - accuracy(base)).abs();
     let of_most = pairs.into_iter().filter(|(row, _)| row.ranks() == most);
     let (many, base) = of_most.max_by(|a, b| lost(a).total_cmp(&lost(b)))?;
-    let place = many.place(rows);
+    let place = many.place(&varied(rows));
     if let (Some(chance), Some(_)) = (at_chance(many), at_chance(base)) {
         return Some(format!("test accuracy is at chance level, {chance:.2}%, on {place} and on {baseline}"));
     }
@@ -281,13 +286,13 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     Some(match interval(many)?.is_apart(interval(base)?) {
         true => format!(
             "test accuracy {of_many:.2}% on {place}, {of_base:.2}% on {}: {:+.2} points",
-            base.place(rows),
+            base.place(&varied(rows)),
             of_many - of_base
         ),
         false => format!(
             "test accuracies of {place} and {} cannot be told apart: {of_many:.2}% and {of_base:.2}%, whose 95% \
              intervals overlap",
-            base.place(rows)
+            base.place(&varied(rows))
         ),
     })
 }

@@ -91,10 +91,10 @@ fn curves(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> 
         panels[0].push(line(&style, train, None));
         panels[1].push(line(&style, test, turn));
         let mark = if dashed { Mark::Dashes } else { Mark::Line };
-        legend.push((row.name(rows), colour, mark));
+        legend.push((row.name(rows, varied), colour, mark));
         if !int8.is_empty() {
             panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, int8, None));
-            legend.push((format!("{}, int8", row.name(rows)), colour, Mark::Dashes));
+            legend.push((format!("{}, int8", row.name(rows, varied)), colour, Mark::Dashes));
         }
     }
     let panels = panels.into_iter().zip(["training", "test"]);

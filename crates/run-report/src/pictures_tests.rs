@@ -63,7 +63,7 @@ fn int8_models_have_dashed_curves() {
 fn legend_names_are_the_settings_that_differ() {
     let names = |runs: &[Run]| {
         let rows = group(runs);
-        rows.iter().map(|row| row.name(&rows)).collect::<Vec<_>>()
+        rows.iter().map(|row| row.name(&rows, &crate::rows::varied(&rows))).collect::<Vec<_>>()
     };
     let gloo = ["--backend", "gloo"];
     assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);

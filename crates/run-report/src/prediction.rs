@@ -27,18 +27,27 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part
              `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
         ),
     };
-    Ok(sections.iter().filter_map(|section| part(section, &link)).collect())
+    Ok(sections.iter().map(|section| part(section, &link)).collect())
 }
 
-fn part(section: &Section, link: &Link) -> Option<Part> {
+fn part(section: &Section, link: &Link) -> Part {
+    let (title, name) = (section.title.clone(), section.name.clone());
+    let mut part = Part { title, name, notes: section.notes.clone(), ..Part::default() };
     let rows = group(&section.runs);
     // The row of the fewest ranks, preferably not oversubscribed.
-    let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))?;
+    let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
+    let Some(base) = base else { return part };
     // One run, whose phases are consistent: the median of the repeats.
     let mut repeats = base.runs.clone();
     repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
     let source = repeats[(repeats.len() - 1) / 2];
     let work = Work::of(source);
+    if work.compute_ms == 0.0 || work.samples == 0 {
+        let what =
+            "no prediction from this run: it waited for gradients in all of its steps, or has no samples";
+        part.notes.push(format!("{}: {what}", source.path.display()));
+        return part;
+    }
     // Rows that do the same computation on any topology.
     const EXCEPT: [&str; 7] =
         ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
@@ -49,20 +58,12 @@ fn part(section: &Section, link: &Link) -> Option<Part> {
     }
     let points = measured.iter().filter(|row| !row.first().record.oversubscribed);
     let points: Vec<Measured> = points.map(|row| point(row, &work)).collect();
-    let picture = Picture {
-        name: sheet.name.clone(),
-        caption: "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs."
-            .into(),
-        plot: predict_plot(&work, link, &points),
-    };
-    Some(Part {
-        title: section.title.clone(),
-        name: section.name.clone(),
-        findings: Vec::new(),
-        sheets: vec![sheet],
-        pictures: vec![picture],
-        notes: section.notes.clone(),
-    })
+    let caption =
+        "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.";
+    let plot = predict_plot(&work, link, &points);
+    part.pictures.push(Picture { name: sheet.name.clone(), caption: caption.into(), plot });
+    part.sheets.push(sheet);
+    part
 }
 
 fn point(row: &Row<'_>, work: &Work) -> Measured {

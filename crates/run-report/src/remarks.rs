@@ -11,7 +11,7 @@ use run_record::{LEAST_RISE, count};
 /// The remarks on the table of `rows`.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let varied = varied(rows);
-    let names: Vec<String> = rows.iter().map(|row| row.place(rows)).collect();
+    let names: Vec<String> = rows.iter().map(|row| row.place(&varied)).collect();
     let any = |is: fn(&Row<'_>) -> bool| rows.iter().any(is);
     let distinct = |of: fn(&Run) -> String| -> Vec<String> {
         rows.iter().flat_map(|row| &row.runs).map(|run| of(run)).sorted().dedup().collect()

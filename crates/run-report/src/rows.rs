@@ -135,18 +135,18 @@ impl<'a> Row<'a> {
         words.join(", ")
     }
 
-    /// The row's topology, and what tells it from others on it.
-    pub fn place(&self, rows: &[Row<'_>]) -> String {
-        format!("{} ({})", self.setting("topology"), self.label(&varied(rows)))
+    /// The row's topology, and the `varied` settings that tell it from others on it.
+    pub fn place(&self, varied: &[String]) -> String {
+        format!("{} ({})", self.setting("topology"), self.label(varied))
     }
 
-    /// What tells the row from others of `rows`; topology and backend where they do not differ and it is the only one.
-    pub fn name(&self, rows: &[Row<'_>]) -> String {
+    /// What tells the row from others of `rows`, whose `varied` settings these are; topology and backend where they do not differ and it is the only one.
+    pub fn name(&self, rows: &[Row<'_>], varied: &[String]) -> String {
         let differs = |name: &&str| rows.iter().any(|other| other.setting(name) != self.setting(name));
         let place = ["topology", "backend"];
         let transport: Vec<&str> = place.into_iter().filter(differs).map(|name| self.setting(name)).collect();
         let transport = Some(transport.join(" ")).filter(|words| !words.is_empty());
-        match transport.into_iter().chain(self.used(&varied(rows))).collect::<Vec<_>>() {
+        match transport.into_iter().chain(self.used(varied)).collect::<Vec<_>>() {
             words if !words.is_empty() => words.join(", "),
             _ if rows.len() > 1 => "plain".into(),
             _ => place.map(|name| self.setting(name)).join(" "),

@@ -207,13 +207,49 @@ fn check(run: &Value) -> Result<(), String> {
             }
         })?;
     }
-    let hosts = run["hosts"].as_array().map_or(0, Vec::len);
-    match run["world_size"].as_u64() {
-        Some(ranks) if ranks != hosts as u64 => {
-            Err(format!("world_size: {ranks}, and {hosts} of them in hosts"))
-        }
-        _ => Ok(()),
+    agree(run)?;
+    let Some(ranks) = run["world_size"].as_u64() else { return Ok(()) };
+    let count = |name: &str| run[name].as_array().map_or(0, Vec::len) as u64;
+    let others = [("hosts", count("hosts")), ("per_rank", count("per_rank"))];
+    match others.into_iter().find(|(name, count)| *count != ranks && (*name == "hosts" || *count > 0)) {
+        Some((name, count)) => Err(format!("world_size: {ranks}, and {count} of them in {name}")),
+        None => Ok(()),
     }
+}
+
+/// Checks values against each other, where both are there.
+fn agree(run: &Value) -> Result<(), String> {
+    let of = |name: &str| run[name].as_f64();
+    if let (Some(waits), Some(training)) = (of("comm_seconds"), of("train_seconds"))
+        && waits > 1.05 * training + 0.1
+    {
+        return Err(format!("comm_seconds: {waits}, and the training took {training} s"));
+    }
+    if let (Some(ms), Some(steps), Some(training)) = (of("ms_per_step"), of("steps"), of("train_seconds"))
+        && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
+    {
+        return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
+    }
+    let data = |name: &str| run["data"][name].as_u64();
+    for (part, whole) in [
+        ("train_samples", "train_available"),
+        ("test_samples", "test_available"),
+        ("test_largest_class", "test_samples"),
+    ] {
+        if let (Some(few), Some(many)) = (data(part), data(whole))
+            && few > many
+        {
+            return Err(format!("data.{part}: {few}, and {whole} is {many}"));
+        }
+    }
+    for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
+        if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
+            && step > steps
+        {
+            return Err(format!("history[{at}].step: {step}, and the run has {steps} steps"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks each number below `path`, by the name of its field.
@@ -228,7 +264,10 @@ fn check_numbers(path: &str, name: &str, value: &Value) -> Result<(), String> {
             .enumerate()
             .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), name, value)),
         Value::Number(number) => {
-            problem(name, &number.to_string()).map_or(Ok(()), |problem| Err(format!("{path}: {problem}")))
+            // Any learning rate is an option; what others are divided by is not.
+            let found = problem(name, &number.to_string());
+            let found = found.filter(|problem| !path.starts_with("config.") || problem.ends_with("above 0"));
+            found.map_or(Ok(()), |problem| Err(format!("{path}: {problem}")))
         }
         _ => Ok(()),
     }
@@ -388,7 +427,7 @@ mod tests {
     fn absurd_values_are_named_with_their_field() {
         for (path, value, expected) in [
             ("/steps", "0", "steps: 0 is not above 0"),
-            ("/steps", "-5", "steps: -5 is not from 0 to 1e30"),
+            ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
             ("/steps", "\"many\"", "steps: invalid type: string \"many\", expected usize"),
             ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
             ("/ms_per_step", "null", "ms_per_step: invalid type: null, expected f64"),
@@ -396,10 +435,10 @@ mod tests {
             ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
             ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
             ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: missing field `host`"),
-            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e30"),
+            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e12"),
             ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
-            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e30"),
-            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 1e2"),
+            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e12"),
+            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
             ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
             ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
             ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),

@@ -15,8 +15,8 @@ use crate::commands::{outputs, use_threads};
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::seeded;
-use crate::options::FusedArgs;
+use crate::model::{ModelKind, seeded};
+use crate::options::{ConfigError, FusedArgs};
 use burn_fused::conv::conv_relu;
 use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::{ParamLayout, World};
@@ -55,6 +55,11 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     outputs::check(&[("csv", args.csv.as_ref())], &[])?;
     use_threads(1)?;
     let source = data::open(&args.data_root)?;
+    let (shape, expected) = (source.description().shape, ModelKind::Convnet.input_shape());
+    if shape != expected {
+        let problem = format!("has images of {shape:?}, and the networks take {expected:?}");
+        return Err(ConfigError::new("data-root", args.data_root.display(), problem).into());
+    }
     let load = |split, samples: usize| {
         let samples = samples.min(source.len(split));
         let plan = ShardPlan { samples, world_size: 1, batch_size: args.train_batch_size };

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Larger files are not profiles, which have a few KB.
 const LARGEST: u64 = 16 << 20;
+/// Longest time in milliseconds, 11 days: a longer one was not measured.
+const LONGEST_MS: f64 = 1e9;
 
 /// A profile of inference or training, with a configuration of type `C`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -88,9 +90,17 @@ impl Profile {
     }
 
     fn problem(&self) -> Option<&'static str> {
+        let is_time = |ms: f64| (0.0..=LONGEST_MS).contains(&ms);
         match () {
+            () if self.batches == 0 => Some("no batch"),
+            () if !is_time(self.wall_ms) => Some("no time"),
             // Ratios are of it.
-            () if self.batch_ms_without_profiling <= 0.0 => Some("no time of a batch"),
+            () if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 => {
+                Some("no time of a batch")
+            }
+            () if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) => {
+                Some("an operator without calls or time")
+            }
             () if self.computing().next().is_none() => Some("no operator"),
             () => None,
         }

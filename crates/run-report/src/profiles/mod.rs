@@ -93,11 +93,11 @@ impl Profiles {
 /// A table, and what it says in one line.
 type Found = (Sheet, String);
 
-/// Files of `folder` that are named `*.json`, in the order of their names.
-pub fn json_files(folder: &Path) -> Vec<PathBuf> {
+/// Files of `folder` with this ending, in the order of their names.
+pub fn files_of(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "json") && !path.is_dir());
+    files.retain(|path| path.extension().is_some_and(|found| found == ending) && !path.is_dir());
     files.sort();
     files
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn of_folder(folder: &Path) -> Profiles {
-        Profiles::of_files(folder, &json_files(folder))
+        Profiles::of_files(folder, &files_of(folder, "json"))
     }
 
     #[test]
@@ -207,18 +207,14 @@ mod tests {
             ("cut.json", mlp("gelu", 1.0)[..200].to_owned()),
             ("other.json", "{\"a\": [1]}".into()),
             ("list.json", "[]".into()),
-            (
-                "none.json",
-                mlp("tanh", 1.0)
-                    .replace(r#""batch_ms_without_profiling":0."#, r#""batch_ms_without_profiling":-0."#),
-            ),
+            ("none.json", mlp("tanh", 1.0).replace("\"batches\":100", "\"batches\":0")),
         ]);
         let found = of_folder(found.path());
         assert_eq!(found.profiles.len(), 1);
         for (note, expected) in found.notes.iter().zip([
             ["cut.json: damaged (", "write it again with mpiburn profile --json"],
             ["list.json: not a profile", "leave it out"],
-            ["none.json: damaged (no time of a batch)", "write it again"],
+            ["none.json: damaged (no batch)", "write it again"],
             ["other.json: not a profile", "leave it out"],
         ]) {
             assert!(expected.iter().all(|words| note.contains(words)) && !note.contains('\n'), "{note}");
