@@ -57,7 +57,7 @@ fn bench_step_on_two_ranks_has_both_overlap_modes() {
 fn bench_fused_learns_with_two_layers_and_not_with_ten() {
     let lab = Lab::new();
     let words = ["has images of [512, 1, 1], and the networks take [1, 28, 28]"];
-    fails_with(bench(1, &["fused", "--data-root"]).arg(lab.data("features", 20, 10)), &words);
+    fails_with(bench(1, &["fused", "--data-root"]).arg(lab.data("features", 400, 40)), &words);
     let csv = lab.path("fused.csv");
     let table = succeeds(bench(1, &["fused", "--data-root"]).arg(digits()).arg("--csv").arg(&csv));
     assert!(table.contains("backward ms"), "{table}");
