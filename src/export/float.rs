@@ -32,7 +32,7 @@ pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Resu
         graph.floats(&spec.name, &spec.torch_shape(), &spec.to_torch(&flat[spec.range.clone()]));
     }
     for named in network.layers() {
-        let name = named.name.as_str();
+        let name = &*named.name;
         let parameter = |part: &str| format!("{name}.{part}");
         let error = |reason| ExportError { layer: name.to_owned(), reason };
         match named.layer {

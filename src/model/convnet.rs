@@ -55,11 +55,14 @@ impl Architecture for ConvNet {
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
         let mut layers = Vec::new();
-        for (number, conv, norm) in [(1, &self.conv1, &self.bn1), (2, &self.conv2, &self.bn2)] {
-            layers.push(Layer::Conv(conv).named(format!("conv{number}")));
-            layers.extend(norm.as_ref().map(|norm| Layer::Norm(norm).named(format!("bn{number}"))));
-            layers.push(Layer::Activation(self.activation).named(format!("activation{number}")));
-            layers.push(Layer::Pool(&self.pool).named(format!("pool{number}")));
+        for (conv, norm, names) in [
+            (&self.conv1, &self.bn1, ["conv1", "bn1", "activation1", "pool1"]),
+            (&self.conv2, &self.bn2, ["conv2", "bn2", "activation2", "pool2"]),
+        ] {
+            layers.push(Layer::Conv(conv).named(names[0]));
+            layers.extend(norm.as_ref().map(|norm| Layer::Norm(norm).named(names[1])));
+            layers.push(Layer::Activation(self.activation).named(names[2]));
+            layers.push(Layer::Pool(&self.pool).named(names[3]));
         }
         layers.push(Layer::Flatten.named("flatten"));
         layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));

@@ -1,6 +1,8 @@
 //! The layers of a network in the order of forward: for forward itself, operation counts,
 //! quantization and export.
 
+use std::borrow::Cow;
+
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
@@ -19,7 +21,7 @@ use burn_fused::linear::linear;
 #[derive(Debug, Clone)]
 pub struct NamedLayer<'a> {
     /// For example `conv1` or `block2.3`.
-    pub name: String,
+    pub name: Cow<'static, str>,
     /// The layer.
     pub layer: Layer<'a>,
 }
@@ -45,7 +47,7 @@ pub enum Layer<'a> {
 
 impl<'a> Layer<'a> {
     /// The layer with its name.
-    pub fn named(self, name: impl Into<String>) -> NamedLayer<'a> {
+    pub fn named(self, name: impl Into<Cow<'static, str>>) -> NamedLayer<'a> {
         NamedLayer { name: name.into(), layer: self }
     }
 }
@@ -122,8 +124,8 @@ pub(super) fn apply(
     let kinds: Vec<Layer<'_>> = layers.iter().map(|named| named.layer).collect();
     let mut at = 0;
     while !matches!(kinds[at], Flatten) {
-        let operator = |kind: &'static str| move || Operator::new(&layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(&layers[at].name, kind.to_string());
+        let operator = |kind: &'static str| move || Operator::new(&*layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(&*layers[at].name, kind.to_string());
         let count;
         (images, count) = match kinds[at..] {
             [Conv(a), Then(RELU), Pool(_), Conv(b), Then(RELU), Pool(_), ..] if fused => {
@@ -155,8 +157,8 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
-        let operator = |kind: &'static str| move || Operator::new(&layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(&layers[at].name, kind.to_string());
+        let operator = |kind: &'static str| move || Operator::new(&*layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(&*layers[at].name, kind.to_string());
         let count;
         (x, count) = match kinds[at..] {
             // One operator in training alone.

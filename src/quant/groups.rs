@@ -52,7 +52,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for NamedLayer { name, layer } in network.layers() {
         let group = |product| Group {
-            name: name.clone(),
+            name: name.clone().into_owned(),
             product,
             norm: None,
             relu: false,
