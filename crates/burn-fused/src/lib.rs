@@ -96,6 +96,7 @@
     allow(deprecated, reason = "deprecated upstream, and still supported here")
 )]
 
+mod activation;
 pub mod conv;
 mod epilogue;
 mod extension;
@@ -106,13 +107,16 @@ pub mod linear;
 pub mod loss;
 mod matrix;
 pub mod memory;
+pub mod nn;
 pub mod norm;
 mod poll;
 pub mod precision;
+mod product;
 mod shapes;
 pub mod simd;
 mod stamp;
 
+pub use activation::Activation;
 pub use epilogue::Epilogue;
 pub use poll::set_poll;
 pub use stamp::stamp_backward;

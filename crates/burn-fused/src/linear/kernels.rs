@@ -4,6 +4,9 @@
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+
 use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load, store};
 
@@ -16,6 +19,23 @@ pub(super) struct Sizes {
     pub inputs: usize,
     /// Outputs of a sample.
     pub outputs: usize,
+}
+
+impl Sizes {
+    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if something is empty.
+    pub fn of(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
+        let [inputs, outputs] = weights.shape().dims();
+        let batch = x.shape().num_elements().checked_div(inputs)?;
+        (batch > 0 && outputs > 0).then_some(Self { batch, inputs, outputs })
+    }
+
+    /// The shape of the output for these inputs.
+    pub fn output_shape(self, x: &FlexTensor) -> Vec<usize> {
+        let mut shape = x.shape().to_vec();
+        shape.pop();
+        shape.push(self.outputs);
+        shape
+    }
 }
 
 /// The outputs `[batch, outputs]`.

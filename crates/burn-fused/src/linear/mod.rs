@@ -1,32 +1,44 @@
-//! A linear layer and its bias as one operator: with few outputs, or 16-bit inputs.
+//! A linear layer with its bias and its activation as one operator.
 //!
-//! GEMM is tuned for large matrices: with ten columns, most of a vector is unused.
-//! flex runs its own forward and backward here; other backends, and layers with many
-//! outputs of f32 inputs, run Burn's.
+//! Burn composes the backward of transposed copies, and the activation of passes of its own. Here products
+//! read their factors as they are stored. GEMM is tuned for large matrices: with ten columns, most of a vector
+//! is unused, and kernels for few outputs compute.
 
 mod kernels;
+mod narrow;
+#[cfg(test)]
+mod tests;
+mod wide;
 
-use burn::backend::TensorMetadata;
-use burn::backend::flex::FlexTensor;
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 
-use self::kernels::Sizes;
-use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, tensor, values};
-use crate::matrix::Matrix;
-use crate::precision::{Half, cast, in_f32, multiply, supported, tensor_of};
+use crate::activation::Activation;
+use crate::extension::on_flex;
+use crate::precision::cast;
 use crate::shapes::expect;
-use crate::simd::Level;
 
-/// Maximum number of outputs of the operator for f32: two of the widest vectors.
-const FEW: usize = 32;
+/// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).
+pub trait LinearLayer {
+    /// Weights `[inputs, outputs]`, and one bias for each output.
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>);
+}
 
-/// `layer` of `x` `[batch, inputs]`: `[batch, outputs]`.
+impl LinearLayer for burn::nn::Linear {
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
+        (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
+    }
+}
+
+impl LinearLayer for crate::nn::Linear {
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
+        (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
+    }
+}
+
+/// `layer` of `x` `[..., inputs]`: `[..., outputs]`.
 ///
-/// It is one operator on flex with a bias, for `x` in f32 with at most 32 outputs, and in
-/// bf16 or f16 with any number, where the output has the type of `x`
-/// ([mixed precision](crate::precision)). Otherwise Burn's layer runs.
+/// It is one operator on flex, for `x` in f32, and in bf16 or f16 beside parameters in f32, where the output has
+/// the type of `x` ([mixed precision](crate::precision)). Other types and backends run Burn's operators.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -35,7 +47,7 @@ const FEW: usize = 32;
 ///
 /// let device = Device::flex().autodiff();
 /// let layer = LinearConfig::new(64, 10).init(&device);
-/// let scores = linear(Tensor::ones([2, 64], &device), &layer);
+/// let scores = linear(Tensor::<2>::ones([2, 64], &device), &layer);
 /// assert_eq!(scores.dims(), [2, 10]);
 /// let gradients = scores.sum().backward();
 /// assert!(layer.weight.val().grad(&gradients).is_some());
@@ -44,99 +56,44 @@ const FEW: usize = 32;
 /// # Panics
 /// If `x` does not have the layer's number of inputs, or a bias not one value for each output.
 #[track_caller]
-pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
-    let weights = layer.weight.val();
+pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<D> {
+    linear_activated(x, layer, Activation::Identity)
+}
+
+/// `activation` of [`linear`].
+///
+/// # Panics
+/// As [`linear`].
+#[track_caller]
+pub fn linear_activated<const D: usize>(
+    x: Tensor<D>,
+    layer: &impl LinearLayer,
+    activation: Activation,
+) -> Tensor<D> {
+    let (weights, bias) = layer.parameters();
     let [inputs, outputs] = weights.dims();
     let rule = "Number of columns of input tensor and inputs of the layer must be equal.";
-    expect("linear", rule, x.dims()[1], inputs);
-    if let Some(bias) = &layer.bias {
+    expect("linear", rule, x.dims()[D - 1], inputs);
+    if let Some(bias) = &bias {
         let rule = "Number of values of the bias and outputs of the layer must be equal.";
         expect("linear", rule, bias.dims(), [outputs]);
     }
-    let own = outputs > 0 && (outputs <= FEW || Half::of(x.dtype()).is_some());
-    let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
-        return in_f32(x, |x| layer.forward(x));
+    let has_bias = bias.is_some();
+    // The number of an operator's tensors is fixed: without a bias, there is an empty one.
+    let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
+    let tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
+    let tensors = match on_flex(tensors, narrow::sizes_of, narrow::forward) {
+        Ok(output) => return activation.composed(Tensor::from_dispatch(output)),
+        Err(tensors) => tensors,
     };
-    let tensors = [x.into_dispatch(), weights.into_dispatch(), bias.val().into_dispatch()];
-    match on_flex(tensors, sizes_of, forward) {
+    let forward = |tensors, sizes, backward| wide::forward(tensors, sizes, activation, backward);
+    match on_flex(tensors, wide::sizes_of, forward) {
         Ok(output) => Tensor::from_dispatch(output),
         Err([x, weights, bias]) => {
-            let (x, weights): (Tensor<2>, Tensor<2>) =
-                (Tensor::from_dispatch(x), Tensor::from_dispatch(weights));
-            let dtype = x.dtype();
-            x.matmul(cast(weights, dtype)) + cast(Tensor::<1>::from_dispatch(bias), dtype).unsqueeze()
+            let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
+            let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
+            let bias = has_bias.then(|| cast(bias, dtype));
+            activation.composed(burn::tensor::module::linear(x, cast(weights, dtype), bias))
         }
     }
 }
-
-/// The sizes of the operator, if types are supported and shapes match and are not empty.
-fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
-    let ([batch, inputs], [rows, outputs]) = (x.shape().dims(), weights.shape().dims());
-    let fits = supported(x, &[weights, bias]) && inputs == rows && bias.shape().num_elements() == outputs;
-    (fits && ![batch, inputs, outputs].contains(&0)).then_some(Sizes { batch, inputs, outputs })
-}
-
-/// The output of inputs, weights and biases.
-fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, State) {
-    let [x, weights, bias] = tensors.map(contiguous);
-    let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
-    let Sizes { batch, inputs, outputs } = sizes;
-    let output = match Half::of(x.dtype()) {
-        Some(half) => {
-            let weights = half.narrowed(level, parameters[0]);
-            let x = Matrix::new(half.bits(&x), [batch, inputs]);
-            let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
-            for row in output.chunks_exact_mut(outputs) {
-                row.iter_mut().zip(parameters[1]).for_each(|(y, bias)| *y += bias);
-            }
-            output
-        }
-        None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
-    };
-    let output = tensor_of(x.dtype(), level, output, &[batch, outputs]);
-    (output, State { x, weights, sizes, level })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    x: FlexTensor,
-    weights: FlexTensor,
-    sizes: Sizes,
-    level: Level,
-}
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
-        let Self { sizes, level, .. } = self;
-        let Sizes { batch, inputs, outputs } = sizes;
-        let (weights, dtype) = (values(&self.weights), self.x.dtype());
-        let (of_x, of_weights, of_bias) = match Half::of(dtype) {
-            Some(half) => {
-                let [x, bits] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
-                let (x, g) = (Matrix::new(x, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
-                let of_weights = multiply(level, half, x.transpose(), g);
-                let mut bias = vec![0.0; outputs];
-                for row in half.widened(level, bits).chunks_exact(outputs) {
-                    bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
-                }
-                let of_input = of_input.then(|| {
-                    let weights = half.narrowed(level, weights);
-                    multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
-                });
-                let [of_weights, bias] =
-                    [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
-                (of_input, of_weights, bias)
-            }
-            None => {
-                let [input, gradient] = [&self.x, &gradient].map(values);
-                level.run(kernels::Backward { sizes, input, weights, gradient, of_input })
-            }
-        };
-        let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &[batch, inputs]));
-        [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,10 +1,11 @@
 //! The operator is compared with its definition in f64 and with Burn's layer.
 
 use burn::module::Param;
-use burn::nn::LinearConfig;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, TensorData};
 
 use super::*;
+use crate::simd::Level;
 
 fn numbers(count: usize, mut state: u64) -> Vec<f32> {
     let next = |_| {
@@ -75,6 +76,8 @@ fn every_simd_level_matches_the_f64_reference() {
         [9, 64, 17],
         [16, 70, 32],
         [5, 9, 40],
+        [70, 33, 129],
+        [3, 600, 65],
     ] {
         let data = data(sizes);
         let expected = reference(sizes, &data);

@@ -3,10 +3,13 @@
 
 #[cfg(feature = "mimalloc")]
 pub mod allocator;
+mod buffer;
 pub mod counting_allocator;
 pub mod live_bytes;
 
 use std::mem::MaybeUninit;
+
+pub(crate) use buffer::Buffer;
 
 /// An output buffer whose values are each written once: initialising it with zeros
 /// would double the memory traffic.

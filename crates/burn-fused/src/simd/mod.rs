@@ -3,6 +3,7 @@
 
 mod lanes;
 mod level;
+pub(crate) mod math;
 
 pub use lanes::Lanes;
 pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, store};

@@ -1,11 +1,11 @@
 //! im2col + GEMM, for many channels: the 3x3 neighbourhoods of a group of pixels
 //! are the columns of a matrix, which stays in the cache.
 
-use super::matmul::multiply;
 use super::scratch::{Buffers, with_buffers};
 use super::{Back, Convolution, Gradients, Shape};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
 use crate::matrix::Matrix;
+use crate::product::multiply;
 use crate::simd::{Kernel, Lanes};
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.

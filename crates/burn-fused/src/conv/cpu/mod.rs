@@ -10,7 +10,6 @@ mod blocks;
 mod correlation;
 mod direct;
 mod im2col;
-mod matmul;
 mod plane;
 mod scratch;
 mod source;

@@ -17,7 +17,7 @@ const TERMS: usize = 512;
 ///
 /// # Panics
 /// If the sizes of the matrices do not match, or the product is empty.
-pub fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32], adds: bool) {
+pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32], adds: bool) {
     assert!([a, b].iter().all(|matrix| matrix.values.len() == matrix.rows * matrix.columns));
     let fits = a.columns == b.rows && product.len() == a.rows * b.columns;
     assert!(fits && !product.is_empty(), "matrix product: sizes do not match");

@@ -1,0 +1,83 @@
+//! A linear layer with few outputs, or of 16-bit inputs.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+
+use super::kernels::{self, Sizes};
+use crate::extension::Saved;
+use crate::flex_tensor::{contiguous, tensor, values};
+use crate::matrix::Matrix;
+use crate::precision::{Half, multiply, supported, tensor_of};
+use crate::simd::Level;
+
+/// Maximum number of outputs of the operator for f32: two of the widest vectors.
+const FEW: usize = 32;
+
+/// The sizes of the operator, if types are supported and shapes match and are not empty.
+pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
+    let sizes = Sizes::of(x, weights)?;
+    let own = sizes.outputs <= FEW || Half::of(x.dtype()).is_some();
+    (own && supported(x, &[weights, bias]) && bias.shape().num_elements() == sizes.outputs).then_some(sizes)
+}
+
+/// The output of inputs, weights and biases.
+pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, State) {
+    let [x, weights, bias] = tensors.map(contiguous);
+    let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
+    let Sizes { batch, inputs, outputs } = sizes;
+    let output = match Half::of(x.dtype()) {
+        Some(half) => {
+            let weights = half.narrowed(level, parameters[0]);
+            let x = Matrix::new(half.bits(&x), [batch, inputs]);
+            let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
+            for row in output.chunks_exact_mut(outputs) {
+                row.iter_mut().zip(parameters[1]).for_each(|(y, bias)| *y += bias);
+            }
+            output
+        }
+        None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
+    };
+    let output = tensor_of(x.dtype(), level, output, &sizes.output_shape(&x));
+    (output, State { x, weights, sizes, level })
+}
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+pub struct State {
+    x: FlexTensor,
+    weights: FlexTensor,
+    sizes: Sizes,
+    level: Level,
+}
+
+impl Saved<3> for State {
+    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
+        let Self { sizes, level, .. } = self;
+        let Sizes { batch, inputs, outputs } = sizes;
+        let (weights, dtype) = (values(&self.weights), self.x.dtype());
+        let (of_x, of_weights, of_bias) = match Half::of(dtype) {
+            Some(half) => {
+                let [x, bits] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
+                let (x, g) = (Matrix::new(x, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
+                let of_weights = multiply(level, half, x.transpose(), g);
+                let mut bias = vec![0.0; outputs];
+                for row in half.widened(level, bits).chunks_exact(outputs) {
+                    bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
+                }
+                let of_input = of_input.then(|| {
+                    let weights = half.narrowed(level, weights);
+                    multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
+                });
+                let [of_weights, bias] =
+                    [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
+                (of_input, of_weights, bias)
+            }
+            None => {
+                let [input, gradient] = [&self.x, &gradient].map(values);
+                level.run(kernels::Backward { sizes, input, weights, gradient, of_input })
+            }
+        };
+        let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &self.x.shape()));
+        [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
+    }
+}

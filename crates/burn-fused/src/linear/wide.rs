@@ -1,0 +1,114 @@
+//! A linear layer of f32 with its activation: three matrix products, and one pass over what is between them.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::DType;
+
+use super::kernels::Sizes;
+use crate::activation::{Activation, Backward, Forward};
+use crate::extension::Saved;
+use crate::flex_tensor::{contiguous, values};
+use crate::matrix::Matrix;
+use crate::memory::Buffer;
+use crate::poll;
+use crate::product::multiply;
+use crate::simd::Level;
+
+/// The sizes of the operator, if all is f32 and nothing is empty but the bias.
+pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
+    let f32s = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
+    f32s.then(|| Sizes::of(tensors[0], tensors[1]))?
+}
+
+/// The activation of the output of inputs, weights and biases.
+pub fn forward(
+    [x, weights, bias]: [FlexTensor; 3],
+    sizes: Sizes,
+    activation: Activation,
+    backward: bool,
+) -> (FlexTensor, State) {
+    let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
+    let Sizes { batch, inputs, outputs } = sizes;
+    let mut inner = Buffer::new(batch * outputs);
+    multiply(level, Matrix::new(values(&x), [batch, inputs]), matrix(&weights), &mut inner, false);
+    let separate = backward && !activation.is_known_by_output();
+    let mut output = separate.then(|| Buffer::new(inner.len()));
+    let target = output.as_deref_mut();
+    level.run(Forward { activation, width: outputs, bias: values(&bias), inner: &mut inner, output: target });
+    let (output, inner) = match output {
+        Some(output) => {
+            (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
+        }
+        None => {
+            let output = inner.into_tensor(&sizes.output_shape(&x));
+            let known = (backward && activation != Activation::Identity).then(|| output.clone());
+            (output, known)
+        }
+    };
+    let has_bias = !values(&bias).is_empty();
+    (output, State { x, weights, inner, has_bias, sizes, activation, level })
+}
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+pub struct State {
+    x: FlexTensor,
+    weights: FlexTensor,
+    /// What the activation's gradient depends on.
+    inner: Option<FlexTensor>,
+    has_bias: bool,
+    sizes: Sizes,
+    activation: Activation,
+    level: Level,
+}
+
+impl Saved<3> for State {
+    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
+        let Self { x, weights, inner, has_bias, sizes, activation, level } = self;
+        let (Sizes { batch, inputs, outputs }, poll) = (sizes, poll::current());
+        let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
+        let mut of_inner = Buffer::new(inner.as_ref().map_or(0, |_| batch * outputs));
+        level.run(Backward {
+            activation,
+            width: outputs,
+            inner: inner.as_ref().map_or(&[], values),
+            gradient: values(&gradient),
+            of_inner: &mut of_inner,
+            of_bias: &mut of_bias,
+        });
+        poll();
+        let g = if inner.is_some() { &of_inner } else { values(&gradient) };
+        let g = Matrix::new(g, [batch, outputs]);
+        let mut of_weights = Buffer::new(inputs * outputs);
+        multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights, false);
+        poll();
+        let of_x = of_input.then(|| {
+            let mut of_x = Buffer::new(batch * inputs);
+            multiply(level, g, matrix(&weights).transpose(), &mut of_x, false);
+            poll();
+            of_x.into_tensor(&x.shape())
+        });
+        let of_bias = has_bias.then(|| of_bias.into_tensor(&[outputs]));
+        [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), of_bias]
+    }
+}
+
+/// The weights stored by row or by column: other views are copied.
+fn as_stored(weights: FlexTensor) -> FlexTensor {
+    let (layout, length) = (weights.layout(), weights.layout().num_elements() * size_of::<f32>());
+    let by_column = *layout.strides() == [1, weights.shape()[0] as isize];
+    if by_column && layout.start_offset() == 0 && weights.bytes().len() == length {
+        weights
+    } else {
+        contiguous(weights)
+    }
+}
+
+/// The matrix of weights that are [stored by row or by column](as_stored).
+fn matrix(weights: &FlexTensor) -> Matrix<'_> {
+    let [rows, columns] = weights.shape().dims();
+    match weights.is_contiguous() {
+        true => Matrix::new(values(weights), [rows, columns]),
+        false => Matrix::new(weights.storage(), [columns, rows]).transpose(),
+    }
+}

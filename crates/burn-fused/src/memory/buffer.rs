@@ -1,0 +1,231 @@
+//! Buffers of tensors, from a pool: what a step frees, the next one takes.
+//!
+//! Memory that is returned to the system is cleared page by page when it is used again, which takes a fifth of
+//! the time of a step of a transformer. Together the buffers that are in use and those of the pool are never
+//! more than the most that have been in use at the same time.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, PoisonError};
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::tensor::{Bytes, DType, Shape};
+use bytemuck::{Pod, Zeroable};
+use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
+
+/// Size and alignment of the widest vector.
+#[derive(Debug, Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Lines of the smallest buffer of the pool, 16 KiB; the allocator keeps smaller ones itself.
+const SMALLEST: usize = 256;
+
+/// Values of f32 for a tensor, aligned to the widest vector.
+pub(crate) struct Buffer {
+    lines: Box<[Line]>,
+    len: usize,
+}
+
+impl Buffer {
+    /// A buffer of `len` values: those of an earlier use, or zeros.
+    pub fn new(len: usize) -> Self {
+        let lines = len.div_ceil(16);
+        if lines < SMALLEST {
+            return Self { lines: bytemuck::zeroed_slice_box(lines), len };
+        }
+        Self { lines: lock().take(lines), len }
+    }
+
+    /// A buffer of zeros.
+    pub fn zeroed(len: usize) -> Self {
+        let mut buffer = Self::new(len);
+        buffer.fill(0.0);
+        buffer
+    }
+
+    /// A buffer of these values.
+    pub fn copy_of(values: &[f32]) -> Self {
+        let mut buffer = Self::new(values.len());
+        buffer.copy_from_slice(values);
+        buffer
+    }
+
+    /// A tensor of these values in this shape.
+    ///
+    /// # Panics
+    /// If there are not as many values.
+    pub fn into_tensor(self, shape: &[usize]) -> FlexTensor {
+        let len = self.len;
+        assert_eq!(len, shape.iter().product::<usize>(), "values of a tensor {shape:?}");
+        // SAFETY: all of the buffer's memory is initialised, and it has this many values.
+        let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<f32>()) };
+        FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.lines.len() >= SMALLEST {
+            lock().put(std::mem::take(&mut self.lines));
+        }
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self::copy_of(self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &bytemuck::cast_slice(&self.lines)[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer of {} values", self.len)
+    }
+}
+
+/// The memory of a tensor.
+impl AllocationController for Buffer {
+    fn alloc_align(&self) -> usize {
+        // A copy, which the default allocator makes, is aligned to so much at most.
+        align_of::<u128>()
+    }
+
+    fn property(&self) -> AllocationProperty {
+        AllocationProperty::Other
+    }
+
+    unsafe fn memory_mut(&mut self, _: AccessPolicy) -> Result<&mut [MaybeUninit<u8>], AccessError> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(self);
+        // SAFETY: the layouts are the same, and the caller writes initialised bytes only.
+        Ok(unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) })
+    }
+
+    fn memory(&self, _: AccessPolicy) -> Result<&[MaybeUninit<u8>], AccessError> {
+        let bytes: &[u8] = bytemuck::cast_slice(self);
+        // SAFETY: the layouts are the same, and nothing can be written through the slice.
+        Ok(unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) })
+    }
+}
+
+/// Buffers that are not in use. One for all threads: a tensor may be dropped by another one than made it.
+static POOL: Mutex<Pool> = Mutex::new(Pool::new());
+
+fn lock() -> impl DerefMut<Target = Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers are of lines.
+struct Pool {
+    /// Those used last are at the end.
+    idle: Vec<Box<[Line]>>,
+    idle_lines: usize,
+    used: usize,
+    /// The most that were in use.
+    most: usize,
+}
+
+impl Pool {
+    const fn new() -> Self {
+        Self { idle: Vec::new(), idle_lines: 0, used: 0, most: 0 }
+    }
+
+    /// A buffer of this size, or up to an eighth larger.
+    fn take(&mut self, lines: usize) -> Box<[Line]> {
+        let fits = lines..=lines + lines / 8;
+        let found =
+            self.idle.iter().rposition(|idle| fits.contains(&idle.len())).map(|at| self.idle.remove(at));
+        self.idle_lines -= found.as_ref().map_or(0, |found| found.len());
+        self.used += found.as_ref().map_or(lines, |found| found.len());
+        self.most = self.most.max(self.used);
+        found.unwrap_or_else(|| {
+            self.shrink();
+            bytemuck::zeroed_slice_box(lines)
+        })
+    }
+
+    fn put(&mut self, lines: Box<[Line]>) {
+        self.used -= lines.len();
+        self.idle_lines += lines.len();
+        self.idle.push(lines);
+    }
+
+    /// Frees those that were not used for the longest time, until all together are at most the most that were
+    /// in use.
+    fn shrink(&mut self) {
+        let idle = self.idle.iter();
+        let spare = idle.scan(self.used + self.idle_lines, |all, idle| {
+            let above = *all > self.most;
+            *all -= idle.len();
+            above.then_some(idle.len())
+        });
+        let (count, lines) = spare.fold((0, 0), |(count, lines), len| (count + 1, lines + len));
+        self.idle.drain(..count);
+        self.idle_lines -= lines;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_is_dropped_is_taken_again() {
+        let mut pool = Pool::new();
+        let (first, second) = (pool.take(1000), pool.take(500));
+        let address = first.as_ptr();
+        pool.put(first);
+        let again = pool.take(900);
+        assert_eq!(again.as_ptr(), address, "up to an eighth larger");
+        assert_eq!((pool.used, pool.idle_lines, pool.most), (1500, 0, 1500));
+        pool.put(second);
+        assert_eq!((pool.used, pool.idle_lines), (again.len(), 500));
+    }
+
+    #[test]
+    fn the_pool_never_has_more_than_was_in_use() {
+        let mut pool = Pool::new();
+        let mut state = 1u64;
+        let mut used: Vec<Box<[Line]>> = Vec::new();
+        for _ in 0..2000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (number, size) = ((state >> 60) as usize, SMALLEST + (state >> 50) as usize % 1024);
+            match number {
+                0..7 if !used.is_empty() => pool.put(used.remove((state >> 33) as usize % used.len())),
+                _ => used.push(pool.take(size)),
+            }
+            let lines = |buffers: &[Box<[Line]>]| buffers.iter().map(|lines| lines.len()).sum::<usize>();
+            assert_eq!((pool.used, pool.idle_lines), (lines(&used), lines(&pool.idle)));
+            assert!(pool.used + pool.idle_lines <= pool.most);
+        }
+    }
+
+    #[test]
+    fn a_tensor_of_a_buffer_has_its_values() {
+        for len in [0, 3, 5000] {
+            let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
+            let mut tensor = Buffer::copy_of(&values).into_tensor(&[len, 1]);
+            assert_eq!(tensor.as_slice::<f32>(), Some(&values[..]));
+            let copy = tensor.clone();
+            tensor.storage_mut::<f32>().fill(7.0);
+            assert_eq!(copy.as_slice::<f32>(), Some(&values[..]));
+            assert_eq!(copy.into_data().try_into_vec_as::<f32>().ok(), Some(values));
+        }
+        assert!(Buffer::zeroed(5000).iter().all(|&value| value == 0.0));
+    }
+}

@@ -1,0 +1,35 @@
+//! What our modules share with Burn's: conversions and how they are shown.
+
+/// `From` in both directions between our type and Burn's of the same name and public fields.
+macro_rules! converts {
+    ($name:ident of $($burn:ident)::+ { $($field:ident),* $(,)? }) => {
+        impl From<$($burn)::+> for $name {
+            fn from(burns: $($burn)::+) -> Self {
+                Self { $($field: burns.$field.into()),* }
+            }
+        }
+
+        impl From<$name> for $($burn)::+ {
+            fn from(ours: $name) -> Self {
+                Self { $($field: ours.$field.into()),* }
+            }
+        }
+    };
+}
+
+/// A module is shown as Burn's is.
+macro_rules! shown_as_burns {
+    ($name:ident of $($burn:ident)::+) => {
+        impl burn::module::ModuleDisplay for $name {
+            fn custom_settings(&self) -> Option<burn::module::DisplaySettings> {
+                <$($burn)::+>::from(self.clone()).custom_settings()
+            }
+
+            fn custom_content(&self, content: burn::module::Content) -> Option<burn::module::Content> {
+                <$($burn)::+>::from(self.clone()).custom_content(content)
+            }
+        }
+    };
+}
+
+pub(super) use {converts, shown_as_burns};

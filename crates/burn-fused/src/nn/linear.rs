@@ -1,0 +1,141 @@
+//! The linear layer.
+
+use burn::config::Config;
+use burn::module::{Module, Param};
+use burn::nn::{Initializer, LinearLayout};
+use burn::tensor::{Device, Tensor};
+
+use super::convert::{converts, shown_as_burns};
+use crate::Activation;
+use crate::linear::{linear, linear_activated};
+
+/// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
+#[derive(Config, Debug)]
+pub struct LinearConfig {
+    /// Number of inputs.
+    pub d_input: usize,
+    /// Number of outputs.
+    pub d_output: usize,
+    /// Whether a bias is added.
+    #[config(default = true)]
+    pub bias: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+    pub initializer: Initializer,
+    /// How weights are stored.
+    #[config(default = "LinearLayout::Row")]
+    pub layout: LinearLayout,
+}
+
+converts!(LinearConfig of burn::nn::LinearConfig { d_input, d_output, bias, initializer, layout });
+
+impl LinearConfig {
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Linear {
+        burn::nn::LinearConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// `x W + b`, as [`burn::nn::Linear`], in one operator.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Linear {
+    /// Weights `[d_input, d_output]`.
+    pub weight: Param<Tensor<2>>,
+    /// Bias `[d_output]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+converts!(Linear of burn::nn::Linear { weight, bias });
+shown_as_burns!(Linear of burn::nn::Linear);
+
+impl Linear {
+    /// The outputs `[..., d_output]` of `input` `[..., d_input]`.
+    ///
+    /// # Panics
+    /// If the last axis of `input` is not `d_input`.
+    #[track_caller]
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        linear(input, self)
+    }
+
+    /// `activation` of the outputs, in the same pass.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    #[track_caller]
+    pub fn forward_activated<const D: usize>(&self, input: Tensor<D>, activation: Activation) -> Tensor<D> {
+        linear_activated(input, self, activation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn;
+
+    use super::*;
+    use crate::nn::testing::{assert_close, random, results};
+
+    type Function = fn(Tensor<2>) -> Tensor<2>;
+
+    #[test]
+    fn outputs_and_gradients_are_those_of_burns_layer() {
+        let device = Device::flex().autodiff();
+        for (seed, sizes) in [[1, 1, 1], [5, 3, 40], [6, 40, 3], [12, 33, 65], [64, 16, 48], [0, 4, 40]]
+            .into_iter()
+            .enumerate()
+        {
+            let [rows, inputs, outputs] = sizes;
+            for (bias, layout) in
+                [(true, LinearLayout::Row), (false, LinearLayout::Row), (true, LinearLayout::Col)]
+            {
+                let config = nn::LinearConfig::new(inputs, outputs).with_bias(bias).with_layout(layout);
+                let burns = config.init(&device);
+                let ours = Linear::from(burns.clone());
+                let x = [random([rows, inputs], seed as u64 + 1, &device)];
+                let context = format!("{rows} rows, {inputs} x {outputs}, bias {bias}, {layout:?}");
+                let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
+                assert_close(
+                    &results(&ours, &x, |layer, x| layer.forward(x[0].clone())),
+                    &expected,
+                    &context,
+                );
+                let activations: [(_, Function); 3] = [
+                    (Activation::Relu, burn::tensor::activation::relu),
+                    (Activation::Gelu, burn::tensor::activation::gelu),
+                    (Activation::GeluApproximate, burn::tensor::activation::gelu_approximate),
+                ];
+                for (activation, burns_activation) in activations {
+                    let context = format!("{activation:?} of {context}");
+                    let expected =
+                        results(&burns, &x, |layer, x| burns_activation(layer.forward(x[0].clone())));
+                    let found =
+                        results(&ours, &x, |layer, x| layer.forward_activated(x[0].clone(), activation));
+                    assert_close(&found, &expected, &context);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn inputs_have_any_number_of_dimensions() {
+        let device = Device::flex().autodiff();
+        let burns = nn::LinearConfig::new(20, 40).init(&device);
+        let ours = Linear::from(burns.clone());
+        let x = [random([2, 3, 4, 20], 1, &device).swap_dims(0, 2)];
+        let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
+        assert_close(&results(&ours, &x, |layer, x| layer.forward(x[0].clone())), &expected, "4 dimensions");
+        let x = [random([20], 1, &device)];
+        let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
+        assert_close(&results(&ours, &x, |layer, x| layer.forward(x[0].clone())), &expected, "1 dimension");
+    }
+
+    #[test]
+    fn it_is_shown_and_configured_as_burns() {
+        let device = Device::flex();
+        let config = LinearConfig::new(3, 4).with_bias(false);
+        let burns = nn::LinearConfig::from(config.clone());
+        assert_eq!(config.to_string(), burns.to_string());
+        assert_eq!(config.init(&device).to_string(), burns.init(&device).to_string());
+    }
+}

@@ -1,0 +1,19 @@
+//! Burn's modules with fused operators: a program changes `burn::nn` to `burn_fused::nn` in its imports.
+//!
+//! All of [`burn::nn`] is here at the same paths. The modules of this table are ours: they have the names, fields
+//! and records of Burn's, and compute by the operators of this crate. The others are Burn's own.
+//!
+//! | module | fused |
+//! | --- | --- |
+//! | [`Linear`] | product, bias and activation; no transposed copies |
+//!
+//! A module that is used outside of what its operator supports (another type than f32, another backend) is
+//! composed of Burn's operators, as Burn's module is.
+
+mod convert;
+mod linear;
+#[cfg(test)]
+mod testing;
+
+pub use burn::nn::*;
+pub use linear::{Linear, LinearConfig};

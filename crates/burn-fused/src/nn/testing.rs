@@ -1,0 +1,86 @@
+//! Comparison of a module with Burn's: outputs, and the gradients of inputs and parameters.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor, TensorData};
+
+/// Numbers from -1 to 1.
+pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+/// A tensor of [`numbers`].
+pub fn random<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
+}
+
+/// Values with a name.
+pub type Part = (String, Vec<f32>);
+
+/// The output of `forward` for these inputs, and the gradients of the inputs and of all parameters of `module` for
+/// a weighted sum of the output. A parameter without a gradient has no values.
+pub fn results<M: Module, const D: usize, const E: usize>(
+    module: &M,
+    inputs: &[Tensor<D>],
+    forward: impl FnOnce(&M, &[Tensor<D>]) -> Tensor<E>,
+) -> Vec<Part> {
+    let inputs: Vec<Tensor<D>> = inputs.iter().map(|input| input.clone().detach().require_grad()).collect();
+    let output = forward(module, &inputs);
+    let weights = random(output.dims(), 9, &output.device());
+    let gradients = (output.clone() * weights).sum().backward();
+    let mut parts = vec![("output".into(), values(output))];
+    for (at, input) in inputs.iter().enumerate() {
+        parts.push((
+            format!("gradient of input {at}"),
+            input.grad(&gradients).map(values).unwrap_or_default(),
+        ));
+    }
+    let mut visitor = GradientsOf { gradients, path: Vec::new(), parts };
+    module.visit(&mut visitor);
+    visitor.parts
+}
+
+/// Asserts that each part is that of Burn, within 1e-5 of its largest value, and NaN where Burn's is.
+#[track_caller]
+pub fn assert_close(ours: &[Part], burns: &[Part], context: &str) {
+    assert_eq!(ours.len(), burns.len(), "{context}: numbers of parts");
+    for ((name, ours), (other, burns)) in ours.iter().zip(burns) {
+        assert_eq!((name, ours.len()), (other, burns.len()), "{context}");
+        let largest = burns.iter().filter(|x| x.is_finite()).fold(1e-6f32, |most, x| most.max(x.abs()));
+        for (at, (&ours, &burns)) in ours.iter().zip(burns).enumerate() {
+            let close = ours == burns || (ours - burns).abs() <= 1e-5 * largest;
+            let nan = ours.is_nan() && burns.is_nan();
+            assert!(close || nan, "{context}: {name} at {at}: {ours}, Burn's {burns}, the largest {largest}");
+        }
+    }
+}
+
+fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec_as().expect("floats")
+}
+
+/// Collects the gradients of parameters.
+struct GradientsOf {
+    gradients: Gradients,
+    path: Vec<String>,
+    parts: Vec<Part>,
+}
+
+impl ModuleVisitor for GradientsOf {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = param.val().grad(&self.gradients).map(values).unwrap_or_default();
+        self.parts.push((format!("gradient of {}", self.path.join(".")), gradient));
+    }
+}
