@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
-//!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32]
+//!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--modules fused|stock]
 //! ```
 //!
-//! A step has `--batch` windows of `--tokens` characters on each rank. Without a file the text is
-//! generated.
+//! The network is of `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each.
+//! A step has `--batch` windows of `--tokens` characters on each rank. Without a file the text is generated.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,8 @@ use std::time::{Duration, Instant};
 
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
-use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::optim::AdamWConfig;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, Tensor};
 use burn_mpi::{
     Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
     broadcast_module, check_equal_weights, connect, run,
@@ -43,6 +39,8 @@ pub struct Options {
     pub heads: usize,
     pub batch: usize,
     pub tokens: usize,
+    pub dropout: f64,
+    pub stock: bool,
     pub steps: usize,
     pub rate: f64,
     pub backend: Backend,
@@ -52,8 +50,8 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (width, layers, heads, batch, tokens) = (256, 4, 4, 16, 32);
-        let (steps, rate, backend, text) = (100, 1e-3, Backend::Mpi, None);
-        Self { width, layers, heads, batch, tokens, steps, rate, backend, text }
+        let (dropout, stock, steps, rate, backend, text) = (0.0, false, 100, 1e-3, Backend::Mpi, None);
+        Self { width, layers, heads, batch, tokens, dropout, stock, steps, rate, backend, text }
     }
 }
 
@@ -73,6 +71,15 @@ impl Options {
                 "--batch" => options.batch = number()?,
                 "--tokens" => options.tokens = number()?,
                 "--steps" => options.steps = number()?,
+                "--dropout" => match value.parse() {
+                    Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
+                    _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
+                },
+                "--modules" => match value.as_str() {
+                    "fused" => options.stock = false,
+                    "stock" => options.stock = true,
+                    _ => return Err(format!("{name} {value}: fused or stock is required")),
+                },
                 "--rate" => match value.parse() {
                     Ok(rate) if rate > 0.0 && rate <= 1.0 => options.rate = rate,
                     _ => return Err(format!("{name} {value}: a number above 0, and at most 1, is required")),
@@ -98,47 +105,27 @@ impl Options {
     }
 }
 
-#[derive(Module, Debug)]
-pub struct Gpt {
-    characters: Embedding,
-    positions: Embedding,
-    layers: TransformerEncoder,
-    norm: LayerNorm,
-    head: Linear,
-}
-
-impl Gpt {
-    pub fn new(options: &Options, device: &Device) -> Self {
-        let &Options { width, layers, heads, tokens, .. } = options;
-        Self {
-            characters: EmbeddingConfig::new(CHARACTERS, width).init(device),
-            positions: EmbeddingConfig::new(tokens, width).init(device),
-            layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
-                .with_dropout(0.0)
-                .with_norm_first(true)
-                .init(device),
-            norm: LayerNormConfig::new(width).init(device),
-            head: LinearConfig::new(width, CHARACTERS).init(device),
-        }
-    }
+/// A network of characters.
+pub trait Network: Module {
+    fn new(options: &Options, device: &Device) -> Self;
 
     /// The mean cross entropy of the next character, at each position of these windows.
-    pub fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1> {
-        let (batch, length) = (windows.len(), windows[0].len() - 1);
-        let characters = |from: usize| {
-            let window = |window: &Vec<u8>| window[from..from + length].to_vec();
-            let values: Vec<i32> = windows.iter().flat_map(window).map(i32::from).collect();
-            Tensor::<2, Int>::from_data(TensorData::new(values, [batch, length]), device)
-        };
-        let positions = Tensor::<1, Int>::arange(0..length as i64, device).unsqueeze();
-        let x = self.characters.forward(characters(0)) + self.positions.forward(positions);
-        let mask = generate_autoregressive_mask(batch, length, device);
-        let x = self.layers.forward(TransformerEncoderInput::new(x).mask_attn(mask));
-        let logits = self.head.forward(self.norm.forward(x));
-        CrossEntropyLossConfig::new()
-            .init(device)
-            .forward(logits.reshape([batch * length, CHARACTERS]), characters(1).reshape([batch * length]))
-    }
+    fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1>;
+
+    fn optimizer() -> ModuleOptimizer;
+}
+
+/// The network of Burn's modules.
+pub mod stock {
+    use burn::{nn, optim};
+    include!("network.rs");
+}
+
+/// The same network of fused modules.
+pub mod fused {
+    use burn::optim;
+    use burn_fused::nn;
+    include!("network.rs");
 }
 
 /// A text in windows of `tokens` characters, each with the next one.
@@ -214,17 +201,17 @@ fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
 }
 
 /// Trains on a shard of each rank.
-pub fn train(
+pub fn train<N: Network>(
     world: &World,
     windows: impl Dataset<Vec<u8>>,
     options: &Options,
-) -> Result<Gpt, Box<dyn Error>> {
+) -> Result<N, Box<dyn Error>> {
     let device = Device::flex().autodiff();
     device.seed(1);
-    let mut model = broadcast_module(world, Gpt::new(options, &device))?;
+    let mut model = broadcast_module(world, N::new(options, &device))?;
     let collective = connect(world, options.backend, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
-    let mut optimizer = AdamWConfig::new().init();
+    let mut optimizer = N::optimizer();
     let mut data = ShardedDataset::new(world, windows, options.batch)?;
     if world.is_root() {
         println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
@@ -270,7 +257,7 @@ pub fn train(
 
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
-         [--heads 4] [--batch 16] [--tokens 32]";
+         [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--modules fused|stock]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
@@ -281,7 +268,10 @@ fn main() -> ExitCode {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
-        train(world, windows, &options)?;
+        match options.stock {
+            true => _ = train::<stock::Gpt>(world, windows, &options)?,
+            false => _ = train::<fused::Gpt>(world, windows, &options)?,
+        }
         Ok(())
     })
 }

@@ -1,0 +1,57 @@
+// The network, of the modules that `nn` has where this file is included: Burn's or fused ones.
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use nn::attention::generate_autoregressive_mask;
+use nn::loss::CrossEntropyLossConfig;
+use nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use optim::{AdamWConfig, ModuleOptimizer};
+
+use super::{CHARACTERS, Network, Options};
+
+#[derive(Module, Debug)]
+pub struct Gpt {
+    characters: Embedding,
+    positions: Embedding,
+    layers: TransformerEncoder,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Network for Gpt {
+    fn new(options: &Options, device: &Device) -> Self {
+        let &Options { width, layers, heads, tokens, dropout, .. } = options;
+        Self {
+            characters: EmbeddingConfig::new(CHARACTERS, width).init(device),
+            positions: EmbeddingConfig::new(tokens, width).init(device),
+            layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
+                .with_dropout(dropout)
+                .with_norm_first(true)
+                .init(device),
+            norm: LayerNormConfig::new(width).init(device),
+            head: LinearConfig::new(width, CHARACTERS).init(device),
+        }
+    }
+
+    fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1> {
+        let (batch, length) = (windows.len(), windows[0].len() - 1);
+        let characters = |from: usize| {
+            let window = |window: &Vec<u8>| window[from..from + length].to_vec();
+            let values: Vec<i32> = windows.iter().flat_map(window).map(i32::from).collect();
+            Tensor::<2, Int>::from_data(TensorData::new(values, [batch, length]), device)
+        };
+        let positions = Tensor::<1, Int>::arange(0..length as i64, device).unsqueeze();
+        let x = self.characters.forward(characters(0)) + self.positions.forward(positions);
+        let mask = generate_autoregressive_mask(batch, length, device);
+        let x = self.layers.forward(TransformerEncoderInput::new(x).mask_attn(mask));
+        let logits = self.head.forward(self.norm.forward(x));
+        CrossEntropyLossConfig::new()
+            .init(device)
+            .forward(logits.reshape([batch * length, CHARACTERS]), characters(1).reshape([batch * length]))
+    }
+
+    fn optimizer() -> ModuleOptimizer {
+        AdamWConfig::new().with_epsilon(1e-8).init()
+    }
+}
