@@ -206,7 +206,7 @@ for ranks in 1 2 3; do
   for what in shards metrics records misuse; do
     check "the library's $what at $ranks ranks" holds $ranks library $what
   done
-  for example in own_loop regression char_gpt; do
+  for example in own_loop regression char_gpt char_lstm; do
     check "$example at $ranks ranks: gradients of each step are those of one process" holds $ranks $example gradients
     check "$example at $ranks ranks: the same weights on all" ends_alike $ranks $example
   done

@@ -1,9 +1,10 @@
-//! A character-level transformer, trained data-parallel with gradients that are averaged during
+//! A character-level transformer, or an LSTM, trained data-parallel with gradients that are averaged during
 //! backward:
 //!
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
-//!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--modules fused|stock]
+//!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
+//!     [--modules fused|stock]
 //! ```
 //!
 //! The network is of `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each.
@@ -41,6 +42,7 @@ pub struct Options {
     pub tokens: usize,
     pub dropout: f64,
     pub stock: bool,
+    pub lstm: bool,
     pub steps: usize,
     pub rate: f64,
     pub backend: Backend,
@@ -50,8 +52,9 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (width, layers, heads, batch, tokens) = (256, 4, 4, 16, 32);
-        let (dropout, stock, steps, rate, backend, text) = (0.0, false, 100, 1e-3, Backend::Mpi, None);
-        Self { width, layers, heads, batch, tokens, dropout, stock, steps, rate, backend, text }
+        let (dropout, stock, lstm, steps) = (0.0, false, false, 100);
+        let (rate, backend, text) = (1e-3, Backend::Mpi, None);
+        Self { width, layers, heads, batch, tokens, dropout, stock, lstm, steps, rate, backend, text }
     }
 }
 
@@ -74,6 +77,11 @@ impl Options {
                 "--dropout" => match value.parse() {
                     Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
                     _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
+                },
+                "--network" => match value.as_str() {
+                    "gpt" => options.lstm = false,
+                    "lstm" => options.lstm = true,
+                    _ => return Err(format!("{name} {value}: gpt or lstm is required")),
                 },
                 "--modules" => match value.as_str() {
                     "fused" => options.stock = false,
@@ -257,7 +265,8 @@ pub fn train<N: Network>(
 
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
-         [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--modules fused|stock]";
+         [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
+         [--modules fused|stock]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
@@ -269,8 +278,8 @@ fn main() -> ExitCode {
         world.check_equal("the set of options", &format!("{options:?}"))?;
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
         match options.stock {
-            true => _ = train::<stock::Gpt>(world, windows, &options)?,
-            false => _ = train::<fused::Gpt>(world, windows, &options)?,
+            true => _ = train::<stock::Characters>(world, windows, &options)?,
+            false => _ = train::<fused::Characters>(world, windows, &options)?,
         }
         Ok(())
     })

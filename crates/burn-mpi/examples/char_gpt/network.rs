@@ -10,26 +10,44 @@ use optim::{AdamWConfig, ModuleOptimizer};
 
 use super::{CHARACTERS, Network, Options};
 
+/// A transformer, or an LSTM.
+#[derive(Module, Debug)]
+pub enum Layers {
+    Gpt(Gpt),
+    Lstm(nn::Lstm),
+}
+
 #[derive(Module, Debug)]
 pub struct Gpt {
-    characters: Embedding,
     positions: Embedding,
     layers: TransformerEncoder,
     norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+pub struct Characters {
+    embedding: Embedding,
+    layers: Layers,
     head: Linear,
 }
 
-impl Network for Gpt {
+impl Network for Characters {
     fn new(options: &Options, device: &Device) -> Self {
         let &Options { width, layers, heads, tokens, dropout, .. } = options;
+        let layers = match options.lstm {
+            true => Layers::Lstm(nn::LstmConfig::new(width, width, true).init(device)),
+            false => Layers::Gpt(Gpt {
+                positions: EmbeddingConfig::new(tokens, width).init(device),
+                layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
+                    .with_dropout(dropout)
+                    .with_norm_first(true)
+                    .init(device),
+                norm: LayerNormConfig::new(width).init(device),
+            }),
+        };
         Self {
-            characters: EmbeddingConfig::new(CHARACTERS, width).init(device),
-            positions: EmbeddingConfig::new(tokens, width).init(device),
-            layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
-                .with_dropout(dropout)
-                .with_norm_first(true)
-                .init(device),
-            norm: LayerNormConfig::new(width).init(device),
+            embedding: EmbeddingConfig::new(CHARACTERS, width).init(device),
+            layers,
             head: LinearConfig::new(width, CHARACTERS).init(device),
         }
     }
@@ -41,11 +59,16 @@ impl Network for Gpt {
             let values: Vec<i32> = windows.iter().flat_map(window).map(i32::from).collect();
             Tensor::<2, Int>::from_data(TensorData::new(values, [batch, length]), device)
         };
-        let positions = Tensor::<1, Int>::arange(0..length as i64, device).unsqueeze();
-        let x = self.characters.forward(characters(0)) + self.positions.forward(positions);
-        let mask = generate_autoregressive_mask(batch, length, device);
-        let x = self.layers.forward(TransformerEncoderInput::new(x).mask_attn(mask));
-        let logits = self.head.forward(self.norm.forward(x));
+        let x = self.embedding.forward(characters(0));
+        let x = match &self.layers {
+            Layers::Lstm(lstm) => lstm.forward(x, None).0,
+            Layers::Gpt(Gpt { positions, layers, norm }) => {
+                let x = x + positions.forward(Tensor::<1, Int>::arange(0..length as i64, device).unsqueeze());
+                let mask = generate_autoregressive_mask(batch, length, device);
+                norm.forward(layers.forward(TransformerEncoderInput::new(x).mask_attn(mask)))
+            }
+        };
+        let logits = self.head.forward(x);
         CrossEntropyLossConfig::new()
             .init(device)
             .forward(logits.reshape([batch * length, CHARACTERS]), characters(1).reshape([batch * length]))

@@ -7,8 +7,10 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use burn_mpi::World;
 
+use self::char_gpt::Network;
+
 #[allow(dead_code, reason = "an example's main, and options that are not set here")]
-#[path = "../../../../../crates/burn-mpi/examples/char_gpt.rs"]
+#[path = "../../../../../crates/burn-mpi/examples/char_gpt/main.rs"]
 mod char_gpt;
 #[allow(dead_code, reason = "an example's main, and options that are not set here")]
 #[path = "../../../../../crates/burn-mpi/examples/own_loop.rs"]
@@ -96,19 +98,20 @@ impl Example for Regression {
     }
 }
 
-pub struct CharGpt;
+/// char_gpt with its transformer or its LSTM, of fused modules.
+pub struct Characters<const LSTM: bool>;
 
-impl CharGpt {
+impl<const LSTM: bool> Characters<LSTM> {
     fn options(width: usize) -> char_gpt::Options {
         let small =
             char_gpt::Options { layers: 2, heads: 2, batch: Self::BATCH, tokens: 6, ..Default::default() };
-        char_gpt::Options { width, steps: 7, ..small }
+        char_gpt::Options { width, lstm: LSTM, steps: 7, ..small }
     }
 }
 
-impl Example for CharGpt {
+impl<const LSTM: bool> Example for Characters<LSTM> {
     type Item = Vec<u8>;
-    type Net = char_gpt::Gpt;
+    type Net = char_gpt::fused::Characters;
 
     const BATCH: usize = 3;
     const WIDTH: usize = 8;
@@ -121,7 +124,7 @@ impl Example for CharGpt {
     }
 
     fn net(device: &Device) -> Self::Net {
-        char_gpt::Gpt::new(&Self::options(Self::WIDTH), device)
+        Self::Net::new(&Self::options(Self::WIDTH), device)
     }
 
     fn loss(net: &Self::Net, items: &[Self::Item], device: &Device) -> Tensor<1> {

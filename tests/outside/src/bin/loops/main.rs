@@ -1,7 +1,7 @@
 //! Checks the library's examples of own loops, and what they are made of:
 //!
 //! ```text
-//! mpirun -n N loops own_loop|regression|char_gpt gradients|train|fail|panic|few|other
+//! mpirun -n N loops own_loop|regression|char_gpt|char_lstm gradients|train|fail|panic|few|other
 //! mpirun -n N loops library metrics|misuse|records|shards|full FOLDER
 //! ```
 
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use burn_mpi::{ParamLayout, World, run};
-use examples::{CharGpt, Example, OwnLoop, Regression};
+use examples::{Characters, Example, OwnLoop, Regression};
 use faults::{Fault, Faulty};
 
 /// Samples of a training: the last step has one sample, which is rank 0's.
@@ -36,7 +36,8 @@ fn main() -> ExitCode {
         match words[..] {
             ["own_loop", what, ..] => check::<OwnLoop>(world, what)?,
             ["regression", what, ..] => check::<Regression>(world, what)?,
-            ["char_gpt", what, ..] => check::<CharGpt>(world, what)?,
+            ["char_gpt", what, ..] => check::<Characters<false>>(world, what)?,
+            ["char_lstm", what, ..] => check::<Characters<true>>(world, what)?,
             ["library", "metrics", _] => metrics::check(world)?,
             ["library", "records", folder] => records::check(world, Path::new(folder))?,
             ["library", "full", folder] => records::full(world, Path::new(folder))?,
