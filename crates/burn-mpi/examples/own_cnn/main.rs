@@ -1,0 +1,180 @@
+//! A convolutional network of Burn's modules or of fused ones, trained data-parallel on MNIST:
+//!
+//! ```text
+//! mpirun -n 2 --bind-to core own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock]
+//! ```
+//!
+//! FOLDER has MNIST's four files, unpacked (`mpiburn data digits --out FOLDER` generates such). The network is of
+//! `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each. A step has `--batch`
+//! images on each rank.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use burn::data::dataset::InMemDataset;
+use burn::module::Module;
+use burn::optim::ModuleOptimizer;
+use burn::tensor::{Device, Tensor};
+use burn_mpi::{
+    Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
+    broadcast_module, check_equal_weights, connect, run,
+};
+
+/// Pixels of a side.
+pub const SIDE: usize = 28;
+/// Steps before those that are timed: the first one determines the buckets.
+const WARM_UP: usize = 3;
+
+#[derive(Clone, Debug)]
+pub struct Image {
+    pub pixels: Vec<u8>,
+    pub label: u8,
+}
+
+/// A network of images.
+pub trait Network: Module {
+    fn new(device: &Device) -> Self;
+
+    /// The scores of ten classes of each image.
+    fn scores(&self, images: &[Image], device: &Device) -> Tensor<2>;
+
+    /// The mean cross entropy of these images.
+    fn loss(&self, images: &[Image], device: &Device) -> Tensor<1>;
+
+    fn optimizer() -> ModuleOptimizer;
+}
+
+/// The network of Burn's modules.
+pub mod stock {
+    use burn::{nn, optim};
+    include!("network.rs");
+}
+
+/// The same network of fused modules.
+pub mod fused {
+    use burn::optim;
+    use burn_fused::nn;
+    include!("network.rs");
+}
+
+#[derive(Debug)]
+struct Options {
+    folder: PathBuf,
+    batch: usize,
+    steps: usize,
+    stock: bool,
+}
+
+const USAGE: &str = "usage: own_cnn FOLDER [--batch 64] [--steps 400] [--modules fused|stock]";
+
+impl Options {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let folder = words.next().filter(|word| !word.starts_with('-')).ok_or(USAGE)?;
+        let mut options = Self { folder: folder.into(), batch: 64, steps: 400, stock: false };
+        while let Some(name) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{name} requires a value"))?;
+            let number = || match value.parse() {
+                Ok(number) if (1..=1 << 20).contains(&number) => Ok(number),
+                _ => Err(format!("{name} {value}: a number from 1 to {} is required", 1 << 20)),
+            };
+            match (name.as_str(), value.as_str()) {
+                ("--batch", _) => options.batch = number()?,
+                ("--steps", _) => options.steps = number()?,
+                ("--modules", "fused" | "stock") => options.stock = value == "stock",
+                _ => return Err(format!("unknown option {name} {value}; {USAGE}")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// MNIST's `train` or `t10k`: a header of 16 or 8 bytes, and the values.
+fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
+    let read = |name: String| {
+        let path = folder.join(name);
+        std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let images = read(format!("{part}-images-idx3-ubyte"))?;
+    let labels = read(format!("{part}-labels-idx1-ubyte"))?;
+    let images = images.get(16..).unwrap_or_default().chunks_exact(SIDE * SIDE);
+    let labels = labels.get(8..).unwrap_or_default();
+    let images = images.zip(labels).map(|(pixels, &label)| Image { pixels: pixels.to_vec(), label });
+    Ok(InMemDataset::new(images.collect()))
+}
+
+/// Trains on a shard of each rank.
+fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Error>> {
+    let images = world.agree(mnist(&options.folder, "train"))?;
+    let device = Device::flex().autodiff();
+    // The same initial weights in every job.
+    device.seed(1);
+    let mut model = broadcast_module(world, N::new(&device))?;
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
+    let mut optimizer = N::optimizer();
+    let mut data = ShardedDataset::new(world, images, options.batch)?;
+    if world.is_root() {
+        println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
+    }
+    let mut times: Vec<Duration> = Vec::new();
+    for epoch in 0.. {
+        data.shuffle(world, 1, epoch)?;
+        let mut mean = Mean::default();
+        for batch in data.batches().take(options.steps - times.len()) {
+            let (batch, began) = (batch?, Instant::now());
+            if !batch.is_empty() {
+                let loss = model.loss(&batch.items, &device);
+                sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
+                mean.add(loss.into_scalar::<f32>(), batch.len());
+            }
+            let gradients = sync.finish(&model)?;
+            model = optimizer.step(1e-3, model, gradients);
+            times.push(began.elapsed());
+        }
+        let loss = average_metrics(world, &[("loss", mean)])?[0];
+        if world.is_root() {
+            println!("step {}: loss {loss:.4}", times.len());
+        }
+        if times.len() == options.steps {
+            break;
+        }
+    }
+    check_equal_weights(world, &model)?;
+    let accuracy = test(world, &model.valid(), options)?;
+    if world.is_root() {
+        let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
+        timed.sort();
+        println!("accuracy {accuracy:.4}");
+        println!("{:.2} ms per step, median of {}", 1e3 * timed[timed.len() / 2].as_secs_f64(), timed.len());
+    }
+    Ok(())
+}
+
+/// The accuracy on the test images, a shard of which each rank has.
+fn test<N: Network>(world: &World, model: &N, options: &Options) -> Result<f64, Box<dyn Error>> {
+    let images = world.agree(mnist(&options.folder, "t10k"))?;
+    let mut correct = Mean::default();
+    for batch in ShardedDataset::new(world, images, 1000)?.batches() {
+        let batch = batch?;
+        if !batch.is_empty() {
+            let found = model.scores(&batch.items, &Device::flex()).argmax(1).into_data();
+            let pairs = found.iter::<i64>().zip(&batch.items);
+            let right = pairs.filter(|(class, image)| *class == i64::from(image.label)).count();
+            correct.add(right as f32 / batch.len() as f32, batch.len());
+        }
+    }
+    Ok(average_metrics(world, &[("accuracy", correct)])?[0])
+}
+
+fn main() -> ExitCode {
+    run(|world| {
+        let options = world.agree(Options::parse(std::env::args().skip(1)))?;
+        world.check_equal("the set of options", &format!("{options:?}"))?;
+        match options.stock {
+            true => train::<stock::Cnn>(world, &options),
+            false => train::<fused::Cnn>(world, &options),
+        }
+    })
+}
