@@ -98,6 +98,7 @@
 
 mod activation;
 pub mod conv;
+mod dropout;
 mod epilogue;
 mod extension;
 pub mod fake_quantize;

@@ -6,14 +6,17 @@
 //! | module | fused |
 //! | --- | --- |
 //! | [`Linear`] | product, bias and activation; no transposed copies |
+//! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
 
 mod convert;
+mod dropout;
 mod linear;
 #[cfg(test)]
 mod testing;
 
 pub use burn::nn::*;
+pub use dropout::{Dropout, DropoutConfig};
 pub use linear::{Linear, LinearConfig};

@@ -1,0 +1,181 @@
+//! Dropout whose mask is computed instead of stored: backward computes it again.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Device, Distribution, Int, Tensor};
+
+use crate::extension::{Saved, on_flex};
+use crate::flex_tensor::{contiguous, values};
+use crate::memory::Buffer;
+use crate::nn::Dropout;
+use crate::simd::{Kernel, Lanes, Level};
+
+/// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
+///
+/// It is a function of a key and of the value's index, so that any part of it can be computed at any time, on
+/// every SIMD level with the same result. It repeats after 2^32 values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    key: [u32; 2],
+    /// Values whose random number is below it are kept.
+    limit: u32,
+    /// The factor of values that are kept.
+    scale: f32,
+}
+
+impl Mask {
+    /// A new mask, with a key from the generator of `device`; none if dropout is inactive: without autodiff, or
+    /// with probability 0.
+    pub fn draw(prob: f64, device: &Device) -> Option<Self> {
+        if prob == 0.0 || !device.is_autodiff() {
+            return None;
+        }
+        let key = Tensor::<1, Int>::random([1], Distribution::Default, (device, DType::I64));
+        let key = key.into_data().iter::<i64>().next().expect("one value");
+        Some(Self::new(prob, key as u64))
+    }
+
+    fn new(prob: f64, key: u64) -> Self {
+        let keep = 1.0 - prob;
+        // Conversion to an integer saturates.
+        let limit = (keep * 2f64.powi(32)).round() as u32;
+        Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
+    }
+
+    /// The factor of the value at `index`.
+    #[inline(always)]
+    pub fn factor(self, index: usize) -> f32 {
+        // The constants are of Ettinger's hash `lowbias32`, in which each bit of the index changes each bit of
+        // the result with a probability near 1/2. Half of the key enters in the middle: otherwise the masks of
+        // two keys would be permutations of each other.
+        let mut x = index as u32 ^ self.key[0];
+        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+        x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);
+        x ^= x >> 16;
+        if x < self.limit { self.scale } else { 0.0 }
+    }
+
+    /// The factors of the values from index `first` on.
+    #[allow(dead_code, reason = "used by attention")]
+    #[inline(always)]
+    pub fn factors(self, first: usize, factors: &mut [f32]) {
+        for (at, factor) in factors.iter_mut().enumerate() {
+            *factor = self.factor(first.wrapping_add(at));
+        }
+    }
+}
+
+/// `x` with values set to zero at random and the others scaled, as `layer` does it.
+pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
+    let device = x.device();
+    let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { layer.mask(&device) } else { None };
+    match on_flex([x.into_dispatch()], mask, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([x]) => burn::nn::Dropout::from(layer.clone()).forward(Tensor::from_dispatch(x)),
+    }
+}
+
+fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Dropped) {
+    (apply(Some(mask), contiguous(x), &[]), Dropped { mask })
+}
+
+/// Saved by [`dropout`] for backward.
+#[derive(Debug, Clone)]
+struct Dropped {
+    mask: Mask,
+}
+
+impl Saved<1> for Dropped {
+    fn backward(self, gradient: FlexTensor, of_x: bool) -> [Option<FlexTensor>; 1] {
+        [of_x.then(|| apply(Some(self.mask), gradient, &[]))]
+    }
+}
+
+/// `residual + dropout(x)`: the end of a residual block, in one pass.
+#[allow(dead_code, reason = "used by the layers of transformers")]
+pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
+    let device = x.device();
+    let mask = |[residual, x]: [&FlexTensor; 2]| {
+        let fits = [residual, x].iter().all(|tensor| tensor.dtype() == DType::F32);
+        (fits && residual.shape() == x.shape()).then(|| layer.mask(&device))
+    };
+    match on_flex([residual.into_dispatch(), x.into_dispatch()], mask, forward_added) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([residual, x]) => {
+            let layer = burn::nn::Dropout::from(layer.clone());
+            Tensor::from_dispatch(residual) + layer.forward(Tensor::<D>::from_dispatch(x))
+        }
+    }
+}
+
+fn forward_added(tensors: [FlexTensor; 2], mask: Option<Mask>, _backward: bool) -> (FlexTensor, Added) {
+    let [residual, x] = tensors.map(contiguous);
+    (apply(mask, x, values(&residual)), Added { mask })
+}
+
+/// Saved by [`add_dropped`] for backward.
+#[derive(Debug, Clone)]
+struct Added {
+    mask: Option<Mask>,
+}
+
+impl Saved<2> for Added {
+    fn backward(self, gradient: FlexTensor, _of_residual: bool) -> [Option<FlexTensor>; 2] {
+        let of_x = match self.mask {
+            Some(mask) => apply(Some(mask), gradient.clone(), &[]),
+            None => gradient.clone(),
+        };
+        [Some(gradient), Some(of_x)]
+    }
+}
+
+/// `x * mask + residual`, which may be empty; in the memory of `x` if nothing else refers to it.
+fn apply(mask: Option<Mask>, mut x: FlexTensor, residual: &[f32]) -> FlexTensor {
+    if let Some(target) = x.try_storage_mut::<f32>() {
+        Level::current().run(Apply { mask, x: None, residual, target });
+        return x;
+    }
+    let x_values = values(&x);
+    let mut target = Buffer::new(x_values.len());
+    Level::current().run(Apply { mask, x: Some(x_values), residual, target: &mut target });
+    target.into_tensor(&x.shape())
+}
+
+/// `target = x * mask + residual`.
+struct Apply<'a> {
+    mask: Option<Mask>,
+    /// None if the values are in `target`.
+    x: Option<&'a [f32]>,
+    /// As many values, or none.
+    residual: &'a [f32],
+    target: &'a mut [f32],
+}
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { mask, x, residual, target } = self;
+        match (mask, residual.is_empty()) {
+            (Some(mask), true) => each(x, target, |at, x| x * mask.factor(at)),
+            (Some(mask), false) => {
+                let residual = &residual[..target.len()];
+                each(x, target, |at, x| x * mask.factor(at) + residual[at]);
+            }
+            (None, true) => each(x, target, |_, x| x),
+            (None, false) => {
+                let residual = &residual[..target.len()];
+                each(x, target, |at, x| x + residual[at]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn each(x: Option<&[f32]>, target: &mut [f32], value: impl Fn(usize, f32) -> f32) {
+    match x {
+        Some(x) => target.iter_mut().zip(x).enumerate().for_each(|(at, (y, x))| *y = value(at, *x)),
+        None => target.iter_mut().enumerate().for_each(|(at, y)| *y = value(at, *y)),
+    }
+}
