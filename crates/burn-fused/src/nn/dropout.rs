@@ -54,3 +54,75 @@ impl Dropout {
         if self.training.is_enabled() { Mask::draw(self.prob, device) } else { None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{DType, Distribution};
+
+    use super::*;
+
+    fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+        tensor.into_data().try_into_vec_as().expect("floats")
+    }
+
+    #[test]
+    fn masks_repeat_from_a_seed_and_differ_between_calls() {
+        let device = Device::flex().autodiff();
+        let layer = DropoutConfig::new(0.5).init();
+        let ones = Tensor::<2>::ones([64, 64], &device);
+        let draw = || {
+            device.seed(3);
+            [(); 2].map(|()| values(layer.forward(ones.clone())))
+        };
+        let [first, second] = draw();
+        assert_ne!(first, second);
+        assert_eq!(draw(), [first, second]);
+    }
+
+    #[test]
+    fn it_is_active_where_burns_is() {
+        let device = Device::flex().autodiff();
+        for (device, frozen, prob) in [
+            (&device, true, 0.5),
+            (&device, false, 0.0),
+            (&Device::flex(), false, 0.5),
+            (&device, false, 0.5),
+        ] {
+            let burns = burn::nn::DropoutConfig::new(prob).init();
+            let burns = if frozen { burns.freeze() } else { burns };
+            let layer = Dropout::from(burns.clone());
+            assert_eq!(layer.to_string(), burns.to_string());
+            let ones = Tensor::<1>::ones([1000], device);
+            let changed =
+                [layer.forward(ones.clone()), burns.forward(ones)].map(|y| values(y).contains(&0.0));
+            assert_eq!(changed, [device.is_autodiff() && !frozen && prob > 0.0; 2]);
+        }
+    }
+
+    #[test]
+    fn other_types_are_dropped_as_burn_does() {
+        let device = Device::flex().autodiff();
+        let (burns, x) = (
+            burn::nn::DropoutConfig::new(0.4).init(),
+            Tensor::<2>::random([20, 30], Distribution::Default, &device).cast(DType::BF16),
+        );
+        device.seed(1);
+        let expected = values(burns.forward(x.clone()));
+        device.seed(1);
+        assert_eq!(values(Dropout::from(burns).forward(x)), expected);
+    }
+
+    #[test]
+    fn non_finite_values_that_are_dropped_are_nan_as_in_burn() {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<1>::full([1000], f32::INFINITY, &device);
+        let output = values(DropoutConfig::new(0.5).init().forward(x));
+        assert!(output.iter().any(|y| y.is_nan()) && output.contains(&f32::INFINITY));
+    }
+
+    #[test]
+    #[should_panic(expected = "Dropout probability must be finite and in the range [0, 1)")]
+    fn probability_1_is_rejected() {
+        DropoutConfig::new(1.0).init();
+    }
+}

@@ -15,7 +15,7 @@ mod convert;
 mod dropout;
 mod linear;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
