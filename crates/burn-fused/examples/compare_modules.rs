@@ -50,5 +50,29 @@ fn pairs(device: &Device) -> Vec<(&'static str, Output, Output)> {
         Box::new(move || layer.forward(x.clone()).sum()),
         Box::new(move || ours.forward(y.clone()).sum()),
     ));
+    for width in [256, 512] {
+        let name = |what: &str| format!("{what} {width}, 16 x 32 rows").leak() as &'static str;
+        let (x, layer) = (random([16, 32, width]), burn::nn::LayerNormConfig::new(width).init(device));
+        let (y, ours) = (x.clone(), fused::LayerNorm::from(layer.clone()));
+        pairs.push((
+            name("LayerNorm"),
+            Box::new(move || layer.forward(x.clone()).sum()),
+            Box::new(move || ours.forward(y.clone()).sum()),
+        ));
+        let (x, layer) = (random([16, 32, width]), burn::nn::RmsNormConfig::new(width).init(device));
+        let (y, ours) = (x.clone(), fused::RmsNorm::from(layer.clone()));
+        pairs.push((
+            name("RmsNorm"),
+            Box::new(move || layer.forward(x.clone()).sum()),
+            Box::new(move || ours.forward(y.clone()).sum()),
+        ));
+        let (x, layer) = (random([16, 32, width]), burn::nn::DropoutConfig::new(0.1).init());
+        let (y, ours) = (x.clone(), fused::Dropout::from(layer.clone()));
+        pairs.push((
+            name("Dropout"),
+            Box::new(move || layer.forward(x.clone()).sum()),
+            Box::new(move || ours.forward(y.clone()).sum()),
+        ));
+    }
     pairs
 }

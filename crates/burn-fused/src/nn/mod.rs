@@ -6,6 +6,7 @@
 //! | module | fused |
 //! | --- | --- |
 //! | [`Linear`] | product, bias and activation; no transposed copies |
+//! | [`LayerNorm`], [`RmsNorm`] | one pass forward, and one backward |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
@@ -14,9 +15,11 @@
 mod convert;
 mod dropout;
 mod linear;
+pub mod norm;
 #[cfg(test)]
 pub(crate) mod testing;
 
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use linear::{Linear, LinearConfig};
+pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};

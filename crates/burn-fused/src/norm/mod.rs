@@ -1,6 +1,7 @@
 //! Batch normalisation, and the moving averages of a batch's statistics that it is tested with.
 
 mod batch_norm;
+mod layer_norm;
 
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::Tensor;
@@ -9,6 +10,7 @@ use crate::flex_tensor::{f32_on_flex, tensor, values};
 use crate::shapes::expect;
 
 pub use batch_norm::{Normalised, batch_norm};
+pub(crate) use layer_norm::{layer_norm, rms_norm};
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
 /// statistic after one more batch. The result has no gradient.
