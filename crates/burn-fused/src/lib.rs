@@ -110,6 +110,7 @@ mod matrix;
 pub mod memory;
 pub mod nn;
 pub mod norm;
+pub mod optim;
 mod poll;
 pub mod precision;
 mod product;

@@ -1,0 +1,95 @@
+//! Adam.
+
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::{AdamState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+
+use super::adaptive::{AdaptiveMomentum, Decay};
+
+/// Configuration of [`Adam`], as [`burn::optim::AdamConfig`].
+#[derive(Config, Debug)]
+pub struct AdamConfig {
+    /// Decay rate of the first moment.
+    #[config(default = 0.9)]
+    beta_1: f32,
+    /// Decay rate of the second moment.
+    #[config(default = 0.999)]
+    beta_2: f32,
+    /// Added to the root of the second moment, after the bias correction.
+    #[config(default = 1e-5)]
+    epsilon: f32,
+    /// Whether updates are divided by the largest second moment so far: Reddi et al., "On the convergence of Adam
+    /// and beyond" (2018).
+    #[config(default = false)]
+    amsgrad: bool,
+    /// Penalty times the parameter, which is added to its gradient.
+    weight_decay: Option<WeightDecayConfig>,
+    /// Gradient clipping, which [`init`](Self::init) applies.
+    grad_clipping: Option<GradientClippingConfig>,
+}
+
+impl From<AdamConfig> for burn::optim::AdamConfig {
+    fn from(ours: AdamConfig) -> Self {
+        Self::new()
+            .with_beta_1(ours.beta_1)
+            .with_beta_2(ours.beta_2)
+            .with_epsilon(ours.epsilon)
+            .with_amsgrad(ours.amsgrad)
+            .with_weight_decay(ours.weight_decay)
+            .with_grad_clipping(ours.grad_clipping)
+    }
+}
+
+impl AdamConfig {
+    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    pub fn build(&self) -> Adam {
+        Adam { config: self.clone(), burns: burn::optim::AdamConfig::from(self.clone()).build() }
+    }
+
+    /// The optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        let optimizer = ModuleOptimizer::from(self.build());
+        match &self.grad_clipping {
+            Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
+            None => optimizer,
+        }
+    }
+}
+
+/// Adam, as [`burn::optim::Adam`], in one pass over memory: Kingma and Ba, "Adam: a method for stochastic
+/// optimization" (2015).
+#[derive(Clone)]
+pub struct Adam {
+    config: AdamConfig,
+    burns: burn::optim::Adam,
+}
+
+impl Optimizer for Adam {
+    type State<const D: usize> = AdamState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamState<D>>,
+    ) -> (Tensor<D>, Option<AdamState<D>>) {
+        if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+            return self.burns.step(lr, tensor, grad, state);
+        }
+        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
+        let decay = match &self.config.weight_decay {
+            Some(decay) => Decay::Coupled(decay.penalty),
+            None => Decay::Decoupled(1.0),
+        };
+        let momentum = AdaptiveMomentum { beta_1, beta_2, epsilon, amsgrad };
+        let (tensor, state) = momentum.step(lr, decay, tensor, grad, state.map(|state| state.momentum));
+        (tensor, Some(AdamState::new(state)))
+    }
+
+    fn to_device<const D: usize>(state: AdamState<D>, device: &Device) -> AdamState<D> {
+        burn::optim::Adam::to_device(state, device)
+    }
+}

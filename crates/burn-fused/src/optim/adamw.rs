@@ -1,0 +1,100 @@
+//! AdamW.
+
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
+use burn::tensor::{Device, Tensor};
+
+use super::adaptive::{AdaptiveMomentum, Decay};
+
+/// Configuration of [`AdamW`], as [`burn::optim::AdamWConfig`].
+#[derive(Config, Debug)]
+pub struct AdamWConfig {
+    /// Decay rate of the first moment.
+    #[config(default = 0.9)]
+    beta_1: f32,
+    /// Decay rate of the second moment.
+    #[config(default = 0.999)]
+    beta_2: f32,
+    /// Added to the root of the second moment, after the bias correction.
+    #[config(default = 1e-5)]
+    epsilon: f32,
+    /// A step multiplies parameters by `1 - lr * weight_decay`.
+    #[config(default = 1e-4)]
+    weight_decay: f32,
+    /// Whether only values decay whose update has their sign: "Cautious weight decay" (2025), arXiv 2510.12402.
+    #[config(default = false)]
+    cautious_weight_decay: bool,
+    /// Whether updates are divided by the largest second moment so far: Reddi et al., "On the convergence of Adam
+    /// and beyond" (2018).
+    #[config(default = false)]
+    amsgrad: bool,
+    /// Gradient clipping, which [`init`](Self::init) applies.
+    grad_clipping: Option<GradientClippingConfig>,
+}
+
+impl From<AdamWConfig> for burn::optim::AdamWConfig {
+    fn from(ours: AdamWConfig) -> Self {
+        Self::new()
+            .with_beta_1(ours.beta_1)
+            .with_beta_2(ours.beta_2)
+            .with_epsilon(ours.epsilon)
+            .with_weight_decay(ours.weight_decay)
+            .with_cautious_weight_decay(ours.cautious_weight_decay)
+            .with_amsgrad(ours.amsgrad)
+            .with_grad_clipping(ours.grad_clipping)
+    }
+}
+
+impl AdamWConfig {
+    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    pub fn build(&self) -> AdamW {
+        AdamW { config: self.clone(), burns: burn::optim::AdamWConfig::from(self.clone()).build() }
+    }
+
+    /// The optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        let optimizer = ModuleOptimizer::from(self.build());
+        match &self.grad_clipping {
+            Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
+            None => optimizer,
+        }
+    }
+}
+
+/// AdamW, as [`burn::optim::AdamW`], in one pass over memory: Loshchilov and Hutter, "Decoupled weight decay
+/// regularization" (2019).
+#[derive(Clone)]
+pub struct AdamW {
+    config: AdamWConfig,
+    burns: burn::optim::AdamW,
+}
+
+impl Optimizer for AdamW {
+    type State<const D: usize> = AdamWState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<AdamWState<D>>,
+    ) -> (Tensor<D>, Option<AdamWState<D>>) {
+        if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+            return self.burns.step(lr, tensor, grad, state);
+        }
+        let AdamWConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
+        let decay = lr * f64::from(self.config.weight_decay);
+        let decay = match self.config.cautious_weight_decay && decay != 0.0 {
+            true => Decay::Cautious(decay as f32),
+            false => Decay::Decoupled((1.0 - decay) as f32),
+        };
+        let momentum = AdaptiveMomentum { beta_1, beta_2, epsilon, amsgrad };
+        let (tensor, state) = momentum.step(lr, decay, tensor, grad, state.map(|state| state.momentum));
+        (tensor, Some(AdamWState::new(state)))
+    }
+
+    fn to_device<const D: usize>(state: AdamWState<D>, device: &Device) -> AdamWState<D> {
+        burn::optim::AdamW::to_device(state, device)
+    }
+}

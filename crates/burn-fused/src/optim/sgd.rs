@@ -1,0 +1,167 @@
+//! Stochastic gradient descent.
+
+use burn::config::Config;
+use burn::grad_clipping::GradientClippingConfig;
+use burn::optim::decay::WeightDecayConfig;
+use burn::optim::momentum::{MomentumConfig, MomentumState};
+use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource, join_path};
+use burn::tensor::{Device, Tensor};
+
+use super::update::{Rule, Values, is_supported, update, zeros_like};
+
+/// Configuration of [`Sgd`], as [`burn::optim::SgdConfig`].
+#[derive(Config, Debug)]
+pub struct SgdConfig {
+    /// Penalty times the parameter, which is added to its gradient.
+    weight_decay: Option<WeightDecayConfig>,
+    /// Momentum, with its dampening and whether it is Nesterov's.
+    momentum: Option<MomentumConfig>,
+    /// Gradient clipping, which [`init`](Self::init) applies.
+    gradient_clipping: Option<GradientClippingConfig>,
+}
+
+impl From<SgdConfig> for burn::optim::SgdConfig {
+    fn from(ours: SgdConfig) -> Self {
+        Self::new()
+            .with_weight_decay(ours.weight_decay)
+            .with_momentum(ours.momentum)
+            .with_gradient_clipping(ours.gradient_clipping)
+    }
+}
+
+impl SgdConfig {
+    /// The optimizer of one parameter, for [`ModuleOptimizer::with_group`].
+    pub fn build(&self) -> Sgd {
+        Sgd { weight_decay: self.weight_decay.clone(), momentum: self.momentum.clone() }
+    }
+
+    /// The optimizer of a module.
+    pub fn init(&self) -> ModuleOptimizer {
+        let optimizer = ModuleOptimizer::from(self.build());
+        match &self.gradient_clipping {
+            Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
+            None => optimizer,
+        }
+    }
+}
+
+/// Stochastic gradient descent, as [`burn::optim::Sgd`], in one pass over memory.
+#[derive(Debug, Clone)]
+pub struct Sgd {
+    weight_decay: Option<WeightDecayConfig>,
+    momentum: Option<MomentumConfig>,
+}
+
+/// State of [`Sgd`], recorded as [`burn::optim::SgdState`], whose velocity is private.
+#[derive(Debug, Clone)]
+pub struct SgdState<const D: usize> {
+    /// The gradient with those of earlier steps, if there is momentum.
+    pub velocity: Option<Tensor<D>>,
+}
+
+impl<const D: usize> RecordState for SgdState<D> {
+    fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
+        let momentum = self.velocity.clone().map(MomentumState::new);
+        burn::optim::SgdState::new(momentum).state_flatten(prefix, out);
+    }
+
+    fn state_unflatten(prefix: &str, source: &mut StateSource, device: &Device) -> Option<Self> {
+        let velocity = source.take_tensor(&join_path(prefix, "momentum"), "velocity");
+        Some(Self { velocity: velocity.map(|velocity| Tensor::from_data(velocity, device)) })
+    }
+}
+
+impl Optimizer for Sgd {
+    type State<const D: usize> = SgdState<D>;
+
+    fn step<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        grad: Tensor<D>,
+        state: Option<SgdState<D>>,
+    ) -> (Tensor<D>, Option<SgdState<D>>) {
+        let velocity = state.and_then(|state| state.velocity);
+        let penalty = self.weight_decay.as_ref().map(|decay| decay.penalty);
+        if !is_supported(&tensor, velocity.iter().chain([&grad])) {
+            let (tensor, velocity) = self.composed(lr, tensor, grad, velocity);
+            return (tensor, Some(SgdState { velocity }));
+        }
+        let Some(momentum) = &self.momentum else {
+            let rule = Descent { penalty, rate: lr as f32, kept: 0.0, added: 1.0, nesterov: false };
+            return (update(rule, tensor, grad, []).0, Some(SgdState { velocity }));
+        };
+        // The first gradient is not dampened.
+        let added = if velocity.is_some() { (1.0 - momentum.dampening) as f32 } else { 1.0 };
+        let MomentumConfig { momentum: kept, nesterov, .. } = *momentum;
+        let rule = Descent { penalty, rate: lr as f32, kept: kept as f32, added, nesterov };
+        let velocity = velocity.unwrap_or_else(|| zeros_like(&tensor));
+        let (tensor, [velocity]) = update(rule, tensor, grad, [velocity]);
+        (tensor, Some(SgdState { velocity: Some(velocity) }))
+    }
+
+    fn to_device<const D: usize>(state: SgdState<D>, device: &Device) -> SgdState<D> {
+        SgdState { velocity: state.velocity.map(|velocity| velocity.to_device(device)) }
+    }
+}
+
+impl Sgd {
+    /// A step of Burn's operators.
+    fn composed<const D: usize>(
+        &self,
+        lr: LearningRate,
+        tensor: Tensor<D>,
+        mut grad: Tensor<D>,
+        mut velocity: Option<Tensor<D>>,
+    ) -> (Tensor<D>, Option<Tensor<D>>) {
+        if let Some(decay) = &self.weight_decay {
+            grad = tensor.clone() * decay.penalty + grad;
+        }
+        if let Some(momentum) = &self.momentum {
+            let factor = momentum.momentum as f32;
+            let now = match velocity {
+                Some(velocity) => grad.clone() * (1.0 - momentum.dampening) + velocity * factor,
+                None => grad.clone(),
+            };
+            grad = if momentum.nesterov { now.clone() * factor + grad } else { now.clone() };
+            velocity = Some(now);
+        }
+        (tensor - grad * lr, velocity)
+    }
+}
+
+/// The numbers of a step, without a moment or with the velocity.
+#[derive(Debug, Clone, Copy)]
+struct Descent {
+    penalty: Option<f32>,
+    rate: f32,
+    kept: f32,
+    added: f32,
+    nesterov: bool,
+}
+
+impl<const M: usize> Rule<M> for Descent {
+    #[inline(always)]
+    fn run(self, values: Values<'_, M>) {
+        match self.penalty {
+            Some(penalty) => self.update(values, |x, g| x * penalty + g),
+            None => self.update(values, |_, g| g),
+        }
+    }
+}
+
+impl Descent {
+    #[inline(always)]
+    fn update<const M: usize>(self, values: Values<'_, M>, gradient: impl Fn(f32, f32) -> f32) {
+        let Self { rate, kept, added, nesterov, .. } = self;
+        values.each(|x, g, mut moments| {
+            let g = gradient(x, g);
+            let mut step = g;
+            if M == 1 {
+                moments[0] = g * added + moments[0] * kept;
+                step = if nesterov { moments[0] * kept + g } else { moments[0] };
+            }
+            (x - step * rate, moments)
+        });
+    }
+}
