@@ -38,41 +38,61 @@ fn main() {
     }
 }
 
-/// Each module as Burn's and as ours.
-fn pairs(device: &Device) -> Vec<(&'static str, Output, Output)> {
-    let mut pairs: Vec<(_, Output, Output)> = Vec::new();
-    let random = |shape: [usize; 3]| Tensor::<3>::random(shape, Distribution::Default, device).require_grad();
+/// A name, and a module as Burn's and as ours.
+type Pair = (&'static str, Output, Output);
 
-    let (x, layer) = (random([16, 32, 256]), burn::nn::LinearConfig::new(256, 1024).init(device));
-    let (y, ours) = (x.clone(), fused::Linear::from(layer.clone()));
-    pairs.push((
-        "Linear 256 to 1024, 16 x 32 rows",
-        Box::new(move || layer.forward(x.clone()).sum()),
-        Box::new(move || ours.forward(y.clone()).sum()),
-    ));
+fn pairs(device: &Device) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    linear(&mut pairs, device);
+    rows(&mut pairs, device);
+    recurrent(&mut pairs, device);
+    pairs
+}
+
+fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Default, device).require_grad()
+}
+
+/// Adds a module whose forward takes one tensor.
+macro_rules! pair {
+    ($pairs:ident, $name:expr, $layer:expr, $ours:ty, $x:expr) => {{
+        let (x, layer) = ($x, $layer);
+        let (y, ours) = (x.clone(), <$ours>::from(layer.clone()));
+        let name: &'static str = String::leak($name.into());
+        $pairs.push((
+            name,
+            Box::new(move || layer.forward(x.clone()).sum()),
+            Box::new(move || ours.forward(y.clone()).sum()),
+        ));
+    }};
+}
+
+fn linear(pairs: &mut Vec<Pair>, device: &Device) {
+    let layer = burn::nn::LinearConfig::new(256, 1024).init(device);
+    pair!(pairs, "Linear 256 to 1024, 16 x 32 rows", layer, fused::Linear, random([16, 32, 256], device));
+}
+
+fn rows(pairs: &mut Vec<Pair>, device: &Device) {
     for width in [256, 512] {
-        let name = |what: &str| format!("{what} {width}, 16 x 32 rows").leak() as &'static str;
-        let (x, layer) = (random([16, 32, width]), burn::nn::LayerNormConfig::new(width).init(device));
-        let (y, ours) = (x.clone(), fused::LayerNorm::from(layer.clone()));
+        let (name, x) = (format!("{width}, 16 x 32 rows"), random([16, 32, width], device));
+        let layer = burn::nn::LayerNormConfig::new(width).init(device);
+        pair!(pairs, format!("LayerNorm {name}"), layer, fused::LayerNorm, x.clone());
+        let layer = burn::nn::RmsNormConfig::new(width).init(device);
+        pair!(pairs, format!("RmsNorm {name}"), layer, fused::RmsNorm, x.clone());
+        let layer = burn::nn::DropoutConfig::new(0.1).init();
+        pair!(pairs, format!("Dropout {name}"), layer, fused::Dropout, x);
+    }
+}
+
+fn recurrent(pairs: &mut Vec<Pair>, device: &Device) {
+    for (name, width) in [("Lstm 128, 32 steps of 32 rows", 128), ("Lstm 512, 32 steps of 32 rows", 512)] {
+        let layer = burn::nn::LstmConfig::new(width, width, true).init(device);
+        let (x, ours) = (random([32, 32, width], device), fused::Lstm::from(layer.clone()));
+        let y = x.clone();
         pairs.push((
-            name("LayerNorm"),
-            Box::new(move || layer.forward(x.clone()).sum()),
-            Box::new(move || ours.forward(y.clone()).sum()),
-        ));
-        let (x, layer) = (random([16, 32, width]), burn::nn::RmsNormConfig::new(width).init(device));
-        let (y, ours) = (x.clone(), fused::RmsNorm::from(layer.clone()));
-        pairs.push((
-            name("RmsNorm"),
-            Box::new(move || layer.forward(x.clone()).sum()),
-            Box::new(move || ours.forward(y.clone()).sum()),
-        ));
-        let (x, layer) = (random([16, 32, width]), burn::nn::DropoutConfig::new(0.1).init());
-        let (y, ours) = (x.clone(), fused::Dropout::from(layer.clone()));
-        pairs.push((
-            name("Dropout"),
-            Box::new(move || layer.forward(x.clone()).sum()),
-            Box::new(move || ours.forward(y.clone()).sum()),
+            name,
+            Box::new(move || layer.forward(x.clone(), None).0.sum()),
+            Box::new(move || ours.forward(y.clone(), None).0.sum()),
         ));
     }
-    pairs
 }

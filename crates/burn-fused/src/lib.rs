@@ -114,6 +114,7 @@ pub mod optim;
 mod poll;
 pub mod precision;
 mod product;
+mod recurrent;
 mod shapes;
 pub mod simd;
 mod stamp;

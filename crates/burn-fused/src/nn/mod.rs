@@ -8,6 +8,7 @@
 //! | [`Linear`] | product, bias and activation; no transposed copies |
 //! | [`LayerNorm`], [`RmsNorm`] | one pass forward, and one backward |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
+//! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
@@ -16,6 +17,7 @@ mod convert;
 mod dropout;
 mod linear;
 pub mod norm;
+mod rnn;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -23,3 +25,4 @@ pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use linear::{Linear, LinearConfig};
 pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
+pub use rnn::{BiLstm, BiLstmConfig, GateController, Lstm, LstmConfig};

@@ -35,9 +35,8 @@ impl AdaptiveMomentum {
         gradient: Tensor<D>,
         state: Option<AdaptiveMomentumState<D>>,
     ) -> (Tensor<D>, AdaptiveMomentumState<D>) {
-        let state = state.unwrap_or_else(|| {
-            AdaptiveMomentumState::new(0, zeros_like(&tensor), zeros_like(&tensor))
-        });
+        let state =
+            state.unwrap_or_else(|| AdaptiveMomentumState::new(0, zeros_like(&tensor), zeros_like(&tensor)));
         let AdaptiveMomentumState { time, moment_1, moment_2, mut max_moment_2 } = state;
         let time = time + 1;
         let root = (1.0 - self.beta_2.powi(time as i32)).sqrt();
@@ -67,9 +66,9 @@ impl AdaptiveMomentum {
         gradient: &Tensor<D>,
         state: Option<&AdaptiveMomentumState<D>>,
     ) -> bool {
-        let moments = state.into_iter().flat_map(|state| {
-            [&state.moment_1, &state.moment_2].into_iter().chain(&state.max_moment_2)
-        });
+        let moments = state
+            .into_iter()
+            .flat_map(|state| [&state.moment_1, &state.moment_2].into_iter().chain(&state.max_moment_2));
         is_supported(tensor, moments.chain([gradient]))
     }
 }

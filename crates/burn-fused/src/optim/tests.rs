@@ -134,7 +134,8 @@ fn assert_steps_equal(mut ours: ModuleOptimizer, mut burns: ModuleOptimizer, lr:
             both(ours, burns, lr, [our_module.clone(), burns_module.clone()]);
         }
         if step == 20 {
-            let [of_ours, of_burns] = [&ours, &burns].map(|optimizer| optimizer.into_bytes().expect("a record"));
+            let [of_ours, of_burns] =
+                [&ours, &burns].map(|optimizer| optimizer.into_bytes().expect("a record"));
             ours = ours.from_bytes(of_burns).expect("Burn's record");
             burns = burns.from_bytes(of_ours).expect("our record");
         }
@@ -186,9 +187,8 @@ fn adam_is_that_of_burn() {
 
 #[test]
 fn sgd_is_that_of_burn() {
-    let momentum = |dampening, nesterov| {
-        Some(MomentumConfig::new().with_dampening(dampening).with_nesterov(nesterov))
-    };
+    let momentum =
+        |dampening, nesterov| Some(MomentumConfig::new().with_dampening(dampening).with_nesterov(nesterov));
     for momentum in [None, momentum(0.1, false), momentum(0.0, true), momentum(0.3, true)] {
         for (clipping, penalty) in clippings().into_iter().zip([None, Some(0.1), Some(0.0)]) {
             let context = format!("{momentum:?}, penalty {penalty:?}");

@@ -1,0 +1,285 @@
+//! LSTM in one direction and in both.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::activation::{Activation, ActivationConfig};
+use burn::nn::{Initializer, LstmState};
+use burn::tensor::{Device, Tensor, s};
+
+use super::GateController;
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::recurrent;
+
+/// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].
+#[derive(Config, Debug)]
+pub struct LstmConfig {
+    /// Number of inputs.
+    pub d_input: usize,
+    /// Number of hidden units.
+    pub d_hidden: usize,
+    /// Whether biases are added.
+    pub bias: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+    pub initializer: Initializer,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    #[config(default = true)]
+    pub batch_first: bool,
+    /// Whether time runs from the last step to the first.
+    #[config(default = false)]
+    pub reverse: bool,
+    /// Maximum magnitude of a cell.
+    pub clip: Option<f64>,
+    /// Whether the forget gate is one minus the input gate.
+    #[config(default = false)]
+    pub input_forget: bool,
+    /// Activation of the input, forget and output gate.
+    #[config(default = "ActivationConfig::Sigmoid")]
+    pub gate_activation: ActivationConfig,
+    /// Activation of the cell gate.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub cell_activation: ActivationConfig,
+    /// Activation of cells, for the hidden state.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub hidden_activation: ActivationConfig,
+}
+
+converts!(LstmConfig of burn::nn::LstmConfig {
+    d_input, d_hidden, bias, initializer, batch_first, reverse, clip, input_forget, gate_activation, cell_activation,
+    hidden_activation,
+});
+
+impl LstmConfig {
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Lstm {
+        burn::nn::LstmConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Long short-term memory, as [`burn::nn::Lstm`], in one operator for all steps.
+///
+/// The operator has gates by sigmoid and states by tanh; other activations are composed of Burn's operators.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Lstm {
+    /// What of the candidates enters the cells.
+    pub input_gate: GateController,
+    /// What of the cells stays, absent if `input_forget`.
+    pub forget_gate: Option<GateController>,
+    /// What of the cells leaves.
+    pub output_gate: GateController,
+    /// The candidates.
+    pub cell_gate: GateController,
+    /// Number of hidden units.
+    pub d_hidden: usize,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    pub batch_first: bool,
+    /// Whether time runs from the last step to the first.
+    pub reverse: bool,
+    /// Maximum magnitude of a cell.
+    pub clip: Option<f64>,
+    /// Whether the forget gate is one minus the input gate.
+    pub input_forget: bool,
+    /// Activation of the input, forget and output gate.
+    pub gate_activation: Activation,
+    /// Activation of the cell gate.
+    pub cell_activation: Activation,
+    /// Activation of cells, for the hidden state.
+    pub hidden_activation: Activation,
+}
+
+/// `From` for the fields of an LSTM, in one direction.
+macro_rules! from {
+    ($from:ty, $to:ty) => {
+        impl From<$from> for $to {
+            fn from(lstm: $from) -> Self {
+                Self {
+                    input_gate: lstm.input_gate.into(),
+                    forget_gate: lstm.forget_gate.map(Into::into),
+                    output_gate: lstm.output_gate.into(),
+                    cell_gate: lstm.cell_gate.into(),
+                    d_hidden: lstm.d_hidden,
+                    batch_first: lstm.batch_first,
+                    reverse: lstm.reverse,
+                    clip: lstm.clip,
+                    input_forget: lstm.input_forget,
+                    gate_activation: lstm.gate_activation,
+                    cell_activation: lstm.cell_activation,
+                    hidden_activation: lstm.hidden_activation,
+                }
+            }
+        }
+    };
+}
+
+from!(burn::nn::Lstm, Lstm);
+from!(Lstm, burn::nn::Lstm);
+shown_as_burns!(Lstm of burn::nn::Lstm);
+
+impl Lstm {
+    /// The hidden states of all steps and the last states, of inputs and of the states before the first step, or
+    /// zeros.
+    ///
+    /// # Shapes
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
+    /// - output: as the input, of `d_hidden` units
+    /// - states: `[batch, d_hidden]`
+    ///
+    /// # Panics
+    /// If shapes do not match, or there is neither a forget gate nor `input_forget`.
+    pub fn forward(
+        &self,
+        batched_input: Tensor<3>,
+        state: Option<LstmState<2>>,
+    ) -> (Tensor<3>, LstmState<2>) {
+        self.run(&batched_input, &state, self.batch_first, self.reverse)
+            .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
+    }
+
+    /// As [`forward`](Self::forward), for steps `[batch, 1, d_input]` with their numbers, composed of Burn's operators.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), or if a number is not below `seq_length`.
+    pub fn forward_iter<I: Iterator<Item = (usize, Tensor<3>)>>(
+        &self,
+        input_timestep_iter: I,
+        state: Option<LstmState<2>>,
+        batch_size: usize,
+        seq_length: usize,
+        device: &Device,
+    ) -> (Tensor<3>, LstmState<2>) {
+        let burns = burn::nn::Lstm::from(self.clone());
+        burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
+    }
+
+    /// [`forward`](Self::forward) by the operator; none if it does not support this layer or this input.
+    fn run(
+        &self,
+        input: &Tensor<3>,
+        state: &Option<LstmState<2>>,
+        batch_first: bool,
+        reverse: bool,
+    ) -> Option<(Tensor<3>, LstmState<2>)> {
+        let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
+        let tanh = |activation: &Activation| matches!(activation, Activation::Tanh(_));
+        let fits = self.input_gate.hidden_transform.weight.shape().dims() == [self.d_hidden; 2];
+        let usual = gate && tanh(&self.cell_activation) && tanh(&self.hidden_activation) && fits;
+        let clip = self.clip.map(|clip| clip as f32);
+        let forget = if self.input_forget { None } else { Some(self.forget_gate.as_ref()?) };
+        if !usual || clip.is_some_and(|clip| clip.is_nan() || clip < 0.0) {
+            return None;
+        }
+        let gates = [&self.input_gate, &self.output_gate, &self.cell_gate].into_iter().chain(forget);
+        let lstm = recurrent::Lstm {
+            gates: gates.map(GateController::parameters).collect(),
+            batch_first,
+            reverse,
+            clip,
+        };
+        let state = state.clone().map(|state| [state.hidden, state.cell]);
+        let states = state.map_or([None, None], |states| states.map(Some));
+        let (output, cell) = recurrent::lstm(input, states, lstm)?;
+        let [first, second, _] = output.dims();
+        let steps = if batch_first { second } else { first };
+        let last = if reverse { 0 } else { steps - 1 };
+        let hidden = match batch_first {
+            true => output.clone().slice(s![.., last, ..]).squeeze_dim(1),
+            false => output.clone().slice(s![last, .., ..]).squeeze_dim(0),
+        };
+        Some((output, LstmState { cell, hidden }))
+    }
+}
+
+/// Configuration of a [`BiLstm`], as [`burn::nn::BiLstmConfig`].
+#[derive(Config, Debug)]
+pub struct BiLstmConfig {
+    /// Number of inputs.
+    pub d_input: usize,
+    /// Number of hidden units of each direction.
+    pub d_hidden: usize,
+    /// Whether biases are added.
+    pub bias: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+    pub initializer: Initializer,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    #[config(default = true)]
+    pub batch_first: bool,
+    /// Maximum magnitude of a cell.
+    pub clip: Option<f64>,
+    /// Whether the forget gate is one minus the input gate.
+    #[config(default = false)]
+    pub input_forget: bool,
+    /// Activation of the input, forget and output gate.
+    #[config(default = "ActivationConfig::Sigmoid")]
+    pub gate_activation: ActivationConfig,
+    /// Activation of the cell gate.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub cell_activation: ActivationConfig,
+    /// Activation of cells, for the hidden state.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub hidden_activation: ActivationConfig,
+}
+
+converts!(BiLstmConfig of burn::nn::BiLstmConfig {
+    d_input, d_hidden, bias, initializer, batch_first, clip, input_forget, gate_activation, cell_activation,
+    hidden_activation,
+});
+
+impl BiLstmConfig {
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> BiLstm {
+        burn::nn::BiLstmConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// An LSTM in each direction of time, as [`burn::nn::BiLstm`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct BiLstm {
+    /// From the first step to the last.
+    pub forward: Lstm,
+    /// From the last step to the first.
+    pub reverse: Lstm,
+    /// Number of hidden units of each direction.
+    pub d_hidden: usize,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    pub batch_first: bool,
+}
+
+converts!(BiLstm of burn::nn::BiLstm { forward, reverse, d_hidden, batch_first });
+shown_as_burns!(BiLstm of burn::nn::BiLstm);
+
+impl BiLstm {
+    /// The hidden states of all steps, those from first to last before those from last to first, and the last
+    /// states of both, of inputs and of the states before the first step, or zeros.
+    ///
+    /// # Shapes
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
+    /// - output: as the input, of twice `d_hidden` units
+    /// - states: `[2, batch, d_hidden]`
+    ///
+    /// # Panics
+    /// As [`Lstm::forward`].
+    pub fn forward(
+        &self,
+        batched_input: Tensor<3>,
+        state: Option<LstmState<3>>,
+    ) -> (Tensor<3>, LstmState<3>) {
+        let of = |direction: usize| state.clone().map(|state| state.slice(s![direction]).squeeze_dim(0));
+        let (batch_first, states) = (self.batch_first, [of(0), of(1)]);
+        let run = |layer: &Lstm, reverse| {
+            layer.run(&batched_input, &states[usize::from(reverse)], batch_first, reverse)
+        };
+        // Burn's asks the forward layer for its own order, and not the reverse one.
+        let usual = self.forward.batch_first && !self.forward.reverse;
+        let both = if usual { run(&self.forward, false).zip(run(&self.reverse, true)) } else { None };
+        match both {
+            Some(((forward, of_forward), (reverse, of_reverse))) => {
+                let states = LstmState::stack(vec![of_forward, of_reverse], 0);
+                (Tensor::cat(vec![forward, reverse], 2), states)
+            }
+            None => burn::nn::BiLstm::from(self.clone()).forward(batched_input, state),
+        }
+    }
+}

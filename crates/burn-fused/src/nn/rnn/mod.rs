@@ -1,0 +1,63 @@
+//! Recurrent layers.
+
+mod lstm;
+#[cfg(test)]
+mod tests;
+
+use burn::module::Module;
+use burn::nn::{Initializer, LinearLayout};
+use burn::tensor::{Device, Tensor};
+
+use super::convert::converts;
+use super::{Linear, LinearConfig};
+
+pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
+
+/// A gate of a recurrent layer, as [`burn::nn::GateController`].
+#[derive(Module, Debug)]
+pub struct GateController {
+    /// Of the inputs.
+    pub input_transform: Linear,
+    /// Of the hidden state.
+    pub hidden_transform: Linear,
+}
+
+converts!(GateController of burn::nn::GateController { input_transform, hidden_transform });
+
+impl GateController {
+    /// A gate with new parameters.
+    pub fn new(
+        d_input: usize,
+        d_output: usize,
+        bias: bool,
+        initializer: Initializer,
+        device: &Device,
+    ) -> Self {
+        let transform = |d_input| {
+            let config = LinearConfig {
+                d_input,
+                d_output,
+                bias,
+                initializer: initializer.clone(),
+                layout: LinearLayout::Row,
+            };
+            config.init(device)
+        };
+        Self { input_transform: transform(d_input), hidden_transform: transform(d_output) }
+    }
+
+    /// The sum of both transforms, `[batch, d_output]`.
+    ///
+    /// # Panics
+    /// If `input` is not `[batch, d_input]` or `hidden` not `[batch, d_output]`.
+    pub fn gate_product(&self, input: Tensor<2>, hidden: Tensor<2>) -> Tensor<2> {
+        self.input_transform.forward(input) + self.hidden_transform.forward(hidden)
+    }
+
+    /// Weights and biases of both transforms.
+    fn parameters(&self) -> ([Tensor<2>; 2], [Option<Tensor<1>>; 2]) {
+        let transforms = [&self.input_transform, &self.hidden_transform];
+        let bias = |transform: &Linear| transform.bias.as_ref().map(|bias| bias.val());
+        (transforms.map(|transform| transform.weight.val()), transforms.map(bias))
+    }
+}

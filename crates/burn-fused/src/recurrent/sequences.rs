@@ -1,0 +1,149 @@
+//! Sizes of a batch of sequences, and the parameters of gates side by side.
+//!
+//! Rows of gates are padded to whole vectors: each has `width` values, of which `hidden` are of units.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::DType;
+
+use crate::flex_tensor::values;
+use crate::memory::Buffer;
+use crate::simd::MAX_LANES;
+
+/// Sizes, and the order of steps in memory and in time.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequences {
+    pub batch: usize,
+    pub steps: usize,
+    /// Values of an input.
+    pub inputs: usize,
+    /// Hidden units.
+    pub hidden: usize,
+    /// Whether the steps of a sequence are side by side, or the sequences of a step.
+    pub batch_first: bool,
+    /// Whether time runs from the last step to the first.
+    pub reverse: bool,
+}
+
+impl Sequences {
+    /// Of inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights `[hidden, hidden]`; none
+    /// if something is empty.
+    pub fn of(x: &FlexTensor, hidden: &FlexTensor, batch_first: bool, reverse: bool) -> Option<Self> {
+        let [first, second, inputs] = x.shape().dims();
+        let (batch, steps) = if batch_first { (first, second) } else { (second, first) };
+        let hidden = hidden.shape()[0];
+        let any = x.dtype() == DType::F32 && batch * steps * inputs * hidden > 0;
+        any.then_some(Self { batch, steps, inputs, hidden, batch_first, reverse })
+    }
+
+    /// Whether these are the parameters of a gate: weights and bias of the input, then of the hidden state. A bias
+    /// may be empty.
+    pub fn has_gate(self, parameters: &[&FlexTensor]) -> bool {
+        let Self { inputs, hidden, .. } = self;
+        let shapes: [&[usize]; 4] = [&[inputs, hidden], &[hidden], &[hidden, hidden], &[hidden]];
+        parameters.iter().zip(shapes).all(|(tensor, shape)| {
+            let absent = *tensor.shape() == [0];
+            tensor.dtype() == DType::F32 && (absent || *tensor.shape() == *shape)
+        })
+    }
+
+    /// Whether this is a state `[batch, hidden]`, or an absent one.
+    pub fn has_state(self, state: &FlexTensor) -> bool {
+        let shape = state.shape();
+        state.dtype() == DType::F32 && (*shape == [0, 0] || *shape == [self.batch, self.hidden])
+    }
+
+    /// Values of a padded row.
+    pub fn width(self) -> usize {
+        self.hidden.next_multiple_of(MAX_LANES)
+    }
+
+    /// Rows of a batch.
+    pub fn rows(self) -> usize {
+        self.batch * self.steps
+    }
+
+    /// The row of a sequence at a step.
+    #[inline(always)]
+    pub fn row(self, sequence: usize, step: usize) -> usize {
+        match self.batch_first {
+            true => sequence * self.steps + step,
+            false => step * self.batch + sequence,
+        }
+    }
+
+    /// Rows from a sequence to the next at the same step.
+    pub fn stride(self) -> usize {
+        if self.batch_first { self.steps } else { 1 }
+    }
+
+    /// The step that is computed at this time.
+    #[inline(always)]
+    pub fn step(self, time: usize) -> usize {
+        if self.reverse { self.steps - 1 - time } else { time }
+    }
+
+    /// The weights of gates side by side, `[rows, gates, width]`.
+    pub fn joined<const G: usize>(self, weights: [&[f32]; G]) -> Buffer {
+        let (hidden, width) = (self.hidden, self.width());
+        let mut joined = Buffer::new(weights[0].len() / hidden * G * width);
+        for (at, target) in joined.chunks_exact_mut(width).enumerate() {
+            let (row, gate) = (at / G, at % G);
+            target[..hidden].copy_from_slice(&weights[gate][row * hidden..][..hidden]);
+            target[hidden..].fill(0.0);
+        }
+        joined
+    }
+
+    /// The weights of each gate, as tensors, of those [side by side](Self::joined).
+    pub fn separate<const G: usize>(self, joined: &[f32]) -> [FlexTensor; G] {
+        let (hidden, width) = (self.hidden, self.width());
+        let rows = joined.len() / (G * width);
+        std::array::from_fn(|gate| {
+            let mut weights = Buffer::new(rows * hidden);
+            for (target, row) in weights.chunks_exact_mut(hidden).zip(joined.chunks_exact(G * width)) {
+                target.copy_from_slice(&row[gate * width..][..hidden]);
+            }
+            weights.into_tensor(&[rows, hidden])
+        })
+    }
+
+    /// Rows of states, padded with zeros: all zeros if there is no state.
+    pub fn padded(self, state: &FlexTensor) -> Buffer {
+        let mut padded = Buffer::zeroed(self.batch * self.width());
+        for (target, row) in padded.chunks_exact_mut(self.width()).zip(values(state).chunks(self.hidden)) {
+            target[..self.hidden].copy_from_slice(row);
+        }
+        padded
+    }
+
+    /// The state `[batch, hidden]` of padded rows.
+    pub fn state(self, padded: &[f32]) -> FlexTensor {
+        let mut state = Buffer::new(self.batch * self.hidden);
+        for (target, row) in state.chunks_exact_mut(self.hidden).zip(padded.chunks_exact(self.width())) {
+            target.copy_from_slice(&row[..self.hidden]);
+        }
+        state.into_tensor(&[self.batch, self.hidden])
+    }
+
+    /// The hidden states before each row of `output`, which has those after it; the first are `initial`, or zeros if
+    /// that is empty.
+    pub fn before(self, output: &[f32], initial: &[f32]) -> Buffer {
+        let hidden = self.hidden;
+        let mut before = Buffer::new(output.len());
+        for sequence in 0..self.batch {
+            for time in 0..self.steps {
+                let target = &mut before[self.row(sequence, self.step(time)) * hidden..][..hidden];
+                match time {
+                    0 if initial.is_empty() => target.fill(0.0),
+                    0 => target.copy_from_slice(&initial[sequence * hidden..][..hidden]),
+                    _ => {
+                        let row = self.row(sequence, self.step(time - 1));
+                        target.copy_from_slice(&output[row * hidden..][..hidden]);
+                    }
+                }
+            }
+        }
+        before
+    }
+}
