@@ -45,6 +45,7 @@ fn pairs(device: &Device) -> Vec<Pair> {
     let mut pairs = Vec::new();
     linear(&mut pairs, device);
     rows(&mut pairs, device);
+    attention(&mut pairs, device);
     recurrent(&mut pairs, device);
     pairs
 }
@@ -81,6 +82,52 @@ fn rows(pairs: &mut Vec<Pair>, device: &Device) {
         pair!(pairs, format!("RmsNorm {name}"), layer, fused::RmsNorm, x.clone());
         let layer = burn::nn::DropoutConfig::new(0.1).init();
         pair!(pairs, format!("Dropout {name}"), layer, fused::Dropout, x);
+    }
+}
+
+fn attention(pairs: &mut Vec<Pair>, device: &Device) {
+    for (name, shape, heads, causal) in [
+        ("MultiHeadAttention 256, 4 heads, 16 x 32", [16, 32, 256], 4, false),
+        ("MultiHeadAttention 256, 4 heads, 4 x 256", [4, 256, 256], 4, false),
+        ("MultiHeadAttention 256, causal, 4 x 256", [4, 256, 256], 4, true),
+        ("MultiHeadAttention 512, 8 heads, 16 x 32", [16, 32, 512], 8, false),
+    ] {
+        let config = burn::nn::attention::MultiHeadAttentionConfig::new(shape[2], heads).with_dropout(0.0);
+        let (x, layer) = (random(shape, device), config.init(device));
+        let (y, ours) = (x.clone(), fused::attention::MultiHeadAttention::from(layer.clone()));
+        let mask = burn::nn::attention::generate_autoregressive_mask(shape[0], shape[1], device);
+        let our_mask = mask.clone();
+        pairs.push((
+            name,
+            Box::new(move || {
+                let input = burn::nn::attention::MhaInput::self_attn(x.clone());
+                let input = if causal { input.mask_attn(mask.clone()) } else { input };
+                layer.forward(input).context.sum()
+            }),
+            Box::new(move || {
+                let input = fused::attention::MhaInput::self_attn(y.clone());
+                let input = if causal { input.mask_attn(our_mask.clone()) } else { input };
+                ours.forward(input).context.sum()
+            }),
+        ));
+    }
+
+    for (name, shape, dropout) in [
+        ("TransformerEncoder 256, 16 x 32", [16, 32, 256], 0.0),
+        ("TransformerEncoder 256, dropout, 16 x 32", [16, 32, 256], 0.1),
+        ("TransformerEncoder 512, 16 x 32", [16, 32, 512], 0.0),
+    ] {
+        let width = shape[2];
+        let config = burn::nn::transformer::TransformerEncoderConfig::new(width, 4 * width, width / 64, 1);
+        let (x, layer) = (random(shape, device), config.with_dropout(dropout).init(device));
+        let (y, ours) = (x.clone(), fused::transformer::TransformerEncoder::from(layer.clone()));
+        pairs.push((
+            name,
+            Box::new(move || {
+                layer.forward(burn::nn::transformer::TransformerEncoderInput::new(x.clone())).sum()
+            }),
+            Box::new(move || ours.forward(fused::transformer::TransformerEncoderInput::new(y.clone())).sum()),
+        ));
     }
 }
 

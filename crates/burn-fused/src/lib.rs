@@ -97,6 +97,7 @@
 )]
 
 mod activation;
+mod attention;
 pub mod conv;
 mod dropout;
 mod epilogue;

@@ -1,17 +1,24 @@
 //! What our modules share with Burn's: conversions and how they are shown.
 
-/// `From` in both directions between our type and Burn's of the same name and public fields.
+/// `From` in both directions between our type and Burn's of the same name and public fields; `each` is before
+/// fields that are a `Vec`.
 macro_rules! converts {
-    ($name:ident of $($burn:ident)::+ { $($field:ident),* $(,)? }) => {
+    ($name:ident of $($burn:ident)::+ { $($field:ident),* $(,)? } $(each { $($list:ident),* })?) => {
         impl From<$($burn)::+> for $name {
             fn from(burns: $($burn)::+) -> Self {
-                Self { $($field: burns.$field.into()),* }
+                Self {
+                    $($($list: burns.$list.into_iter().map(Into::into).collect(),)*)?
+                    $($field: burns.$field.into()),*
+                }
             }
         }
 
         impl From<$name> for $($burn)::+ {
             fn from(ours: $name) -> Self {
-                Self { $($field: ours.$field.into()),* }
+                Self {
+                    $($($list: ours.$list.into_iter().map(Into::into).collect(),)*)?
+                    $($field: ours.$field.into()),*
+                }
             }
         }
     };

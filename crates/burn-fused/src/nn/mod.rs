@@ -7,12 +7,17 @@
 //! | --- | --- |
 //! | [`Linear`] | product, bias and activation; no transposed copies |
 //! | [`LayerNorm`], [`RmsNorm`] | one pass forward, and one backward |
+//! | [`attention::MultiHeadAttention`], [`attention::CrossAttention`] | scores, softmax, dropout and context; no weights stored |
+//! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | the modules above |
+//! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
 
+pub mod attention;
+pub mod cache;
 mod convert;
 mod dropout;
 mod linear;
@@ -20,6 +25,7 @@ pub mod norm;
 mod rnn;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod transformer;
 
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};

@@ -1,0 +1,111 @@
+//! Forward of attention: scores, softmax and context of a few queries at a time.
+
+use std::sync::Arc;
+
+use burn::backend::flex::FlexTensor;
+use rayon::prelude::*;
+
+use super::backward::{OfContext, OfWeights, Saved};
+use super::kernels::{Multiply, Softmax, View};
+use super::{Setup, Sizes};
+use crate::flex_tensor::{contiguous, values};
+use crate::memory::Buffer;
+use crate::simd::{MAX_LANES, Scalars};
+
+/// The output of an operator, and what it saves.
+type Output<S> = (FlexTensor, S);
+
+/// The context of queries, keys and values, and the weights if they are wanted.
+pub fn forward(
+    tensors: [FlexTensor; 3],
+    setup: Setup,
+    weights: bool,
+) -> (Output<OfContext>, Option<Output<OfWeights>>) {
+    let tensors = tensors.map(contiguous);
+    let Sizes { batch, queries, keys, heads, .. } = setup.sizes;
+    let width = setup.sizes.rows()[0];
+    let mut context = Buffer::new(batch * queries * width);
+    let mut all_weights = Buffer::new(if weights { batch * heads * queries * keys } else { 0 });
+    let mut stats = vec![[0.0; 2]; batch * heads * queries];
+    let skips = setup.skips(&[values(&tensors[1]), values(&tensors[2])]);
+    let inputs = tensors.each_ref().map(values);
+    let mut of_weights = all_weights.chunks_mut(heads * queries * keys);
+    let parts = context.chunks_mut(queries * width).zip(stats.chunks_mut(heads * queries));
+    let parts = parts.enumerate().map(|(batch, (context, stats))| {
+        let weights = of_weights.next().unwrap_or_default();
+        Part { setup: &setup, skips, batch, inputs, context, stats, weights }
+    });
+    match rayon::current_num_threads() {
+        1 => parts.for_each(Part::run),
+        _ => parts.collect::<Vec<_>>().into_par_iter().for_each(Part::run),
+    }
+    let [q, k, v] = tensors;
+    let (setup, stats) = (Arc::new(setup), Arc::new(stats));
+    let saved = Saved { setup, q, k, stats };
+    let weights = weights.then(|| {
+        (all_weights.into_tensor(&[batch, heads, queries, keys]), OfWeights { saved: saved.clone() })
+    });
+    ((context.into_tensor(&[batch, queries, width]), OfContext { saved, v }), weights)
+}
+
+/// One of the batch.
+struct Part<'a> {
+    setup: &'a Setup,
+    /// Whether keys that are masked for all queries of a block can be left out.
+    skips: bool,
+    batch: usize,
+    inputs: [&'a [f32]; 3],
+    /// `[queries, heads * width]`.
+    context: &'a mut [f32],
+    /// `[heads, queries]`.
+    stats: &'a mut [[f32; 2]],
+    /// `[heads, queries, keys]`, or empty.
+    weights: &'a mut [f32],
+}
+
+impl Part<'_> {
+    fn run(self) {
+        let Self { setup, skips, batch, inputs: [q, k, v], context, stats, weights } = self;
+        let Sizes { queries, keys, heads, kv_heads, width, .. } = setup.sizes;
+        let [rows, step] = setup.scores();
+        let mut scores = Buffer::new(rows * step);
+        let (mut k_panels, mut v_rows) = (Buffer::new(setup.panels()), Buffer::new(setup.panels()));
+        for head in 0..heads {
+            let (shared, kv_head) = (heads / kv_heads, head * kv_heads / heads);
+            if head % shared == 0 {
+                let [k, v] = [k, v].map(|values| setup.head(values, [batch, keys, kv_heads, kv_head]));
+                setup.pack_transposed(k, setup.scale, &mut k_panels);
+                setup.pack(v, keys, &mut v_rows);
+            }
+            let v_rows = View { values: &v_rows, first: 0, step: width.next_multiple_of(MAX_LANES) };
+            let q = setup.head(q, [batch, queries, heads, head]);
+            for mut block in setup.blocks(batch, head) {
+                let stats = &mut stats[head * queries + block.first..][..block.rows];
+                let at = (head * queries + block.first) * keys;
+                let weights =
+                    if weights.is_empty() { &mut [] } else { &mut weights[at..][..block.rows * keys] };
+                if skips {
+                    block.keys = setup.masks.seen(&block, keys);
+                }
+                loop {
+                    setup.multiply_panels(&block, q, &k_panels, &mut scores, step);
+                    let (scores, weights) = (&mut scores[..], &mut *weights);
+                    setup.level.run(Softmax { setup, block: &block, scores, step, stats, weights });
+                    if block.keys == (0..keys) || setup.masked_are_zero(stats) {
+                        break;
+                    }
+                    block.keys = 0..keys;
+                }
+                setup.level.run(Multiply {
+                    size: [block.rows, block.keys.len()],
+                    a: Scalars { values: &scores, first: 0, term_step: 1, row_step: step },
+                    b: v_rows.from(block.keys.start),
+                    target: &mut context[block.first * heads * width + head * width..],
+                    step: heads * width,
+                    columns: width,
+                    adds: false,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Kernels of a head: matrices packed into vectors, their products, and softmax with its gradient.
+
+use super::{Block, Setup};
+use crate::simd::math::exp;
+use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load};
+
+/// Columns of a panel of a transposed matrix: four of the widest vectors.
+pub const PANEL: usize = 64;
+/// Rows of a tile of sums in registers.
+const ROWS: usize = 4;
+/// Terms of a product whose vectors stay in the L1 cache for all rows.
+const TERMS: usize = 128;
+
+/// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub values: &'a [f32],
+    pub first: usize,
+    pub step: usize,
+}
+
+impl<'a> View<'a> {
+    /// The rows from `row` on.
+    pub fn from(self, row: usize) -> Self {
+        Self { first: self.first + row * self.step, ..self }
+    }
+
+    /// Its rows as those of the scalars of a product.
+    pub fn scalars(self) -> Scalars<'a> {
+        Scalars { values: self.values, first: self.first, term_step: 1, row_step: self.step }
+    }
+
+    #[inline(always)]
+    pub fn row(self, row: usize, width: usize) -> &'a [f32] {
+        &self.values[self.first + row * self.step..][..width]
+    }
+}
+
+/// Copies `factor` times the transposed matrix into panels `[panel, width, PANEL]`, `width` a multiple of the
+/// widest vector. The columns after the last are zero up to a multiple of the widest vector.
+pub struct PackTransposed<'a> {
+    pub matrix: View<'a>,
+    pub rows: usize,
+    pub width: usize,
+    pub factor: f32,
+    pub panels: &'a mut [f32],
+}
+
+impl Kernel for PackTransposed<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { matrix, rows, width, factor, panels } = self;
+        let (factor, panel) = (simd.splat_f32s(factor), width.next_multiple_of(MAX_LANES) * PANEL);
+        for from in (0..rows.next_multiple_of(MAX_LANES)).step_by(S::F32_LANES) {
+            let panel = &mut panels[from / PANEL * panel + from % PANEL..];
+            for column in (0..width).step_by(S::F32_LANES) {
+                let mut square = [simd.splat_f32s(0.0); MAX_LANES];
+                for (row, vector) in (from..rows).zip(&mut square[..S::F32_LANES]) {
+                    let values = matrix.row(row, width);
+                    let values = &values[column..width.min(column + S::F32_LANES)];
+                    *vector = simd.mul_f32s(factor, load(simd, values));
+                }
+                simd.transpose(&mut square[..S::F32_LANES]);
+                for (row, vector) in square[..S::F32_LANES].iter().enumerate() {
+                    let target = &mut panel[(column + row) * PANEL..][..S::F32_LANES];
+                    target.copy_from_slice(bytemuck::cast_slice(std::slice::from_ref(vector)));
+                }
+            }
+        }
+    }
+}
+
+/// `target = a b`, or `target += a b` if `adds`.
+pub struct Multiply<'a> {
+    /// Rows of `a` and the target, and terms of each sum.
+    pub size: [usize; 2],
+    pub a: Scalars<'a>,
+    /// A row of `b` for each term, in whole vectors.
+    pub b: View<'a>,
+    /// Row `r` begins at `r * step`.
+    pub target: &'a mut [f32],
+    pub step: usize,
+    /// Columns of the target.
+    pub columns: usize,
+    pub adds: bool,
+}
+
+impl Kernel for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(mut self, simd: S) {
+        let terms = self.size[1];
+        for from in (0..terms).step_by(TERMS) {
+            let part = Multiply {
+                size: [self.size[0], TERMS.min(terms - from)],
+                a: Scalars { first: self.a.first + from * self.a.term_step, ..self.a },
+                b: self.b.from(from),
+                target: &mut *self.target,
+                ..self
+            };
+            part.columns(simd);
+            self.adds = true;
+        }
+    }
+}
+
+impl Multiply<'_> {
+    #[inline(always)]
+    fn columns<S: Lanes>(mut self, simd: S) {
+        let mut column = 0;
+        while column < self.columns {
+            let left = (self.columns - column).div_ceil(S::F32_LANES);
+            // With 16 registers, eight sums, two vectors and a scalar.
+            column += match (left, S::F32_LANES) {
+                (4.., MAX_LANES) => self.rows::<S, 4>(simd, column),
+                (2.., _) => self.rows::<S, 2>(simd, column),
+                _ => self.rows::<S, 1>(simd, column),
+            };
+        }
+    }
+
+    /// All rows of `N` vectors of columns from `column` on. Returns how many these are.
+    #[inline(always)]
+    fn rows<S: Lanes, const N: usize>(&mut self, simd: S, column: usize) -> usize {
+        let rows = self.size[0];
+        let tiles = rows / ROWS * ROWS;
+        for row in (0..tiles).step_by(ROWS) {
+            self.tile::<S, ROWS, N>(simd, row, column);
+        }
+        for row in tiles..rows {
+            self.tile::<S, 1, N>(simd, row, column);
+        }
+        N * S::F32_LANES
+    }
+
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the index names a register")]
+    fn tile<S: Lanes, const R: usize, const N: usize>(&mut self, simd: S, row: usize, column: usize) {
+        let mut sums = [[simd.splat_f32s(0.0); N]; R];
+        let width = (self.columns - column).min(N * S::F32_LANES);
+        let scalars = Scalars { first: self.a.first + row * self.a.row_step, ..self.a };
+        if self.adds {
+            for r in 0..R {
+                let target = &self.target[(row + r) * self.step + column..][..width];
+                for n in 0..N {
+                    let end = width.min((n + 1) * S::F32_LANES);
+                    sums[r][n] = load(simd, &target[n * S::F32_LANES..end]);
+                }
+            }
+        }
+        let vectors = (&self.b.values[self.b.first + column..], self.b.step);
+        let sums = add_products::<S, R, N>(simd, self.size[1], scalars, vectors, sums);
+        for r in 0..R {
+            let target = &mut self.target[(row + r) * self.step + column..][..width];
+            for n in 0..N {
+                let end = width.min((n + 1) * S::F32_LANES);
+                let target = &mut target[n * S::F32_LANES..end];
+                match target.len() == S::F32_LANES {
+                    true => target.copy_from_slice(bytemuck::cast_slice(&[sums[r][n]])),
+                    false => simd.partial_store_f32s(target, sums[r][n]),
+                }
+            }
+        }
+    }
+}
+
+/// The weights of a block from its scores, in place.
+pub struct Softmax<'a> {
+    pub setup: &'a Setup,
+    pub block: &'a Block,
+    /// Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
+    pub scores: &'a mut [f32],
+    /// Distance of rows.
+    pub step: usize,
+    /// For each row, its maximum and the factor of the exponentials.
+    pub stats: &'a mut [[f32; 2]],
+    /// The weights of all keys, or empty.
+    pub weights: &'a mut [f32],
+}
+
+impl Kernel for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { setup, block, scores, step, stats, weights } = self;
+        let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
+        for (r, (row, stats)) in scores.chunks_mut(step).zip(stats).enumerate() {
+            let row = &mut row[..block.width()];
+            setup.mask(block, r, row);
+            let mut most = maximum(row);
+            if setup.quiet && most == f32::NEG_INFINITY {
+                most = 0.0;
+            }
+            let mut sums = [0.0; MAX_LANES];
+            for chunk in row.chunks_mut(MAX_LANES) {
+                for (sum, x) in sums.iter_mut().zip(chunk) {
+                    *x = exp(*x - most);
+                    *sum += *x;
+                }
+            }
+            let rest = if setup.quiet { (-most).exp() } else { 0.0 };
+            *stats = [most, 1.0 / (sums.iter().sum::<f32>() + rest)];
+            row.iter_mut().for_each(|x| *x *= stats[1]);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+                row.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
+            }
+            if !weights.is_empty() {
+                let weights = &mut weights[r * setup.sizes.keys..][..setup.sizes.keys];
+                weights.fill(0.0);
+                weights[block.keys.clone()].copy_from_slice(&row[..block.keys.len()]);
+            }
+        }
+    }
+}
+
+/// The largest value, in each of a vector's lanes first: for all rows, lanes are a multiple of the level's.
+#[inline(always)]
+fn maximum(row: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let mut most = [f32::NEG_INFINITY; MAX_LANES];
+    for chunk in row.chunks(MAX_LANES) {
+        for (most, &x) in most.iter_mut().zip(chunk) {
+            *most = larger(x, *most);
+        }
+    }
+    most.into_iter().fold(f32::NEG_INFINITY, larger)
+}
+
+/// The gradient of a block's scores from that of its weights, in place.
+pub struct SoftmaxBackward<'a> {
+    pub setup: &'a Setup,
+    pub block: &'a Block,
+    /// Scores of the block's keys, then weights after dropout.
+    pub scores: &'a mut [f32],
+    /// Of the weights after dropout, then of the products of queries and keys.
+    pub gradient: &'a mut [f32],
+    /// Distance of rows.
+    pub step: usize,
+    /// As of [`Softmax`].
+    pub stats: &'a [[f32; 2]],
+}
+
+impl Kernel for SoftmaxBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { setup, block, scores, gradient, step, stats } = self;
+        let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
+        let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats);
+        for (r, ((row, gradient), &[most, factor])) in rows.enumerate() {
+            let (row, gradient) = (&mut row[..block.width()], &mut gradient[..block.width()]);
+            setup.mask(block, r, row);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+                gradient.iter_mut().zip(&factors).for_each(|(g, factor)| *g *= factor);
+            }
+            let mut sums = [0.0; MAX_LANES];
+            for (row, gradient) in row.chunks_mut(MAX_LANES).zip(gradient.chunks(MAX_LANES)) {
+                for ((sum, x), g) in sums.iter_mut().zip(row).zip(gradient) {
+                    *x = exp(*x - most) * factor;
+                    *sum += *x * g;
+                }
+            }
+            let mean = sums.iter().sum::<f32>();
+            for (g, x) in gradient.iter_mut().zip(&*row) {
+                *g = x * (*g - mean) * setup.scale;
+            }
+            row.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
+            setup.masks.fill(block, r, &mut gradient[..block.keys.len()], 0.0);
+        }
+    }
+}
+
+/// Whether all values are finite.
+pub struct AllFinite<'a>(pub &'a [f32]);
+
+impl Kernel for AllFinite<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> bool {
+        // The bits of infinity, and of NaN above.
+        let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
+        self.0.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
+    }
+}

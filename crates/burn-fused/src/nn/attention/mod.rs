@@ -1,0 +1,10 @@
+//! Attention, as [`burn::nn::attention`], with the scores of a few queries at a time in cache.
+
+mod cross;
+mod multi_head;
+#[cfg(test)]
+mod tests;
+
+pub use burn::nn::attention::*;
+pub use cross::{CrossAttention, CrossAttentionCache, CrossAttentionConfig};
+pub use multi_head::{MhaCache, MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};

@@ -1,0 +1,266 @@
+//! Multi-head attention.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::nn::attention as burns;
+use burn::tensor::{Bool, Device, Tensor, assert_shape};
+
+use crate::attention::Attention;
+use crate::nn::cache::{TensorCache, last};
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::{Dropout, Gelu, Linear};
+
+/// Configuration of [`MultiHeadAttention`], as [`burn::nn::attention::MultiHeadAttentionConfig`].
+#[derive(Config, Debug)]
+pub struct MultiHeadAttentionConfig {
+    /// Values of an input, and of an output.
+    pub d_model: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Probability of a weight to be set to zero in training.
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// The score of a masked key.
+    #[config(default = -1.0e4)]
+    pub min_float: f64,
+    /// Whether softmax has another term of 1 in its denominator, so that weights may all be near zero.
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+    pub initializer: Initializer,
+    /// Whether the linear layer of keys has a bias.
+    #[config(default = true)]
+    pub key_bias: bool,
+    /// Whether the linear layer of values has a bias.
+    #[config(default = true)]
+    pub value_bias: bool,
+    /// Whether the linear layer of queries has a bias.
+    #[config(default = true)]
+    pub query_bias: bool,
+    /// Whether the linear layer of outputs has a bias.
+    #[config(default = true)]
+    pub output_bias: bool,
+}
+
+converts!(MultiHeadAttentionConfig of burns::MultiHeadAttentionConfig {
+    d_model,
+    n_heads,
+    dropout,
+    min_float,
+    quiet_softmax,
+    initializer,
+    key_bias,
+    value_bias,
+    query_bias,
+    output_bias,
+});
+
+impl MultiHeadAttentionConfig {
+    /// Attention with new parameters.
+    pub fn init(&self, device: &Device) -> MultiHeadAttention {
+        burns::MultiHeadAttentionConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Multi-head attention: Vaswani et al., "Attention is all you need" (2017). As
+/// [`burn::nn::attention::MultiHeadAttention`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct MultiHeadAttention {
+    /// Linear layer of queries, `d_model` to `d_model`.
+    pub query: Linear,
+    /// Linear layer of keys.
+    pub key: Linear,
+    /// Linear layer of values.
+    pub value: Linear,
+    /// Linear layer of the outputs.
+    pub output: Linear,
+    /// Dropout of the weights.
+    pub dropout: Dropout,
+    /// Not used, as in Burn's.
+    pub activation: Gelu,
+    /// Values of an input, and of an output.
+    pub d_model: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Values of a head's query or key.
+    pub d_k: usize,
+    /// The score of a masked key.
+    pub min_float: f64,
+    /// Whether softmax has another term of 1 in its denominator.
+    pub quiet_softmax: bool,
+}
+
+converts!(MultiHeadAttention of burns::MultiHeadAttention {
+    query,
+    key,
+    value,
+    output,
+    dropout,
+    activation,
+    d_model,
+    n_heads,
+    d_k,
+    min_float,
+    quiet_softmax,
+});
+shown_as_burns!(MultiHeadAttention of burns::MultiHeadAttention);
+
+/// Input of [`MultiHeadAttention`].
+#[derive(Debug, Clone)]
+pub struct MhaInput {
+    query: Tensor<3>,
+    key: Tensor<3>,
+    value: Tensor<3>,
+    mask_pad: Option<Tensor<2, Bool>>,
+    mask_attn: Option<Tensor<3, Bool>>,
+}
+
+impl MhaInput {
+    /// Of self-attention: `tensor` `[batch, sequence, d_model]` is queries, keys and values.
+    pub fn self_attn(tensor: Tensor<3>) -> Self {
+        Self::new(tensor.clone(), tensor.clone(), tensor)
+    }
+
+    /// Queries `[batch, queries, d_model]`, and keys and values `[batch, keys, d_model]`.
+    pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
+        Self { query, key, value, mask_pad: None, mask_attn: None }
+    }
+
+    /// `mask_pad` `[batch, keys]` is true for keys that are hidden from all queries.
+    pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// `mask_attn` `[batch, queries, keys]` is true where a key is hidden from a query.
+    pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.mask_attn = Some(mask_attn);
+        self
+    }
+
+    /// With the masks that are there.
+    pub(in crate::nn) fn masked(
+        self,
+        mask_pad: Option<&Tensor<2, Bool>>,
+        mask_attn: Option<&Tensor<3, Bool>>,
+    ) -> Self {
+        Self { mask_pad: mask_pad.cloned(), mask_attn: mask_attn.cloned(), ..self }
+    }
+}
+
+/// Output of [`MultiHeadAttention`].
+#[derive(Debug, Clone)]
+pub struct MhaOutput {
+    /// Weights `[batch, n_heads, queries, keys]`, after dropout.
+    pub weights: Tensor<4>,
+    /// Context `[batch, queries, d_model]`.
+    pub context: Tensor<3>,
+}
+
+/// Cache of [`MultiHeadAttention`] for autoregressive inference.
+pub struct MhaCache {
+    query: TensorCache<3>,
+    key: TensorCache<3>,
+    value: TensorCache<3>,
+    output: TensorCache<3>,
+    /// Whether keys and values are the same in each step.
+    is_cross: bool,
+}
+
+impl MhaCache {
+    /// For self-attention: each step has another token.
+    pub fn autoregressive() -> Self {
+        let [query, key, value, output] = [(); 4].map(|()| TensorCache::empty());
+        Self { query, key, value, output, is_cross: false }
+    }
+
+    /// For cross-attention: each step has another query, and the same keys and values.
+    pub fn autoregressive_cross_attention() -> Self {
+        Self { is_cross: true, ..Self::autoregressive() }
+    }
+}
+
+impl MultiHeadAttention {
+    /// Attention of all queries.
+    ///
+    /// # Panics
+    /// If the last axis of queries, keys or values is not `d_model`, if they are not as many in a batch, or if there
+    /// are not as many values as keys.
+    pub fn forward(&self, input: MhaInput) -> MhaOutput {
+        self.output_of(input, None)
+    }
+
+    /// The same, of inputs of which all but the last token are cached.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_cache(&self, input: MhaInput, cache: &mut MhaCache) -> MhaOutput {
+        self.output_of(input, Some(cache))
+    }
+
+    fn output_of(&self, input: MhaInput, cache: Option<&mut MhaCache>) -> MhaOutput {
+        let (context, weights) = self.attend(input, cache, true);
+        MhaOutput { weights: weights.expect("they are wanted"), context }
+    }
+
+    /// The context of the output, without the weights.
+    pub(in crate::nn) fn context(&self, input: MhaInput, cache: Option<&mut MhaCache>) -> Tensor<3> {
+        self.attend(input, cache, false).0
+    }
+
+    fn attend(
+        &self,
+        input: MhaInput,
+        cache: Option<&mut MhaCache>,
+        wants_weights: bool,
+    ) -> (Tensor<3>, Option<Tensor<4>>) {
+        let [batch_size, ..] = input.query.dims();
+        let [_, seq_length_2, _] = input.key.dims();
+        assert_shape!(input.query, [_, _, self.d_model]);
+        assert_shape!(input.key, [batch_size, _, self.d_model]);
+        assert_shape!(input.value, [batch_size, seq_length_2, self.d_model]);
+        let MhaInput { query, key, value, mask_pad, mut mask_attn } = input;
+        let query_of = |x| self.query.forward(x);
+        let (key_of, value_of) = (|x| self.key.forward(x), |x| self.value.forward(x));
+        let Some(cache) = cache else {
+            let projected = [query_of(query), key_of(key), value_of(value)];
+            let (context, weights) = self.attention(mask_pad, mask_attn).run(projected, wants_weights);
+            return (self.output.forward(context), weights);
+        };
+        let mut query = cache.query.extend(query, query_of);
+        let (key, value) = match cache.is_cross {
+            true => (cache.key.or_compute(|| key_of(key)), cache.value.or_compute(|| value_of(value))),
+            false => (cache.key.extend(key, key_of), cache.value.extend(value, value_of)),
+        };
+        if !wants_weights && !cache.output.is_empty() {
+            // The other queries' outputs are cached.
+            query = last(query);
+            mask_attn = mask_attn.map(|mask| {
+                let queries = mask.dims()[1];
+                mask.narrow(1, queries - 1, 1)
+            });
+        }
+        let (context, weights) = self.attention(mask_pad, mask_attn).run([query, key, value], wants_weights);
+        (cache.output.extend(context, |x| self.output.forward(x)), weights)
+    }
+
+    fn attention(
+        &self,
+        mask_pad: Option<Tensor<2, Bool>>,
+        mask_attn: Option<Tensor<3, Bool>>,
+    ) -> Attention<'_> {
+        let mask_pad = mask_pad.map(|mask| mask.unsqueeze_dim(1));
+        Attention {
+            heads: self.n_heads,
+            kv_heads: self.n_heads,
+            scale: f64::from((self.d_k as f32).sqrt().recip()),
+            min_float: self.min_float,
+            quiet_softmax: self.quiet_softmax,
+            dropout: &self.dropout,
+            masks: mask_pad.into_iter().chain(mask_attn).collect(),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Decoder of a transformer.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::nn::transformer as burns;
+use burn::tensor::{Bool, Device, Tensor};
+
+use super::PositionWiseFeedForward;
+use crate::dropout::add_dropped;
+use crate::nn::activation::ActivationConfig;
+use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
+use crate::nn::cache::{TensorCache, cached};
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::{Dropout, LayerNorm};
+
+/// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
+#[derive(Config, Debug)]
+pub struct TransformerDecoderConfig {
+    /// Values of a token.
+    pub d_model: usize,
+    /// Values between the layers of a feed-forward network.
+    pub d_ff: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Probability of dropout.
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// Whether normalisation is before attention and feed-forward networks, and not after them.
+    #[config(default = false)]
+    pub norm_first: bool,
+    /// Whether softmax has another term of 1 in its denominator.
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+    pub initializer: Initializer,
+    /// Activation of the feed-forward networks.
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+    /// Added to variances in normalisation.
+    #[config(default = 1e-5)]
+    pub layer_norm_eps: f64,
+}
+
+converts!(TransformerDecoderConfig of burns::TransformerDecoderConfig {
+    d_model,
+    d_ff,
+    n_heads,
+    n_layers,
+    dropout,
+    norm_first,
+    quiet_softmax,
+    initializer,
+    activation,
+    layer_norm_eps,
+});
+
+impl TransformerDecoderConfig {
+    /// A decoder with new parameters.
+    pub fn init(&self, device: &Device) -> TransformerDecoder {
+        burns::TransformerDecoderConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
+/// [`burn::nn::transformer::TransformerDecoder`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct TransformerDecoder {
+    /// The layers.
+    pub layers: Vec<TransformerDecoderLayer>,
+    /// Values of a token.
+    pub d_model: usize,
+    /// Values between the layers of a feed-forward network.
+    pub d_ff: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Probability of dropout.
+    pub dropout: f64,
+    /// Whether normalisation is before attention and feed-forward networks.
+    pub norm_first: bool,
+    /// Whether softmax has another term of 1 in its denominator.
+    pub quiet_softmax: bool,
+}
+
+converts!(TransformerDecoder of burns::TransformerDecoder {
+    d_model,
+    d_ff,
+    n_heads,
+    n_layers,
+    dropout,
+    norm_first,
+    quiet_softmax,
+} each { layers });
+shown_as_burns!(TransformerDecoder of burns::TransformerDecoder);
+
+/// Input of a [`TransformerDecoder`], and what a layer makes of it.
+#[derive(Debug)]
+pub struct TransformerDecoderInput {
+    target: Tensor<3>,
+    target_mask_pad: Option<Tensor<2, Bool>>,
+    target_mask_attn: Option<Tensor<3, Bool>>,
+    memory: Tensor<3>,
+    memory_mask_pad: Option<Tensor<2, Bool>>,
+    memory_mask_attn: Option<Tensor<3, Bool>>,
+}
+
+impl TransformerDecoderInput {
+    /// Tokens `target` `[batch, sequence, d_model]`, and the output of an encoder, `memory`
+    /// `[batch, memory, d_model]`.
+    pub fn new(target: Tensor<3>, memory: Tensor<3>) -> Self {
+        Self {
+            target,
+            target_mask_pad: None,
+            target_mask_attn: None,
+            memory,
+            memory_mask_pad: None,
+            memory_mask_attn: None,
+        }
+    }
+
+    /// `mask_pad` `[batch, memory]` is true for elements of the memory that are hidden from all tokens.
+    pub fn memory_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.memory_mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// `mask_attn` `[batch, sequence, memory]` is true where an element of the memory is hidden from a token.
+    pub fn memory_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.memory_mask_attn = Some(mask_attn);
+        self
+    }
+
+    /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
+    pub fn target_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.target_mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
+    pub fn target_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.target_mask_attn = Some(mask_attn);
+        self
+    }
+}
+
+impl TransformerDecoder {
+    /// The outputs `[batch, sequence, d_model]`.
+    ///
+    /// # Panics
+    /// If tokens or memory do not have `d_model` values, or masks do not fit.
+    pub fn forward(&self, input: TransformerDecoderInput) -> Tensor<3> {
+        self.layers.iter().fold(input, |input, layer| layer.forward(input)).target
+    }
+
+    /// The same, of an input of which all but the last token are cached.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), and if the cache is of a decoder with fewer layers.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: TransformerDecoderInput,
+        cache: &mut TransformerDecoderAutoregressiveCache,
+    ) -> Tensor<3> {
+        let layers = self.layers.iter().enumerate();
+        layers.fold(input, |input, (at, layer)| layer.run(input, Some(&mut cache.layers[at]))).target
+    }
+
+    /// An empty cache.
+    pub fn new_autoregressive_cache(&self) -> TransformerDecoderAutoregressiveCache {
+        let layers = self.layers.iter().map(|_| TransformerDecoderLayerAutoregressiveCache::empty());
+        TransformerDecoderAutoregressiveCache { layers: layers.collect() }
+    }
+}
+
+/// Layer of a [`TransformerDecoder`].
+#[derive(Module, Debug)]
+pub struct TransformerDecoderLayer {
+    /// Attention to the memory.
+    pub cross_attn: MultiHeadAttention,
+    /// Self-attention.
+    pub self_attn: MultiHeadAttention,
+    /// Feed-forward network.
+    pub pwff: PositionWiseFeedForward,
+    /// Normalisation before the attention to the memory.
+    pub norm_1: LayerNorm,
+    /// Normalisation before the feed-forward network.
+    pub norm_2: LayerNorm,
+    /// Normalisation before self-attention, or of the output.
+    pub norm_3: LayerNorm,
+    /// Dropout of the outputs of attention and feed-forward network.
+    pub dropout: Dropout,
+    /// Whether normalisation is before attention and feed-forward network.
+    pub norm_first: bool,
+}
+
+converts!(TransformerDecoderLayer of burns::TransformerDecoderLayer {
+    cross_attn,
+    self_attn,
+    pwff,
+    norm_1,
+    norm_2,
+    norm_3,
+    dropout,
+    norm_first,
+});
+
+impl TransformerDecoderLayer {
+    /// A layer with new parameters.
+    pub fn new(config: &TransformerDecoderConfig, device: &Device) -> Self {
+        burns::TransformerDecoderLayer::new(&config.clone().into(), device).into()
+    }
+
+    /// `input` with the output of this layer as its target.
+    ///
+    /// # Panics
+    /// As [`TransformerDecoder::forward`].
+    pub fn forward(&self, input: TransformerDecoderInput) -> TransformerDecoderInput {
+        self.run(input, None)
+    }
+
+    /// The same, of an input of which all but the last token are cached.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: TransformerDecoderInput,
+        cache: &mut TransformerDecoderLayerAutoregressiveCache,
+    ) -> TransformerDecoderInput {
+        self.run(input, Some(cache))
+    }
+
+    fn run(
+        &self,
+        mut all: TransformerDecoderInput,
+        mut cache: Option<&mut TransformerDecoderLayerAutoregressiveCache>,
+    ) -> TransformerDecoderInput {
+        let x = all.target;
+        let input = match self.norm_first {
+            true => {
+                let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_3);
+                cached(cache, x.clone(), |x| self.norm_3.forward(x))
+            }
+            false => x.clone(),
+        };
+        let masks = (all.target_mask_pad.as_ref(), all.target_mask_attn.as_ref());
+        let input = MhaInput::self_attn(input).masked(masks.0, masks.1);
+        let attended = self.self_attn.context(input, cache.as_deref_mut().map(|cache| &mut cache.self_attn));
+        let x = add_dropped(x, attended, &self.dropout);
+
+        let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_1);
+        let input = cached(of_norm, x.clone(), |x| self.norm_1.forward(x));
+        let x = if self.norm_first { x } else { input.clone() };
+        let masks = (all.memory_mask_pad.as_ref(), all.memory_mask_attn.as_ref());
+        let input = MhaInput::new(input, all.memory.clone(), all.memory.clone()).masked(masks.0, masks.1);
+        let of_attention = cache.as_deref_mut().map(|cache| &mut cache.cross_attn);
+        let x = add_dropped(x, self.cross_attn.context(input, of_attention), &self.dropout);
+
+        let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_2);
+        let input = cached(of_norm, x.clone(), |x| self.norm_2.forward(x));
+        let x = if self.norm_first { x } else { input.clone() };
+        let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
+        let x = add_dropped(x, cached(of_pwff, input, |x| self.pwff.forward(x)), &self.dropout);
+        all.target = match self.norm_first {
+            true => x,
+            false => cached(cache.map(|cache| &mut cache.norm_3), x, |x| self.norm_3.forward(x)),
+        };
+        all
+    }
+}
+
+/// Cache of a [`TransformerDecoderLayer`].
+pub struct TransformerDecoderLayerAutoregressiveCache {
+    /// Of the attention to the memory.
+    pub cross_attn: MhaCache,
+    /// Of the self-attention.
+    pub self_attn: MhaCache,
+    /// Of the feed-forward network.
+    pub pwff: TensorCache<3>,
+    /// Of the first normalisation.
+    pub norm_1: TensorCache<3>,
+    /// Of the second normalisation.
+    pub norm_2: TensorCache<3>,
+    /// Of the third normalisation.
+    pub norm_3: TensorCache<3>,
+}
+
+impl TransformerDecoderLayerAutoregressiveCache {
+    /// An empty cache.
+    pub fn empty() -> Self {
+        let [pwff, norm_1, norm_2, norm_3] = [(); 4].map(|()| TensorCache::empty());
+        let (cross_attn, self_attn) =
+            (MhaCache::autoregressive_cross_attention(), MhaCache::autoregressive());
+        Self { cross_attn, self_attn, pwff, norm_1, norm_2, norm_3 }
+    }
+}
+
+/// Cache of a [`TransformerDecoder`], for autoregressive inference.
+pub struct TransformerDecoderAutoregressiveCache {
+    layers: Vec<TransformerDecoderLayerAutoregressiveCache>,
+}

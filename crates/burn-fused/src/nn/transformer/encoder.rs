@@ -1,0 +1,274 @@
+//! Encoder of a transformer.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::nn::transformer as burns;
+use burn::tensor::{Bool, Device, Tensor};
+
+use super::PositionWiseFeedForward;
+use crate::dropout::add_dropped;
+use crate::nn::activation::ActivationConfig;
+use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
+use crate::nn::cache::{TensorCache, cached};
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::{Dropout, LayerNorm};
+
+/// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].
+#[derive(Config, Debug)]
+pub struct TransformerEncoderConfig {
+    /// Values of a token.
+    pub d_model: usize,
+    /// Values between the layers of a feed-forward network.
+    pub d_ff: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Probability of dropout.
+    #[config(default = 0.1)]
+    pub dropout: f64,
+    /// Whether normalisation is before attention and feed-forward networks, and not after them.
+    #[config(default = false)]
+    pub norm_first: bool,
+    /// Whether softmax has another term of 1 in its denominator.
+    #[config(default = false)]
+    pub quiet_softmax: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+    pub initializer: Initializer,
+    /// Activation of the feed-forward networks.
+    #[config(default = "ActivationConfig::Gelu")]
+    pub activation: ActivationConfig,
+    /// Added to variances in normalisation.
+    #[config(default = 1e-5)]
+    pub layer_norm_eps: f64,
+}
+
+converts!(TransformerEncoderConfig of burns::TransformerEncoderConfig {
+    d_model,
+    d_ff,
+    n_heads,
+    n_layers,
+    dropout,
+    norm_first,
+    quiet_softmax,
+    initializer,
+    activation,
+    layer_norm_eps,
+});
+
+impl TransformerEncoderConfig {
+    /// An encoder with new parameters.
+    pub fn init(&self, device: &Device) -> TransformerEncoder {
+        burns::TransformerEncoderConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Encoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
+/// [`burn::nn::transformer::TransformerEncoder`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct TransformerEncoder {
+    /// The layers.
+    pub layers: Vec<TransformerEncoderLayer>,
+    /// Values of a token.
+    pub d_model: usize,
+    /// Values between the layers of a feed-forward network.
+    pub d_ff: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Number of layers.
+    pub n_layers: usize,
+    /// Probability of dropout.
+    pub dropout: f64,
+    /// Whether normalisation is before attention and feed-forward networks.
+    pub norm_first: bool,
+    /// Whether softmax has another term of 1 in its denominator.
+    pub quiet_softmax: bool,
+}
+
+converts!(TransformerEncoder of burns::TransformerEncoder {
+    d_model,
+    d_ff,
+    n_heads,
+    n_layers,
+    dropout,
+    norm_first,
+    quiet_softmax,
+} each { layers });
+shown_as_burns!(TransformerEncoder of burns::TransformerEncoder);
+
+/// Input of a [`TransformerEncoder`].
+#[derive(Debug)]
+pub struct TransformerEncoderInput {
+    tensor: Tensor<3>,
+    mask_pad: Option<Tensor<2, Bool>>,
+    mask_attn: Option<Tensor<3, Bool>>,
+}
+
+impl TransformerEncoderInput {
+    /// Tokens `[batch, sequence, d_model]`.
+    pub fn new(tensor: Tensor<3>) -> Self {
+        Self { tensor, mask_pad: None, mask_attn: None }
+    }
+
+    /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
+    pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
+        self.mask_pad = Some(mask_pad);
+        self
+    }
+
+    /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
+    pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
+        self.mask_attn = Some(mask_attn);
+        self
+    }
+}
+
+impl TransformerEncoder {
+    /// The outputs `[batch, sequence, d_model]`.
+    ///
+    /// # Panics
+    /// If the input does not have `d_model` values for a token, or masks do not fit.
+    pub fn forward(&self, input: TransformerEncoderInput) -> Tensor<3> {
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        self.layers.iter().fold(tensor, |x, layer| layer.run(x, mask_pad.as_ref(), mask_attn.as_ref(), None))
+    }
+
+    /// The same, of an input of which all but the last token are cached.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), and if the cache is of an encoder with fewer layers.
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: TransformerEncoderInput,
+        cache: &mut TransformerEncoderAutoregressiveCache,
+    ) -> Tensor<3> {
+        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
+        self.layers.iter().enumerate().fold(tensor, |x, (at, layer)| {
+            layer.run(x, mask_pad.as_ref(), mask_attn.as_ref(), Some(&mut cache.layers[at]))
+        })
+    }
+
+    /// An empty cache.
+    pub fn new_autoregressive_cache(&self) -> TransformerEncoderAutoregressiveCache {
+        let layers = self.layers.iter().map(|_| TransformerEncoderLayerAutoregressiveCache::empty());
+        TransformerEncoderAutoregressiveCache { layers: layers.collect() }
+    }
+}
+
+/// Layer of a [`TransformerEncoder`].
+#[derive(Module, Debug)]
+pub struct TransformerEncoderLayer {
+    /// Self-attention.
+    pub mha: MultiHeadAttention,
+    /// Feed-forward network.
+    pub pwff: PositionWiseFeedForward,
+    /// Normalisation before the feed-forward network.
+    pub norm_1: LayerNorm,
+    /// Normalisation before attention, or of the output.
+    pub norm_2: LayerNorm,
+    /// Dropout of the outputs of attention and feed-forward network.
+    pub dropout: Dropout,
+    /// Whether normalisation is before attention and feed-forward network.
+    pub norm_first: bool,
+}
+
+converts!(TransformerEncoderLayer of burns::TransformerEncoderLayer {
+    mha,
+    pwff,
+    norm_1,
+    norm_2,
+    dropout,
+    norm_first,
+});
+
+impl TransformerEncoderLayer {
+    /// A layer with new parameters.
+    pub fn new(config: &TransformerEncoderConfig, device: &Device) -> Self {
+        burns::TransformerEncoderLayer::new(&config.clone().into(), device).into()
+    }
+
+    /// The output `[batch, sequence, d_model]` of an input of the same shape, with masks as of
+    /// [`TransformerEncoderInput`].
+    ///
+    /// # Panics
+    /// If the input does not have `d_model` values for a token, or masks do not fit.
+    pub fn forward(
+        &self,
+        input: Tensor<3>,
+        mask_pad: Option<Tensor<2, Bool>>,
+        mask_attn: Option<Tensor<3, Bool>>,
+    ) -> Tensor<3> {
+        self.run(input, mask_pad.as_ref(), mask_attn.as_ref(), None)
+    }
+
+    /// The same, of an input of which all but the last token are cached.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    pub fn forward_autoregressive_inference(
+        &self,
+        input: Tensor<3>,
+        mask_pad: Option<Tensor<2, Bool>>,
+        mask_attn: Option<Tensor<3, Bool>>,
+        cache: &mut TransformerEncoderLayerAutoregressiveCache,
+    ) -> Tensor<3> {
+        self.run(input, mask_pad.as_ref(), mask_attn.as_ref(), Some(cache))
+    }
+
+    fn run(
+        &self,
+        x: Tensor<3>,
+        mask_pad: Option<&Tensor<2, Bool>>,
+        mask_attn: Option<&Tensor<3, Bool>>,
+        mut cache: Option<&mut TransformerEncoderLayerAutoregressiveCache>,
+    ) -> Tensor<3> {
+        let input = match self.norm_first {
+            true => {
+                let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_2);
+                cached(cache, x.clone(), |x| self.norm_2.forward(x))
+            }
+            false => x.clone(),
+        };
+        let input = MhaInput::self_attn(input).masked(mask_pad, mask_attn);
+        let attended = self.mha.context(input, cache.as_deref_mut().map(|cache| &mut cache.mha));
+        let x = add_dropped(x, attended, &self.dropout);
+
+        let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_1);
+        let input = cached(of_norm, x.clone(), |x| self.norm_1.forward(x));
+        let x = if self.norm_first { x } else { input.clone() };
+        let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
+        let x = add_dropped(x, cached(of_pwff, input, |x| self.pwff.forward(x)), &self.dropout);
+        match self.norm_first {
+            true => x,
+            false => cached(cache.map(|cache| &mut cache.norm_2), x, |x| self.norm_2.forward(x)),
+        }
+    }
+}
+
+/// Cache of a [`TransformerEncoderLayer`].
+pub struct TransformerEncoderLayerAutoregressiveCache {
+    /// Of the attention.
+    pub mha: MhaCache,
+    /// Of the feed-forward network.
+    pub pwff: TensorCache<3>,
+    /// Of the first normalisation.
+    pub norm_1: TensorCache<3>,
+    /// Of the second normalisation.
+    pub norm_2: TensorCache<3>,
+}
+
+impl TransformerEncoderLayerAutoregressiveCache {
+    /// An empty cache.
+    pub fn empty() -> Self {
+        let [pwff, norm_1, norm_2] = [(); 3].map(|()| TensorCache::empty());
+        Self { mha: MhaCache::autoregressive(), pwff, norm_1, norm_2 }
+    }
+}
+
+/// Cache of a [`TransformerEncoder`], for autoregressive inference.
+pub struct TransformerEncoderAutoregressiveCache {
+    layers: Vec<TransformerEncoderLayerAutoregressiveCache>,
+}
