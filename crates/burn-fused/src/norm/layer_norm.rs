@@ -3,6 +3,8 @@
 //! Burn composes both of a dozen operators, each of which is a pass over memory. Here forward reads a row once
 //! from memory and saves two numbers of it, and backward reads the row and its gradient once.
 
+use std::array::from_fn;
+
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
@@ -12,7 +14,7 @@ use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
 use crate::poll;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Kernel, Lanes, Level, MAX_LANES, load};
 
 /// `x` `[..., width]` by `layer`, whose parameters have `width` values.
 pub(crate) fn layer_norm<const D: usize>(x: Tensor<D>, layer: &LayerNorm) -> Tensor<D> {
@@ -131,6 +133,10 @@ impl Saved<3> for State {
     }
 }
 
+/// Rows that are computed side by side: the end of one row's sum overlaps with the next row's, and backward reads
+/// and writes sums of columns once for all of them.
+const GROUP: usize = 4;
+
 /// `output = (rows - mean) * inverse deviation * gamma + beta`.
 struct Forward<'a> {
     rule: Rule,
@@ -145,52 +151,70 @@ impl Kernel for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
+    fn run<S: Lanes>(self, simd: S) {
         let Self { rule, rows, parameters: [gamma, beta], output, statistics } = self;
         let width = gamma.len();
-        let rows = rows.chunks_exact(width).zip(output.chunks_exact_mut(width));
-        for ((row, output), statistics) in rows.zip(statistics) {
-            let mean = if rule.centred { sum(row, |x| x) / width as f32 } else { 0.0 };
-            // Of the distances from the mean: the difference of two large numbers would lose digits.
-            let variance = sum(row, |x| (x - mean) * (x - mean)) / width as f32;
-            let inverse_deviation = 1.0 / (variance + rule.epsilon).sqrt();
-            *statistics = Statistics { mean, inverse_deviation };
-            let values = row.iter().zip(gamma).map(|(x, gamma)| (x - mean) * inverse_deviation * gamma);
-            match beta.is_empty() {
-                true => output.iter_mut().zip(values).for_each(|(y, value)| *y = value),
-                false => {
-                    output.iter_mut().zip(values).zip(beta).for_each(|((y, value), beta)| *y = value + beta);
+        let groups = rows.chunks(GROUP * width).zip(output.chunks_mut(GROUP * width));
+        for ((rows, output), statistics) in groups.zip(statistics.chunks_mut(GROUP)) {
+            let rows = rows.chunks_exact(width);
+            for (row, statistics) in rows.clone().zip(&mut *statistics) {
+                let sum = if rule.centred { sum::<S, false>(simd, row, 0.0) } else { 0.0 };
+                statistics.mean = sum / width as f32;
+            }
+            for (row, statistics) in rows.clone().zip(&mut *statistics) {
+                // Of the distances from the mean: the difference of two large numbers would lose digits.
+                let variance = sum::<S, true>(simd, row, statistics.mean) / width as f32;
+                statistics.inverse_deviation = 1.0 / (variance + rule.epsilon).sqrt();
+            }
+            for ((row, output), statistics) in rows.zip(output.chunks_exact_mut(width)).zip(statistics) {
+                let &mut Statistics { mean, inverse_deviation } = statistics;
+                let values = row.iter().zip(gamma).map(|(x, gamma)| (x - mean) * inverse_deviation * gamma);
+                match beta.is_empty() {
+                    true => output.iter_mut().zip(values).for_each(|(y, value)| *y = value),
+                    false => {
+                        let values = values.zip(beta).map(|(value, beta)| value + beta);
+                        output.iter_mut().zip(values).for_each(|(y, value)| *y = value);
+                    }
                 }
             }
         }
     }
 }
 
-/// Lanes of a sum: two of the widest vectors, whose additions overlap.
-const LANES: usize = 32;
-
-/// The sum of `term` over a row.
+/// The sum of a row's distances from `origin`, or of their squares.
 #[inline(always)]
-fn sum(row: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let (blocks, rest) = row.as_chunks::<LANES>();
-    for block in blocks {
-        lanes.iter_mut().zip(block).for_each(|(lane, x)| *lane += term(*x));
+fn sum<S: Lanes, const SQUARED: bool>(simd: S, row: &[f32], origin: f32) -> f32 {
+    let (vectors, rest) = S::as_simd_f32s(row);
+    // Lanes without a value are at no distance.
+    let mut last = [origin; MAX_LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = load(simd, &last[..S::F32_LANES]);
+    let origin = simd.splat_f32s(origin);
+    // Additions overlap.
+    let mut sums = [simd.splat_f32s(0.0); 4];
+    let (fours, ones) = vectors.as_chunks::<4>();
+    for four in fours {
+        for n in 0..4 {
+            sums[n] = add_distance::<S, SQUARED>(simd, sums[n], four[n], origin);
+        }
     }
-    lanes.iter_mut().zip(rest).for_each(|(lane, x)| *lane += term(*x));
-    total(lanes)
+    for &one in ones {
+        sums[0] = add_distance::<S, SQUARED>(simd, sums[0], one, origin);
+    }
+    sums[1] = add_distance::<S, SQUARED>(simd, sums[1], last, origin);
+    let [a, b, c, d] = sums;
+    simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)))
 }
 
 #[inline(always)]
-fn total(mut lanes: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] += lanes[lane + half];
-        }
-        half /= 2;
-    }
-    lanes[0]
+fn add_distance<S: Lanes, const SQUARED: bool>(
+    simd: S,
+    sum: S::f32s,
+    x: S::f32s,
+    origin: S::f32s,
+) -> S::f32s {
+    let distance = simd.sub_f32s(x, origin);
+    if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
 }
 
 /// The gradients of [`Forward`]'s rows and parameters. With `h` the normalised row and `g` its gradient, that of
@@ -211,65 +235,108 @@ impl Kernel for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
+    fn run<S: Lanes>(self, simd: S) {
         let Self { centred, rows, statistics, gamma, gradient, of_gamma, of_beta } = self;
         let width = gamma.len();
-        let rows = rows.chunks_exact(width).zip(gradient.chunks_exact_mut(width));
-        for ((row, gradient), &statistics) in rows.zip(statistics) {
-            let mut sums = [[0.0; LANES]; 2];
-            let blocks = (0..width).step_by(LANES).map(|first| first..width.min(first + LANES));
-            for block in blocks {
-                let terms = Terms {
-                    statistics,
-                    row: &row[block.clone()],
-                    gradient: &gradient[block.clone()],
-                    gamma: &gamma[block.clone()],
-                    of_gamma: &mut of_gamma[block.clone()],
-                    of_beta: &mut of_beta[block.clone()],
-                };
-                // With a number of columns that the compiler knows.
-                if block.len() == LANES {
-                    terms.add(LANES, &mut sums)
-                } else {
-                    terms.add(block.len(), &mut sums)
+        let groups = rows.chunks(GROUP * width).zip(gradient.chunks_mut(GROUP * width));
+        for ((rows, gradient), statistics) in groups.zip(statistics.chunks(GROUP)) {
+            let mut sums = [[0.0; 2]; GROUP];
+            if let Ok(statistics) = <&[Statistics; GROUP]>::try_from(statistics) {
+                sums = column_sums(simd, rows, gradient, statistics, gamma, [of_gamma, of_beta]);
+            } else {
+                let rows = rows.chunks_exact(width).zip(gradient.chunks_exact(width));
+                for ((row, gradient), (sums, &one)) in rows.zip(sums.iter_mut().zip(statistics)) {
+                    [*sums] = column_sums(simd, row, gradient, &[one], gamma, [of_gamma, of_beta]);
                 }
             }
-            let [of_mean, of_deviation] = sums.map(|lanes| total(lanes) / width as f32);
-            let of_mean = if centred { of_mean } else { 0.0 };
-            let Statistics { mean, inverse_deviation } = statistics;
-            for ((gradient, x), gamma) in gradient.iter_mut().zip(row).zip(gamma) {
-                let normalised = (x - mean) * inverse_deviation;
-                *gradient = (*gradient * gamma - of_mean - normalised * of_deviation) * inverse_deviation;
+            let rows = rows.chunks_exact(width).zip(gradient.chunks_exact_mut(width));
+            for ((row, gradient), (sums, statistics)) in rows.zip(sums.iter().zip(statistics)) {
+                let [of_mean, of_deviation] = sums.map(|sum| sum / width as f32);
+                let of_mean = if centred { of_mean } else { 0.0 };
+                let &Statistics { mean, inverse_deviation } = statistics;
+                for ((gradient, x), gamma) in gradient.iter_mut().zip(row).zip(gamma) {
+                    let normalised = (x - mean) * inverse_deviation;
+                    *gradient = (*gradient * gamma - of_mean - normalised * of_deviation) * inverse_deviation;
+                }
             }
         }
     }
 }
 
-/// Of at most [`LANES`] columns of a row.
-struct Terms<'a> {
-    statistics: Statistics,
-    row: &'a [f32],
-    gradient: &'a [f32],
-    gamma: &'a [f32],
-    of_gamma: &'a mut [f32],
-    of_beta: &'a mut [f32],
+/// Adds the terms of `R` rows to the gradients of gamma and beta, and returns the sums of `g` and `g * h` of each
+/// row.
+#[inline(always)]
+fn column_sums<S: Lanes, const R: usize>(
+    simd: S,
+    rows: &[f32],
+    gradient: &[f32],
+    statistics: &[Statistics; R],
+    gamma: &[f32],
+    [of_gamma, of_beta]: [&mut [f32]; 2],
+) -> [[f32; 2]; R] {
+    let width = gamma.len();
+    let [x, g]: [[_; R]; 2] =
+        [rows, gradient].map(|values| from_fn(|r| S::as_simd_f32s(&values[r * width..][..width])));
+    let (gamma, gamma_rest) = S::as_simd_f32s(gamma);
+    let (of_gamma, of_gamma_rest) = S::as_mut_simd_f32s(of_gamma);
+    let (of_beta, of_beta_rest) = S::as_mut_simd_f32s(of_beta);
+    let mut terms = Terms::new(simd, statistics);
+    // As long as each other, which saves checks in the loop.
+    let vectors = gamma.len();
+    let (of_gamma, of_beta) = (&mut of_gamma[..vectors], &mut of_beta[..vectors]);
+    let (x_vectors, g_vectors) = (x.map(|(x, _)| &x[..vectors]), g.map(|(g, _)| &g[..vectors]));
+    for at in 0..vectors {
+        let (x, g) = (from_fn(|r| x_vectors[r][at]), from_fn(|r| g_vectors[r][at]));
+        [of_gamma[at], of_beta[at]] = terms.add(simd, x, g, gamma[at], [of_gamma[at], of_beta[at]]);
+    }
+    if !gamma_rest.is_empty() {
+        // Lanes without a value are 0, as are their gradients.
+        let (x, g) = (from_fn(|r| load(simd, x[r].1)), from_fn(|r| load(simd, g[r].1)));
+        let sums = [load(simd, of_gamma_rest), load(simd, of_beta_rest)];
+        let [of_gamma, of_beta] = terms.add(simd, x, g, load(simd, gamma_rest), sums);
+        simd.partial_store_f32s(of_gamma_rest, of_gamma);
+        simd.partial_store_f32s(of_beta_rest, of_beta);
+    }
+    terms.sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
 }
 
-impl Terms<'_> {
-    /// Adds them to the sums of the parameters' gradients, and to the row's sums of `g` and `g * h`.
+/// The sums of `R` rows, in lanes.
+struct Terms<S: Lanes, const R: usize> {
+    means: [S::f32s; R],
+    inverse_deviations: [S::f32s; R],
+    /// Of `g` and `g * h`.
+    sums: [[S::f32s; 2]; R],
+}
+
+impl<S: Lanes, const R: usize> Terms<S, R> {
     #[inline(always)]
-    fn add(self, columns: usize, [of_mean, of_deviation]: &mut [[f32; LANES]; 2]) {
-        let Statistics { mean, inverse_deviation } = self.statistics;
-        let (row, gradient, gamma) =
-            (&self.row[..columns], &self.gradient[..columns], &self.gamma[..columns]);
-        let (of_gamma, of_beta) = (&mut self.of_gamma[..columns], &mut self.of_beta[..columns]);
-        for at in 0..columns {
-            let normalised = (row[at] - mean) * inverse_deviation;
-            let weighted = gradient[at] * gamma[at];
-            of_mean[at] += weighted;
-            of_deviation[at] += weighted * normalised;
-            of_gamma[at] += gradient[at] * normalised;
-            of_beta[at] += gradient[at];
+    fn new(simd: S, statistics: &[Statistics; R]) -> Self {
+        Self {
+            means: statistics.map(|row| simd.splat_f32s(row.mean)),
+            inverse_deviations: statistics.map(|row| simd.splat_f32s(row.inverse_deviation)),
+            sums: [[simd.splat_f32s(0.0); 2]; R],
         }
+    }
+
+    /// Adds a vector of columns to the sums of the rows, and returns those of the columns with it.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the index names a register")]
+    fn add(
+        &mut self,
+        simd: S,
+        x: [S::f32s; R],
+        g: [S::f32s; R],
+        gamma: S::f32s,
+        [mut of_gamma, mut of_beta]: [S::f32s; 2],
+    ) -> [S::f32s; 2] {
+        for r in 0..R {
+            let normalised = simd.mul_f32s(simd.sub_f32s(x[r], self.means[r]), self.inverse_deviations[r]);
+            let weighted = simd.mul_f32s(g[r], gamma);
+            let [of_mean, of_deviation] = self.sums[r];
+            self.sums[r] = [simd.add_f32s(of_mean, weighted), simd.fma(weighted, normalised, of_deviation)];
+            of_gamma = simd.fma(g[r], normalised, of_gamma);
+            of_beta = simd.add_f32s(of_beta, g[r]);
+        }
+        [of_gamma, of_beta]
     }
 }
