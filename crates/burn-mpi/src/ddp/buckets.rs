@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use burn::backend::flex::FlexTensor;
+
 use crate::clock::Clock;
 use crate::ddp::buffers::Buffers;
 use crate::ddp::options::{SyncOptions, WireType};
@@ -239,6 +241,12 @@ impl Buckets {
     pub fn gradient(&self, param: usize) -> Option<&[f32]> {
         let (bucket, range) = self.plan.place(param);
         self.buffers.values(bucket, range).filter(|_| self.plan.holds(param))
+    }
+
+    /// The same as a tensor of flex, which shares the bucket's memory.
+    pub fn gradient_tensor(&mut self, param: usize, shape: Vec<usize>) -> Option<FlexTensor> {
+        let (bucket, range) = self.plan.place(param);
+        self.plan.holds(param).then(|| self.buffers.tensor(bucket, range, shape))?
     }
 
     /// The same, mutable.

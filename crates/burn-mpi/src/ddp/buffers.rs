@@ -1,15 +1,68 @@
 //! The memory of buckets: f32 values, and 16-bit copies that are sent.
 
 use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::tensor::{Bytes, DType};
 
 use super::plan::BucketPlan;
 use crate::Wire;
 use crate::ddp::options::WireType;
 
+/// Values of a bucket.
+enum Memory {
+    Own(Vec<f32>),
+    /// Tensors of gradients are views of it, until the next step.
+    Shared(Arc<Bytes>),
+}
+
+impl Memory {
+    fn values(&self) -> &[f32] {
+        match self {
+            Self::Own(values) => values,
+            Self::Shared(bytes) => bytemuck::cast_slice(bytes),
+        }
+    }
+
+    /// The values as a buffer of its own: a copy if tensors are still views of it.
+    fn into_own(self) -> Vec<f32> {
+        let bytes = match self {
+            Self::Own(values) => return values,
+            Self::Shared(bytes) => Arc::try_unwrap(bytes),
+        };
+        let copy = |bytes: &[u8]| bytemuck::cast_slice(bytes).to_vec();
+        bytes.map_or_else(
+            |bytes| copy(&bytes),
+            |bytes| bytes.try_into_vec().unwrap_or_else(|bytes| copy(&bytes)),
+        )
+    }
+
+    fn own(&mut self) -> &mut [f32] {
+        if let Self::Shared(_) = self {
+            *self = Self::Own(std::mem::replace(self, Self::Own(Vec::new())).into_own());
+        }
+        match self {
+            Self::Own(values) => values,
+            Self::Shared(_) => unreachable!("it has become an own buffer"),
+        }
+    }
+
+    fn shared(&mut self) -> Arc<Bytes> {
+        if let Self::Own(values) = self {
+            *self = Self::Shared(Arc::new(Bytes::from_elems(std::mem::take(values))));
+        }
+        match self {
+            Self::Shared(bytes) => bytes.clone(),
+            Self::Own(_) => unreachable!("it has become a shared one"),
+        }
+    }
+}
+
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
     /// The f32 buffers; one that is sent as f32 is absent while in flight.
-    wide: Vec<Option<Vec<f32>>>,
+    wide: Vec<Option<Memory>>,
     /// The 16-bit buffers, if the wire type is narrower.
     narrow: Vec<Option<Wire>>,
 }
@@ -19,7 +72,7 @@ impl Buffers {
     pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
         let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
         Self {
-            wide: sizes.clone().map(|size| Some(vec![0.0; size])).collect(),
+            wide: sizes.clone().map(|size| Some(Memory::Own(vec![0.0; size]))).collect(),
             narrow: sizes
                 .map(|size| (wire != WireType::F32).then(|| Wire::of(wire.element(), size)))
                 .collect(),
@@ -28,12 +81,20 @@ impl Buffers {
 
     /// Values of a bucket; `None` while it is in flight.
     pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
-        self.wide[bucket].as_ref().map(|buffer| &buffer[range])
+        self.wide[bucket].as_ref().map(|memory| &memory.values()[range])
     }
 
     /// The same, mutable.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
-        self.wide[bucket].as_mut().map(|buffer| &mut buffer[range])
+        self.wide[bucket].as_mut().map(|memory| &mut memory.own()[range])
+    }
+
+    /// Values of a bucket as a tensor of flex, which shares the bucket's memory.
+    pub fn tensor(&mut self, bucket: usize, range: Range<usize>, shape: Vec<usize>) -> Option<FlexTensor> {
+        let memory = self.wide[bucket].as_mut()?;
+        let layout = Layout::contiguous(shape.into());
+        let layout = Layout::new(layout.shape().clone(), layout.strides().to_vec(), range.start);
+        Some(FlexTensor::from_arc(memory.shared(), layout, DType::F32))
     }
 
     /// Whether a bucket is sent as a narrower copy.
@@ -45,22 +106,44 @@ impl Buffers {
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
             (Some(mut narrow), Some(wide)) => {
-                narrow.narrow(wide);
+                narrow.narrow(wide.values());
                 Some(narrow)
             }
-            _ => self.wide[bucket].take().map(Wire::F32),
+            _ => self.wide[bucket].take().map(|memory| Wire::F32(memory.into_own())),
         }
     }
 
     /// Takes back the buffer from [`pack`](Self::pack), summed.
     pub fn unpack(&mut self, bucket: usize, wire: Wire) {
         match (wire, &mut self.wide[bucket]) {
-            (Wire::F32(values), buffer) => *buffer = Some(values),
+            (Wire::F32(values), memory) => *memory = Some(Memory::Own(values)),
             (narrow, Some(wide)) => {
-                narrow.widen(wide);
+                narrow.widen(wide.own());
                 self.narrow[bucket] = Some(narrow);
             }
             _ => unreachable!("a bucket comes back as it left"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensors_share_a_buckets_memory_until_it_is_written_again() {
+        let mut memory = Memory::Own(vec![1.0, 2.0, 3.0]);
+        let address = memory.values().as_ptr();
+        let tensor = FlexTensor::from_arc(memory.shared(), Layout::contiguous(vec![3].into()), DType::F32);
+        assert_eq!((memory.values(), memory.values().as_ptr()), (&[1.0, 2.0, 3.0][..], address));
+        memory.own()[0] = 7.0;
+        assert_eq!(
+            (tensor.as_slice::<f32>(), memory.values()),
+            (Some(&[1.0, 2.0, 3.0][..]), &[7.0, 2.0, 3.0][..])
+        );
+        let address = memory.values().as_ptr();
+        drop((tensor, memory.shared()));
+        memory.own()[1] = 8.0;
+        assert_eq!((memory.values(), memory.values().as_ptr()), (&[7.0, 8.0, 3.0][..], address));
     }
 }

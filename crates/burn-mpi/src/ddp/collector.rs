@@ -1,9 +1,10 @@
 //! Gradients taken from Burn after backward, and returned to it.
 
 use burn::backend::Flex;
+use burn::backend::flex::FlexTensor;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor};
 
 use super::hook::Taken;
 use crate::CommError;
@@ -72,14 +73,14 @@ fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     values(data.as_slice::<f32>().unwrap_or_default());
 }
 
-/// The gradients of `module`'s parameters as Burn's optimizers take them;
-/// `gradient` returns each by index in visit order, or `None`.
+/// The gradients of `module`'s parameters as Burn's optimizers take them; `gradient` returns each by index in
+/// visit order and shape, or `None`.
 ///
 /// # Errors
 /// The first error of `gradient`.
-pub(crate) fn register<'a, M: Module>(
+pub(crate) fn register<M: Module>(
     module: &M,
-    gradient: impl Fn(usize) -> Result<Option<&'a [f32]>, CommError>,
+    gradient: impl FnMut(usize, Vec<usize>) -> Result<Option<FlexTensor>, CommError>,
 ) -> Result<GradientsParams, CommError> {
     let mut register = Register { gradient, gradients: GradientsParams::new(), next: 0, failure: None };
     module.visit(&mut register);
@@ -93,18 +94,21 @@ struct Register<G> {
     failure: Option<CommError>,
 }
 
-impl<'a, G: Fn(usize) -> Result<Option<&'a [f32]>, CommError>> ModuleVisitor for Register<G> {
+impl<G: FnMut(usize, Vec<usize>) -> Result<Option<FlexTensor>, CommError>> ModuleVisitor for Register<G> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
         if !param.is_require_grad() {
             return;
         }
-        match (self.gradient)(index) {
-            Ok(Some(values)) => {
-                let value = param.val();
-                let data = TensorData::new(values.to_vec(), value.dims());
-                self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
+        let value = param.val();
+        match (self.gradient)(index, value.dims().to_vec()) {
+            Ok(Some(gradient)) => {
+                let mut gradient = Tensor::<D>::from_primitive::<Flex>(gradient);
+                if gradient.dtype() != value.dtype() {
+                    gradient = gradient.cast(value.dtype());
+                }
+                self.gradients.register(param.id, gradient.to_device(&value.device().inner()));
             }
             Ok(None) => {}
             Err(error) => {

@@ -228,9 +228,13 @@ impl GradientSync {
             self.broken = module::check_equal(&self.world, module, false, AT_START).err();
         }
         self.reduce(Signals::default())?;
-        register(module, |param| match self.gradient(param) {
-            Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => Ok(None),
-            gradient => gradient.map(Some),
+        register(module, |param, shape| {
+            match self.finished(param) {
+                Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => return Ok(None),
+                finished => finished.map(drop)?,
+            }
+            let gradient = self.buckets()?.gradient_tensor(param, shape);
+            gradient.map(Some).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
         })
     }
 
