@@ -54,8 +54,7 @@ pub mod stock {
 
 /// The same network of fused modules.
 pub mod fused {
-    use burn::optim;
-    use burn_fused::nn;
+    use burn_fused::{nn, optim};
     include!("network.rs");
 }
 
