@@ -11,13 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Shape};
-use bytemuck::{Pod, Zeroable};
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 
-/// Size and alignment of the widest vector.
-#[derive(Debug, Clone, Copy, Zeroable, Pod)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
+use super::scratch::Line;
 
 /// Lines of the smallest buffer of the pool, 16 KiB; the allocator keeps smaller ones itself.
 const SMALLEST: usize = 256;

@@ -6,10 +6,12 @@ pub mod allocator;
 mod buffer;
 pub mod counting_allocator;
 pub mod live_bytes;
+mod scratch;
 
 use std::mem::MaybeUninit;
 
 pub(crate) use buffer::Buffer;
+pub(crate) use scratch::Scratch;
 
 /// An output buffer whose values are each written once: initialising it with zeros
 /// would double the memory traffic.

@@ -2,27 +2,9 @@
 
 use std::cell::RefCell;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 
-/// Size and alignment of the widest vector.
-#[derive(Debug, Clone, Copy, Zeroable, Pod)]
-#[repr(C, align(64))]
-struct Line([f32; 16]);
-
-/// A buffer that grows and is never freed.
-#[derive(Debug, Default)]
-pub struct Scratch(Vec<Line>);
-
-impl Scratch {
-    /// `len` values of an earlier use, or zeros.
-    pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
-        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
-        if self.0.len() < lines {
-            self.0.resize(lines, Line::zeroed());
-        }
-        &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..len]
-    }
-}
+pub use crate::memory::Scratch;
 
 /// A buffer that forward passes to backward, and backward returns for the next forward.
 #[derive(Debug, Default)]
@@ -38,12 +20,12 @@ impl Kept {
 
     /// The values.
     pub fn values<T: Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0.0)
+        self.0.values()
     }
 
     /// The values, mutable.
     pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.0.0)
+        self.0.values_mut()
     }
 }
 
@@ -52,7 +34,7 @@ impl Drop for Kept {
         let scratch = std::mem::take(&mut self.0);
         // A thread that is ending has dropped `KEPT` already.
         let _ = KEPT.try_with(|kept| {
-            if kept.borrow().0.0.len() < scratch.0.len() {
+            if kept.borrow().0.values::<u8>().len() < scratch.values::<u8>().len() {
                 kept.borrow_mut().0 = scratch;
             }
         });
