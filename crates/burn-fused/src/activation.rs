@@ -1,10 +1,18 @@
-//! Activations, as the epilogue of an operator.
+//! Activations, as the epilogue of an operator or alone.
+//!
+//! Forward computes the slope beside the value, which have most of their arithmetic in common.
 
-use burn::tensor::{Tensor, activation};
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
+use crate::extension::{Saved, on_flex};
+use crate::flex_tensor::{contiguous, unshared, values};
+use crate::memory::Buffer;
+use crate::poll;
 use crate::simd::math::{normal, tanh};
-use crate::simd::{Kernel, Lanes};
+use crate::simd::{Kernel, Lanes, Level};
 
 /// A function of each output of an operator, which computes it where the output is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,42 +48,33 @@ impl Activation {
     }
 }
 
-/// `activation(x)`.
+/// The value and the slope of `activation` at `x`.
 #[inline(always)]
-fn value(activation: Activation, x: f32) -> f32 {
+fn function(activation: Activation, x: f32) -> [f32; 2] {
     match activation {
-        Activation::Identity => x,
-        Activation::Relu => relu(x),
-        Activation::Gelu => x * normal(x)[0],
-        Activation::GeluApproximate => 0.5 * x * (1.0 + tanh(ROOT * (x + CUBIC * x * x * x))),
-    }
-}
-
-/// The slope of `activation` at `x`, or at the output `x` if it is known by that.
-#[inline(always)]
-fn slope(activation: Activation, x: f32) -> f32 {
-    match activation {
-        Activation::Identity => 1.0,
-        Activation::Relu => f32::from(u8::from(passes(x))),
+        Activation::Identity => [x, 1.0],
+        Activation::Relu => [relu(x), f32::from(u8::from(passes(x)))],
         Activation::Gelu => {
             let [below, density] = normal(x);
-            below + x * density
+            [x * below, below + x * density]
         }
         Activation::GeluApproximate => {
             let tanh = tanh(ROOT * (x + CUBIC * x * x * x));
             let inner = ROOT * (1.0 + 3.0 * CUBIC * x * x);
-            0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner
+            [0.5 * x * (1.0 + tanh), 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner]
         }
     }
 }
 
-/// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: into `output` if there is
-/// one, or in place.
+/// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: in place, or into `output`
+/// with the slope in place.
 pub(crate) struct Forward<'a> {
     pub activation: Activation,
-    /// Values of a row.
+    /// Values of a row; the last one may be shorter without a bias.
     pub width: usize,
     pub bias: &'a [f32],
+    /// The rows if they are not in `inner`, which is to be written.
+    pub source: Option<&'a [f32]>,
     pub inner: &'a mut [f32],
     pub output: Option<&'a mut [f32]>,
 }
@@ -86,87 +85,150 @@ impl Kernel for Forward<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
         match self.activation {
-            Activation::Identity => self.rows(|x| x),
-            Activation::Relu => self.rows(|x| value(Activation::Relu, x)),
-            Activation::Gelu => self.rows(|x| value(Activation::Gelu, x)),
-            Activation::GeluApproximate => self.rows(|x| value(Activation::GeluApproximate, x)),
+            Activation::Identity => self.rows(|x| function(Activation::Identity, x)),
+            Activation::Relu => self.rows(|x| function(Activation::Relu, x)),
+            Activation::Gelu => self.rows(|x| function(Activation::Gelu, x)),
+            Activation::GeluApproximate => self.rows(|x| function(Activation::GeluApproximate, x)),
         }
     }
 }
 
 impl Forward<'_> {
     #[inline(always)]
-    fn rows(self, value: impl Fn(f32) -> f32) {
-        let Self { width, bias, inner, mut output, .. } = self;
-        for (row, inner) in inner.chunks_exact_mut(width).enumerate() {
+    fn rows(self, function: impl Fn(f32) -> [f32; 2]) {
+        let Self { width, bias, source, inner, mut output, .. } = self;
+        for (row, inner) in inner.chunks_mut(width).enumerate() {
+            let row = row * width..row * width + inner.len();
+            if let Some(source) = source {
+                inner.copy_from_slice(&source[row.clone()]);
+            }
             for (inner, bias) in inner.iter_mut().zip(bias) {
                 *inner += bias;
             }
             match &mut output {
                 Some(output) => {
-                    let output = &mut output[row * width..][..width];
-                    output.iter_mut().zip(inner).for_each(|(output, inner)| *output = value(*inner));
+                    output[row].iter_mut().zip(inner).for_each(|(y, x)| [*y, *x] = function(*x));
                 }
-                None => inner.iter_mut().for_each(|inner| *inner = value(*inner)),
+                None => inner.iter_mut().for_each(|x| *x = function(*x)[0]),
             }
         }
     }
 }
 
-/// The gradient of [`Forward`]'s input, `gradient` times the slope, into `of_inner`, and of its bias.
+/// The gradient of [`Forward`]'s input and of its bias. The activation is not the identity.
 pub(crate) struct Backward<'a> {
     pub activation: Activation,
-    /// Values of a row.
+    /// As in forward.
     pub width: usize,
-    /// The input with its bias, or the output if the slope is known by that.
-    pub inner: &'a [f32],
-    pub gradient: &'a [f32],
-    /// Empty for [`Activation::Identity`], whose gradient is that of the output.
-    pub of_inner: &'a mut [f32],
+    /// What forward left in `inner`: the slope, or the output if the slope is known by that.
+    pub known: &'a [f32],
+    /// Of the output, and then of the input.
+    pub gradient: &'a mut [f32],
     /// Zeros, or empty without a bias.
     pub of_bias: &'a mut [f32],
 }
-
-/// Rows that are summed before the sum is added to that of all, for its accuracy.
-const ROWS: usize = 64;
 
 impl Kernel for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        match self.activation {
-            Activation::Identity => self.rows(|_| 1.0),
-            Activation::Relu => self.rows(|x| slope(Activation::Relu, x)),
-            Activation::Gelu => self.rows(|x| slope(Activation::Gelu, x)),
-            Activation::GeluApproximate => self.rows(|x| slope(Activation::GeluApproximate, x)),
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { activation, width, known, gradient, of_bias } = self;
+        for (known, gradient) in known.chunks(ROWS * width).zip(gradient.chunks_mut(ROWS * width)) {
+            let values = gradient.iter_mut().zip(known);
+            match activation.is_known_by_output() {
+                // Not a product: it would be NaN for infinite gradients.
+                true => values.for_each(|(gradient, output)| {
+                    *gradient = if passes(*output) { *gradient } else { 0.0 };
+                }),
+                false => values.for_each(|(gradient, slope)| *gradient *= slope),
+            }
+            SumRows { width, rows: gradient, sums: of_bias }.run(simd);
         }
     }
 }
 
-impl Backward<'_> {
+/// Adds all rows to `sums`, which may be empty.
+pub(crate) struct SumRows<'a> {
+    pub width: usize,
+    pub rows: &'a [f32],
+    pub sums: &'a mut [f32],
+}
+
+/// Rows that are summed before the sum is added to that of all, for its accuracy.
+const ROWS: usize = 64;
+
+impl Kernel for SumRows<'_> {
+    type Output = ();
+
     #[inline(always)]
-    fn rows(self, slope: impl Fn(f32) -> f32) {
-        let Self { width, inner, gradient, of_inner, of_bias, .. } = self;
-        let mut sums = vec![0.0f32; of_bias.len()];
-        for (block, gradient) in gradient.chunks(ROWS * width).enumerate() {
-            for (row, gradient) in gradient.chunks_exact(width).enumerate() {
-                let row = match of_inner.is_empty() {
-                    true => gradient,
-                    false => {
-                        let at = (block * ROWS + row) * width;
-                        let (of_inner, inner) = (&mut of_inner[at..][..width], &inner[at..][..width]);
-                        for ((of_inner, inner), gradient) in of_inner.iter_mut().zip(inner).zip(gradient) {
-                            *of_inner = gradient * slope(*inner);
-                        }
-                        of_inner
-                    }
-                };
-                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-            for (total, sum) in of_bias.iter_mut().zip(&mut sums) {
-                *total += std::mem::take(sum);
-            }
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { width, rows, sums } = self;
+        if sums.is_empty() {
+            return;
         }
+        let mut block_sums = vec![0.0; width];
+        for block in rows.chunks(ROWS * width) {
+            block_sums.fill(0.0);
+            for row in block.chunks_exact(width) {
+                block_sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+            sums.iter_mut().zip(&block_sums).for_each(|(total, sum)| *total += sum);
+        }
+    }
+}
+
+/// Values of a row, where the operator has no rows: some of its cache.
+const PART: usize = 1024;
+
+/// `activation` of each value of `x`.
+pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> Tensor<D> {
+    let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
+    let forward = |[x]: [FlexTensor; 1], (), backward| forward(contiguous(x), activation, backward);
+    match on_flex([x.into_dispatch()], supported, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([x]) => activation.composed(Tensor::from_dispatch(x)),
+    }
+}
+
+fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Known) {
+    let (shape, length) = (x.shape(), x.shape().num_elements());
+    // Written over x, if nothing else refers to it.
+    let (mut inner, source) = match x.is_unique() {
+        true => (x, None),
+        false => (Buffer::new(length).into_tensor(&shape), Some(x)),
+    };
+    let mut output = (backward && !activation.is_known_by_output()).then(|| Buffer::new(length));
+    let level = Level::current();
+    level.run(Forward {
+        activation,
+        width: PART,
+        bias: &[],
+        source: source.as_ref().map(values),
+        inner: inner.storage_mut(),
+        output: output.as_deref_mut(),
+    });
+    let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&shape));
+    (output, Known { activation, known: inner, level })
+}
+
+/// Saved by [`activate`] for backward.
+#[derive(Debug, Clone)]
+struct Known {
+    activation: Activation,
+    known: FlexTensor,
+    level: Level,
+}
+
+impl Saved<1> for Known {
+    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
+        let Self { activation, known, level } = self;
+        let (mut gradient, poll) = (unshared(gradient), poll::current());
+        let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
+        for (known, gradient) in values(&known).chunks(ROWS * PART).zip(parts) {
+            level.run(Backward { activation, width: PART, known, gradient, of_bias: &mut [] });
+            poll();
+        }
+        [Some(gradient)]
     }
 }

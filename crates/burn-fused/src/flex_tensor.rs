@@ -1,8 +1,10 @@
 //! Conversion between flex's tensors and slices.
 
-use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{Bytes, DType, Shape, Tensor};
+
+use crate::memory::Buffer;
 
 /// The values of a contiguous f32 tensor.
 ///
@@ -20,6 +22,14 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     match is_whole && tensor.is_contiguous() {
         true => tensor,
         false => tensor.to_contiguous(),
+    }
+}
+
+/// A contiguous f32 tensor whose memory nothing else refers to: itself, or a copy.
+pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
+    match tensor.is_unique() {
+        true => tensor,
+        false => Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()),
     }
 }
 

@@ -5,9 +5,9 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::Sizes;
-use crate::activation::{Activation, Backward, Forward};
+use crate::activation::{Activation, Backward, Forward, SumRows};
 use crate::extension::Saved;
-use crate::flex_tensor::{contiguous, values};
+use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::poll;
@@ -34,7 +34,14 @@ pub fn forward(
     let separate = backward && !activation.is_known_by_output();
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
-    level.run(Forward { activation, width: outputs, bias: values(&bias), inner: &mut inner, output: target });
+    level.run(Forward {
+        activation,
+        width: outputs,
+        bias: values(&bias),
+        source: None,
+        inner: &mut inner,
+        output: target,
+    });
     let (output, inner) = match output {
         Some(output) => {
             (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
@@ -67,17 +74,21 @@ impl Saved<3> for State {
         let Self { x, weights, inner, has_bias, sizes, activation, level } = self;
         let (Sizes { batch, inputs, outputs }, poll) = (sizes, poll::current());
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
-        let mut of_inner = Buffer::new(inner.as_ref().map_or(0, |_| batch * outputs));
-        level.run(Backward {
-            activation,
-            width: outputs,
-            inner: inner.as_ref().map_or(&[], values),
-            gradient: values(&gradient),
-            of_inner: &mut of_inner,
-            of_bias: &mut of_bias,
-        });
+        let gradient = match inner {
+            None => {
+                let rows = values(&gradient);
+                level.run(SumRows { width: outputs, rows, sums: &mut of_bias });
+                gradient
+            }
+            Some(known) => {
+                let (mut gradient, known) = (unshared(gradient), values(&known));
+                let (width, of_bias) = (outputs, &mut of_bias);
+                level.run(Backward { activation, width, known, gradient: gradient.storage_mut(), of_bias });
+                gradient
+            }
+        };
         poll();
-        let g = if inner.is_some() { &of_inner } else { values(&gradient) };
+        let g = values(&gradient);
         let g = Matrix::new(g, [batch, outputs]);
         let mut of_weights = Buffer::new(inputs * outputs);
         multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights, false);

@@ -11,6 +11,7 @@
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | the modules above |
 //! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
+//! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
 //! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
@@ -18,6 +19,7 @@
 
 pub mod attention;
 pub mod cache;
+pub mod activation;
 mod convert;
 mod dropout;
 mod linear;
@@ -27,6 +29,7 @@ mod rnn;
 pub(crate) mod testing;
 pub mod transformer;
 
+pub use activation::{Gelu, Relu};
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use linear::{Linear, LinearConfig};

@@ -10,7 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, values};
+use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
 use crate::poll;
@@ -108,10 +108,7 @@ impl Saved<3> for State {
         let (gamma, poll) = (values(&gamma), poll::current());
         let width = gamma.len();
         // The gradient of x is written over that of the output.
-        let mut of_x = match gradient.is_unique() {
-            true => gradient,
-            false => Buffer::copy_of(values(&gradient)).into_tensor(&x.shape()),
-        };
+        let mut of_x = unshared(gradient);
         let mut of_parameters = [(); 2].map(|()| Buffer::zeroed(width));
         let mut sums = Buffer::new(2 * width);
         let (of_gamma, of_beta) = sums.split_at_mut(width);

@@ -1,0 +1,354 @@
+//! Activation layers: all of [`burn::nn::activation`], with ours in place of Burn's of the same name.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::Identity;
+use super::convert::converts;
+use crate::activation::{Activation as Function, activate};
+
+pub use burn::nn::activation::*;
+
+/// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016). As [`burn::nn::Gelu`], in one
+/// operator.
+#[derive(Module, Debug, Default)]
+pub struct Gelu {
+    /// Whether Φ is approximated by tanh.
+    pub approximate: bool,
+}
+
+converts!(Gelu of burn::nn::Gelu { approximate });
+
+impl Gelu {
+    /// GELU without the approximation.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// GELU with the approximation of Φ by tanh.
+    pub fn new_approximate() -> Self {
+        Self { approximate: true }
+    }
+
+    /// GELU of each value of `input`.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        activate(input, self.function())
+    }
+
+    fn function(&self) -> Function {
+        if self.approximate { Function::GeluApproximate } else { Function::Gelu }
+    }
+}
+
+/// ReLU, as [`burn::nn::Relu`], in one operator.
+#[derive(Module, Debug, Default)]
+pub struct Relu;
+
+impl From<burn::nn::Relu> for Relu {
+    fn from(_: burn::nn::Relu) -> Self {
+        Self
+    }
+}
+
+impl From<Relu> for burn::nn::Relu {
+    fn from(_: Relu) -> Self {
+        Self
+    }
+}
+
+impl Relu {
+    /// The layer.
+    pub fn new() -> Self {
+        Self
+    }
+
+    /// ReLU of each value of `input`.
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        activate(input, Function::Relu)
+    }
+}
+
+/// The enum of layers, with conversions from each layer and from and to Burn's enum.
+macro_rules! layers {
+    ($($variant:ident),* $(,)?) => {
+        /// One of the activation layers, as [`burn::nn::activation::Activation`].
+        #[derive(Module, Debug)]
+        #[non_exhaustive]
+        #[allow(clippy::large_enum_variant, reason = "as Burn's")]
+        pub enum Activation {
+            $(
+                #[doc = concat!("`", stringify!($variant), "`.")]
+                $variant($variant),
+            )*
+        }
+
+        $(
+            impl From<$variant> for Activation {
+                fn from(layer: $variant) -> Self {
+                    Self::$variant(layer)
+                }
+            }
+        )*
+
+        impl From<burn::nn::activation::Activation> for Activation {
+            fn from(burns: burn::nn::activation::Activation) -> Self {
+                match burns {
+                    $(burn::nn::activation::Activation::$variant(layer) => Self::$variant(layer.into()),)*
+                    other => unreachable!("Burn 0.22.1 has no other activation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<Activation> for burn::nn::activation::Activation {
+            fn from(ours: Activation) -> Self {
+                match ours {
+                    $(Activation::$variant(layer) => Self::$variant(layer.into()),)*
+                }
+            }
+        }
+
+        impl Activation {
+            /// The activation of `input`.
+            pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+                match self {
+                    $(Self::$variant(layer) => layer.forward(input),)*
+                }
+            }
+        }
+    };
+}
+
+layers!(
+    Identity,
+    Gelu,
+    PRelu,
+    Relu,
+    LeakyRelu,
+    SwiGlu,
+    Selu,
+    Sigmoid,
+    Tanh,
+    HardSigmoid,
+    HardSwish,
+    Softplus,
+    Softsign,
+    Elu,
+    Celu,
+    ThresholdedRelu,
+    HardShrink,
+    SoftShrink,
+    Shrink,
+);
+
+impl Activation {
+    /// The epilogue of an operator that computes this activation, if there is one.
+    pub(crate) fn epilogue(&self) -> Option<Function> {
+        match self {
+            Self::Identity(_) => Some(Function::Identity),
+            Self::Relu(_) => Some(Function::Relu),
+            Self::Gelu(gelu) => Some(gelu.function()),
+            _ => None,
+        }
+    }
+}
+
+/// The enum of configurations, with conversions from each configuration and from and to Burn's enum.
+macro_rules! configs {
+    ($($variant:ident $(($config:ident: $type:ident))?),* $(,)?) => {
+        /// Configuration of an [`Activation`], as [`burn::nn::activation::ActivationConfig`].
+        #[derive(Config, Debug)]
+        #[non_exhaustive]
+        pub enum ActivationConfig {
+            $(
+                #[doc = concat!("`", stringify!($variant), "`.")]
+                $variant $(($type))?,
+            )*
+        }
+
+        $($(
+            impl From<$type> for ActivationConfig {
+                fn from(config: $type) -> Self {
+                    Self::$variant(config)
+                }
+            }
+        )?)*
+
+        impl From<burn::nn::activation::ActivationConfig> for ActivationConfig {
+            fn from(burns: burn::nn::activation::ActivationConfig) -> Self {
+                match burns {
+                    $(burn::nn::activation::ActivationConfig::$variant $(($config))? => {
+                        Self::$variant $(($config))?
+                    })*
+                    other => unreachable!("Burn 0.22.1 has no other activation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<ActivationConfig> for burn::nn::activation::ActivationConfig {
+            fn from(ours: ActivationConfig) -> Self {
+                match ours {
+                    $(ActivationConfig::$variant $(($config))? => Self::$variant $(($config))?,)*
+                }
+            }
+        }
+    };
+}
+
+configs!(
+    Identity,
+    Gelu,
+    GeluApproximate,
+    PRelu(config: PReluConfig),
+    Relu,
+    LeakyRelu(config: LeakyReluConfig),
+    SwiGlu(config: SwiGluConfig),
+    Selu,
+    Sigmoid,
+    Tanh,
+    HardSigmoid(config: HardSigmoidConfig),
+    HardSwish,
+    Softplus(config: SoftplusConfig),
+    Softsign,
+    Elu(config: EluConfig),
+    Celu(config: CeluConfig),
+    ThresholdedRelu(config: ThresholdedReluConfig),
+    HardShrink(config: HardShrinkConfig),
+    SoftShrink(config: SoftShrinkConfig),
+    Shrink(config: ShrinkConfig),
+);
+
+impl ActivationConfig {
+    /// The layer, with new parameters if it has any.
+    pub fn init(&self, device: &Device) -> Activation {
+        burn::nn::activation::ActivationConfig::from(self.clone()).init(device).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::module::Module;
+
+    use super::*;
+    use crate::nn::testing::{Part, assert_close, random, results};
+    use crate::simd::Level;
+
+    /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
+    fn of<M: Module>(
+        layer: &M,
+        x: &Tensor<3>,
+        kept: bool,
+        forward: fn(&M, Tensor<3>) -> Tensor<3>,
+    ) -> Vec<Part> {
+        results(layer, std::slice::from_ref(x), |layer, x| match kept {
+            true => forward(layer, x[0].clone()),
+            false => forward(layer, x[0].clone() * 3.0),
+        })
+    }
+
+    fn compare(burns: &burn::nn::activation::Activation, x: &Tensor<3>, context: &str) {
+        for kept in [true, false] {
+            let expected = of(burns, x, kept, |layer, x| layer.forward(x));
+            for level in Level::available() {
+                let _held = level.hold();
+                let found = of(&Activation::from(burns.clone()), x, kept, |layer, x| layer.forward(x));
+                assert_close(&found, &expected, &format!("{burns}, {context}, kept: {kept}, at {level}"));
+            }
+        }
+    }
+
+    fn fused() -> [burn::nn::activation::Activation; 3] {
+        use burn::nn::{Gelu, Relu};
+        [Relu.into(), Gelu::new().into(), Gelu::new_approximate().into()]
+    }
+
+    #[test]
+    fn outputs_and_gradients_are_those_of_burns_layers() {
+        let device = Device::flex().autodiff();
+        for (seed, shape) in
+            [[1, 1, 1], [3, 0, 2], [2, 3, 5], [4, 32, 8], [7, 9, 17], [5, 64, 65], [3, 250, 101]]
+                .into_iter()
+                .enumerate()
+        {
+            let x = random(shape, seed as u64 + 2, &device) * 4.0;
+            for layer in fused() {
+                compare(&layer, &x, &format!("{shape:?}"));
+                compare(&layer, &x.clone().swap_dims(0, 2), &format!("{shape:?} transposed"));
+            }
+        }
+    }
+
+    #[test]
+    fn non_finite_values_are_as_in_burn() {
+        let device = Device::flex().autodiff();
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e20, -1e20] {
+            let x = random([2, 3, 20], 1, &device).slice_fill([1..2, 1..2, 4..5], value);
+            for layer in fused() {
+                compare(&layer, &x, &format!("with {value}"));
+            }
+        }
+        // An infinite gradient of a value that ReLU sets to 0.
+        let gradient = |layer: &Activation| {
+            let x = Tensor::<1>::from_data([-1.0, 2.0], &device).require_grad();
+            let gradients = (layer.forward(x.clone()) * f32::INFINITY).sum().backward();
+            x.grad(&gradients).expect("it is tracked").into_data().try_into_vec_as::<f32>().expect("floats")
+        };
+        assert_eq!(gradient(&Relu.into()), [0.0, f32::INFINITY]);
+    }
+
+    #[test]
+    fn without_autodiff_and_in_other_types_it_is_as_in_burn() {
+        let device = Device::flex();
+        let x = random([2, 3, 40], 1, &device);
+        for burns in fused() {
+            let ours = Activation::from(burns.clone());
+            let part =
+                |y: Tensor<3>| vec![("output".into(), y.into_data().try_into_vec_as().expect("floats"))];
+            assert_close(&part(ours.forward(x.clone())), &part(burns.forward(x.clone())), "inference");
+            let x = x.clone().cast(burn::tensor::DType::BF16);
+            ours.forward(x.clone()).into_data().assert_eq(&burns.forward(x).into_data(), true);
+        }
+    }
+
+    #[test]
+    fn every_layer_is_burns_and_back() {
+        let device = Device::flex().autodiff();
+        let configs = [
+            ActivationConfig::Identity,
+            ActivationConfig::Gelu,
+            ActivationConfig::GeluApproximate,
+            PReluConfig::new().into(),
+            ActivationConfig::Relu,
+            LeakyReluConfig::new().into(),
+            SwiGluConfig::new(4, 4).into(),
+            ActivationConfig::Selu,
+            ActivationConfig::Sigmoid,
+            ActivationConfig::Tanh,
+            HardSigmoidConfig::new().into(),
+            ActivationConfig::HardSwish,
+            SoftplusConfig::new().into(),
+            ActivationConfig::Softsign,
+            EluConfig::new().into(),
+            CeluConfig::new().into(),
+            ThresholdedReluConfig::new().into(),
+            HardShrinkConfig::new().into(),
+            SoftShrinkConfig::new().into(),
+            ShrinkConfig::new().into(),
+        ];
+        let x = random([3, 2, 4], 1, &device);
+        for config in configs {
+            let burns_config = burn::nn::activation::ActivationConfig::from(config.clone());
+            assert_eq!(burns_config.to_string(), config.to_string());
+            assert_eq!(ActivationConfig::from(burns_config.clone()).to_string(), config.to_string());
+            let burns = burns_config.init(&device);
+            assert_eq!(config.init(&device).to_string(), burns.to_string());
+            let ours = config.init(&device).load_record(burns.clone().into_record());
+            let back = burn::nn::activation::Activation::from(ours.clone());
+            let expected = of(&burns, &x, true, |layer, x| layer.forward(x));
+            assert_close(&of(&ours, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
+            assert_close(&of(&back, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
+        }
+        assert_eq!(Activation::from(Gelu::new_approximate()).epilogue(), Some(Function::GeluApproximate));
+        assert_eq!(Activation::from(Selu).epilogue(), None);
+    }
+}
