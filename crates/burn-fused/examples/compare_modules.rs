@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_fused::nn as fused;
 
 /// Measurements of each side.
@@ -82,6 +82,16 @@ fn rows(pairs: &mut Vec<Pair>, device: &Device) {
         pair!(pairs, format!("RmsNorm {name}"), layer, fused::RmsNorm, x.clone());
         let layer = burn::nn::DropoutConfig::new(0.1).init();
         pair!(pairs, format!("Dropout {name}"), layer, fused::Dropout, x);
+        let x = random([16, 32, 4 * width], device);
+        pair!(pairs, format!("Gelu 4 x {name}"), burn::nn::Gelu::new(), fused::Gelu, x.clone());
+        pair!(pairs, format!("Relu 4 x {name}"), burn::nn::Relu::new(), fused::Relu, x);
+    }
+    for vocabulary in [1000, 10_000] {
+        let layer = burn::nn::EmbeddingConfig::new(vocabulary, 256).init(device);
+        let name = format!("Embedding {vocabulary} x 256, 16 x 32 tokens");
+        let tokens = Distribution::Uniform(0.0, vocabulary as f64);
+        let tokens = Tensor::<2, Int>::random([16, 32], tokens, device);
+        pair!(pairs, name, layer, fused::Embedding, tokens);
     }
 }
 

@@ -100,6 +100,7 @@ mod activation;
 mod attention;
 pub mod conv;
 mod dropout;
+mod embedding;
 mod epilogue;
 mod extension;
 pub mod fake_quantize;

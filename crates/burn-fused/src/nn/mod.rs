@@ -12,6 +12,7 @@
 //! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
+//! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
@@ -22,6 +23,7 @@ pub mod cache;
 pub mod activation;
 mod convert;
 mod dropout;
+mod embedding;
 mod linear;
 pub mod norm;
 mod rnn;
@@ -32,6 +34,7 @@ pub mod transformer;
 pub use activation::{Gelu, Relu};
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
+pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
 pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 pub use rnn::{BiLstm, BiLstmConfig, GateController, Lstm, LstmConfig};

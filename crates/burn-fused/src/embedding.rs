@@ -1,0 +1,81 @@
+//! Embedding: rows of a matrix by their indices.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Int, Tensor};
+
+use crate::extension::{Saved, on_flex};
+use crate::flex_tensor::{contiguous, values};
+use crate::memory::Buffer;
+use crate::simd::{Kernel, Lanes, Level};
+
+/// The rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`: `[batch, sequence, width]`.
+///
+/// # Panics
+/// If an index is not of a row.
+pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
+    let supported = |[weights]: [&FlexTensor; 1]| (weights.dtype() == DType::F32).then_some(());
+    let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());
+    match on_flex([weights.into_dispatch()], supported, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err([weights]) => burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices),
+    }
+}
+
+fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Rows) {
+    let [count, width] = weights.shape().dims();
+    let [batch, sequence] = indices.dims();
+    let row = |index: i64| match usize::try_from(index) {
+        Ok(row) if row < count => row,
+        // In the words of flex.
+        _ => panic!("index {index} out of bounds for dimension of size {count}"),
+    };
+    let rows: Vec<usize> = indices.into_data().iter::<i64>().map(row).collect();
+    let (weights, mut output) = (values(&weights), Buffer::new(rows.len() * width));
+    if width > 0 {
+        for (output, row) in output.chunks_exact_mut(width).zip(&rows) {
+            output.copy_from_slice(&weights[row * width..][..width]);
+        }
+    }
+    (output.into_tensor(&[batch, sequence, width]), Rows { shape: [count, width], rows })
+}
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+struct Rows {
+    /// Of the weights.
+    shape: [usize; 2],
+    rows: Vec<usize>,
+}
+
+impl Saved<1> for Rows {
+    fn backward(self, gradient: FlexTensor, _of_weights: bool) -> [Option<FlexTensor>; 1] {
+        let Self { shape: [count, width], rows } = self;
+        let mut of_weights = Buffer::zeroed(count * width);
+        let (gradient, sums) = (values(&gradient), &mut of_weights);
+        if width > 0 {
+            Level::current().run(AddRows { width, rows: &rows, gradient, sums });
+        }
+        [Some(of_weights.into_tensor(&[count, width]))]
+    }
+}
+
+/// Adds rows of the gradient to those of the weights, in the order of indices.
+struct AddRows<'a> {
+    width: usize,
+    rows: &'a [usize],
+    gradient: &'a [f32],
+    sums: &'a mut [f32],
+}
+
+impl Kernel for AddRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        for (row, gradient) in self.rows.iter().zip(self.gradient.chunks_exact(self.width)) {
+            let sums = &mut self.sums[row * self.width..][..self.width];
+            sums.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
+        }
+    }
+}
