@@ -8,7 +8,7 @@ use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
 use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, unshared, values};
+use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::{normal, tanh};
@@ -192,13 +192,9 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
 }
 
 fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Known) {
-    let (shape, length) = (x.shape(), x.shape().num_elements());
-    // Written over x, if nothing else refers to it.
-    let (mut inner, source) = match x.is_unique() {
-        true => (x, None),
-        false => (Buffer::new(length).into_tensor(&shape), Some(x)),
-    };
-    let mut output = (backward && !activation.is_known_by_output()).then(|| Buffer::new(length));
+    let (mut inner, source) = target_of(x);
+    let mut output =
+        (backward && !activation.is_known_by_output()).then(|| Buffer::new(values(&inner).len()));
     let level = Level::current();
     level.run(Forward {
         activation,
@@ -208,7 +204,7 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
         inner: inner.storage_mut(),
         output: output.as_deref_mut(),
     });
-    let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&shape));
+    let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&inner.shape()));
     (output, Known { activation, known: inner, level })
 }
 

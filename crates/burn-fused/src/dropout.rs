@@ -5,9 +5,9 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, values};
-use crate::memory::Buffer;
+use crate::flex_tensor::{contiguous, target_of, values};
 use crate::nn::Dropout;
+use crate::poll;
 use crate::simd::{Kernel, Lanes, Level};
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
@@ -80,7 +80,7 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D
 }
 
 fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Dropped) {
-    (apply(Some(mask), contiguous(x), &[]), Dropped { mask })
+    (apply(Some(mask), contiguous(x), &[], || ()), Dropped { mask })
 }
 
 /// Saved by [`dropout`] for backward.
@@ -91,7 +91,7 @@ struct Dropped {
 
 impl Saved<1> for Dropped {
     fn backward(self, gradient: FlexTensor, of_x: bool) -> [Option<FlexTensor>; 1] {
-        [of_x.then(|| apply(Some(self.mask), gradient, &[]))]
+        [of_x.then(|| apply(Some(self.mask), gradient, &[], poll::current()))]
     }
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, lay
 
 fn forward_added(tensors: [FlexTensor; 2], mask: Option<Mask>, _backward: bool) -> (FlexTensor, Added) {
     let [residual, x] = tensors.map(contiguous);
-    (apply(mask, x, values(&residual)), Added { mask })
+    (apply(mask, x, values(&residual), || ()), Added { mask })
 }
 
 /// Saved by [`add_dropped`] for backward.
@@ -126,28 +126,34 @@ struct Added {
 impl Saved<2> for Added {
     fn backward(self, gradient: FlexTensor, _of_residual: bool) -> [Option<FlexTensor>; 2] {
         let of_x = match self.mask {
-            Some(mask) => apply(Some(mask), gradient.clone(), &[]),
+            Some(mask) => apply(Some(mask), gradient.clone(), &[], poll::current()),
             None => gradient.clone(),
         };
         [Some(gradient), Some(of_x)]
     }
 }
 
+/// Values between two polls.
+const PART: usize = 1 << 16;
+
 /// `x * mask + residual`, which may be empty; in the memory of `x` if nothing else refers to it.
-fn apply(mask: Option<Mask>, mut x: FlexTensor, residual: &[f32]) -> FlexTensor {
-    if let Some(target) = x.try_storage_mut::<f32>() {
-        Level::current().run(Apply { mask, x: None, residual, target });
-        return x;
+fn apply(mask: Option<Mask>, x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
+    let (level, (mut target, x)) = (Level::current(), target_of(x));
+    for (part, target) in target.storage_mut::<f32>().chunks_mut(PART).enumerate() {
+        let part = part * PART..part * PART + target.len();
+        let x = x.as_ref().map(|x| &values(x)[part.clone()]);
+        let residual = residual.get(part.clone()).unwrap_or_default();
+        level.run(Apply { mask, first: part.start, x, residual, target });
+        poll();
     }
-    let x_values = values(&x);
-    let mut target = Buffer::new(x_values.len());
-    Level::current().run(Apply { mask, x: Some(x_values), residual, target: &mut target });
-    target.into_tensor(&x.shape())
+    target
 }
 
 /// `target = x * mask + residual`.
 struct Apply<'a> {
     mask: Option<Mask>,
+    /// Index of the first value.
+    first: usize,
     /// None if the values are in `target`.
     x: Option<&'a [f32]>,
     /// As many values, or none.
@@ -160,12 +166,12 @@ impl Kernel for Apply<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { mask, x, residual, target } = self;
+        let Self { mask, first, x, residual, target } = self;
         match (mask, residual.is_empty()) {
-            (Some(mask), true) => each(x, target, |at, x| x * mask.factor(at)),
+            (Some(mask), true) => each(x, target, |at, x| x * mask.factor(first + at)),
             (Some(mask), false) => {
                 let residual = &residual[..target.len()];
-                each(x, target, |at, x| x * mask.factor(at) + residual[at]);
+                each(x, target, |at, x| x * mask.factor(first + at) + residual[at]);
             }
             (None, true) => each(x, target, |_, x| x),
             (None, false) => {
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn the_gradient_passes_the_same_mask_on_every_simd_level() {
         let device = Device::flex().autodiff();
-        for shape in [[1, 1, 1], [3, 5, 7], [2, 0, 4], [4, 33, 40]] {
+        for shape in [[1, 1, 1], [3, 5, 7], [2, 0, 4], [4, 33, 40], [3, 200, 256]] {
             let inputs = [
                 random(shape, 1, &device),
                 random([shape[2], shape[1], shape[0]], 2, &device).swap_dims(0, 2),

@@ -33,6 +33,15 @@ pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
     }
 }
 
+/// A tensor to write, of the shape of a contiguous f32 tensor: itself if nothing else refers to its memory, or a
+/// new one, and the tensor.
+pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
+    match tensor.is_unique() {
+        true => (tensor, None),
+        false => (Buffer::new(values(&tensor).len()).into_tensor(&tensor.shape()), Some(tensor)),
+    }
+}
+
 /// A tensor of `values` in this shape.
 pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::new(

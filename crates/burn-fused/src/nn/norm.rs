@@ -223,6 +223,44 @@ macro_rules! variants {
             }
         }
 
+        impl From<burn::nn::norm::NormalizationConfig> for NormalizationConfig {
+            fn from(burns: burn::nn::norm::NormalizationConfig) -> Self {
+                match burns {
+                    burn::nn::norm::NormalizationConfig::Identity => Self::Identity,
+                    $(burn::nn::norm::NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
+                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<NormalizationConfig> for burn::nn::norm::NormalizationConfig {
+            fn from(ours: NormalizationConfig) -> Self {
+                match ours {
+                    NormalizationConfig::Identity => Self::Identity,
+                    $(NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
+                }
+            }
+        }
+
+        impl From<burn::nn::norm::Normalization> for Normalization {
+            fn from(burns: burn::nn::norm::Normalization) -> Self {
+                match burns {
+                    burn::nn::norm::Normalization::Identity(layer) => Self::Identity(layer),
+                    $(burn::nn::norm::Normalization::$variant(layer) => Self::$variant(layer.into()),)*
+                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<Normalization> for burn::nn::norm::Normalization {
+            fn from(ours: Normalization) -> Self {
+                match ours {
+                    Normalization::Identity(layer) => Self::Identity(layer),
+                    $(Normalization::$variant(layer) => Self::$variant(layer.into()),)*
+                }
+            }
+        }
+
         impl Normalization {
             /// The normalised `input`, of the same shape. What is normalised depends on the layer.
             #[track_caller]
@@ -466,6 +504,11 @@ mod tests {
                 &part(burns.forward(x.clone())),
                 &config.to_string(),
             );
+            assert_eq!(Normalization::from(burns.clone()).to_string(), burns.to_string());
+            assert_eq!(burn::nn::norm::Normalization::from(layer.clone()).to_string(), burns.to_string());
+            assert_eq!(NormalizationConfig::from(burns_config.clone()).to_string(), config.to_string());
+            let back = burn::nn::norm::NormalizationConfig::from(config.clone());
+            assert_eq!(back.to_string(), config.to_string());
             assert_eq!(layer.load_record(burns.into_record()).num_features(), config.num_features());
         }
     }

@@ -8,6 +8,7 @@ use std::array::from_fn;
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
+use rayon::prelude::*;
 
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, unshared, values};
@@ -68,13 +69,17 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, S
     let rows = values(&x);
     let (mut output, mut statistics) =
         (Buffer::new(rows.len()), vec![Statistics::default(); rows.len() / width]);
-    level.run(Forward {
-        rule,
-        rows,
-        parameters: [&gamma, &beta].map(values),
-        output: &mut output,
-        statistics: &mut statistics,
-    });
+    let parameters = [&gamma, &beta].map(values);
+    let part = |((rows, output), statistics)| {
+        level.run(Forward { rule, rows, parameters, output, statistics });
+    };
+    match rayon::current_num_threads() {
+        1 => part(((rows, &mut output[..]), &mut statistics[..])),
+        _ => {
+            let parts = rows.par_chunks(ROWS * width).zip(output.par_chunks_mut(ROWS * width));
+            parts.zip(statistics.par_chunks_mut(ROWS)).for_each(part);
+        }
+    }
     let output = output.into_tensor(&x.shape());
     (output, State { x, has_beta: !values(&beta).is_empty(), gamma, statistics, rule, level })
 }
@@ -98,8 +103,8 @@ struct Statistics {
     inverse_deviation: f32,
 }
 
-/// Rows whose terms of the parameters' gradients are summed before the sum is added to that of all, for its
-/// accuracy.
+/// Rows of a thread's part; and rows whose terms of the parameters' gradients are summed before the sum is added to
+/// that of all, for its accuracy.
 const ROWS: usize = 64;
 
 impl Saved<3> for State {
