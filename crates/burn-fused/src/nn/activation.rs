@@ -230,7 +230,7 @@ mod tests {
     use burn::module::Module;
 
     use super::*;
-    use crate::nn::testing::{Part, assert_close, random, results};
+    use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
     use crate::simd::Level;
 
     /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
@@ -264,16 +264,17 @@ mod tests {
 
     #[test]
     fn outputs_and_gradients_are_those_of_burns_layers() {
-        let device = Device::flex().autodiff();
-        for (seed, shape) in
-            [[1, 1, 1], [3, 0, 2], [2, 3, 5], [4, 32, 8], [7, 9, 17], [5, 64, 65], [3, 250, 101]]
-                .into_iter()
-                .enumerate()
-        {
-            let x = random(shape, seed as u64 + 2, &device) * 4.0;
-            for layer in fused() {
-                compare(&layer, &x, &format!("{shape:?}"));
-                compare(&layer, &x.clone().swap_dims(0, 2), &format!("{shape:?} transposed"));
+        for device in autodiff_devices() {
+            for (seed, shape) in
+                [[1, 1, 1], [3, 0, 2], [2, 3, 5], [4, 32, 8], [7, 9, 17], [5, 64, 65], [3, 250, 101]]
+                    .into_iter()
+                    .enumerate()
+            {
+                let x = random(shape, seed as u64 + 2, &device) * 4.0;
+                for layer in fused() {
+                    compare(&layer, &x, &format!("{shape:?}"));
+                    compare(&layer, &x.clone().swap_dims(0, 2), &format!("{shape:?} transposed"));
+                }
             }
         }
     }

@@ -55,7 +55,7 @@ mod tests {
     use burn::tensor::{DType, Distribution, IntDType, TensorData};
 
     use super::*;
-    use crate::nn::testing::{assert_close, random, results};
+    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
     use crate::simd::Level;
 
     fn indices(shape: [usize; 2], rows: usize, device: &Device) -> Tensor<2, Int> {
@@ -67,22 +67,26 @@ mod tests {
 
     #[test]
     fn outputs_and_gradients_are_those_of_burns_layer() {
-        let device = Device::flex().autodiff();
-        for [rows, width, batch, sequence] in
-            [[1, 1, 1, 1], [5, 3, 2, 40], [40, 33, 3, 7], [300, 64, 4, 16], [7, 16, 0, 3], [7, 0, 2, 3]]
-        {
-            let burns = burn::nn::EmbeddingConfig::new(rows, width).init(&device);
-            let tokens = indices([sequence, batch], rows, &device).swap_dims(0, 1);
-            for burns in [burns.clone(), burns.clone().no_grad()] {
-                for dtype in [IntDType::I64, IntDType::I32, IntDType::I16, IntDType::U32, IntDType::U64] {
-                    let tokens = tokens.clone().cast(dtype);
-                    let expected = results(&burns, NONE, |layer, _| tracked(layer.forward(tokens.clone())));
-                    for level in Level::available() {
-                        let _held = level.hold();
-                        let ours = Embedding::from(burns.clone());
-                        let found = results(&ours, NONE, |layer, _| tracked(layer.forward(tokens.clone())));
-                        let context = format!("{rows} x {width}, {batch} x {sequence} {dtype:?} at {level}");
-                        assert_close(&found, &expected, &context);
+        for device in autodiff_devices() {
+            for [rows, width, batch, sequence] in
+                [[1, 1, 1, 1], [5, 3, 2, 40], [40, 33, 3, 7], [300, 64, 4, 16], [7, 16, 0, 3], [7, 0, 2, 3]]
+            {
+                let burns = burn::nn::EmbeddingConfig::new(rows, width).init(&device);
+                let tokens = indices([sequence, batch], rows, &device).swap_dims(0, 1);
+                for burns in [burns.clone(), burns.clone().no_grad()] {
+                    for dtype in [IntDType::I64, IntDType::I32, IntDType::I16, IntDType::U32, IntDType::U64] {
+                        let tokens = tokens.clone().cast(dtype);
+                        let expected =
+                            results(&burns, NONE, |layer, _| tracked(layer.forward(tokens.clone())));
+                        for level in Level::available() {
+                            let _held = level.hold();
+                            let ours = Embedding::from(burns.clone());
+                            let found =
+                                results(&ours, NONE, |layer, _| tracked(layer.forward(tokens.clone())));
+                            let context =
+                                format!("{rows} x {width}, {batch} x {sequence} {dtype:?} at {level}");
+                            assert_close(&found, &expected, &context);
+                        }
                     }
                 }
             }

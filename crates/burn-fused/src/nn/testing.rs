@@ -13,6 +13,12 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(next).collect()
 }
 
+/// The CPU with autodiff, without and with gradient checkpointing.
+pub fn autodiff_devices() -> [Device; 2] {
+    let device = Device::flex().autodiff();
+    [device.clone(), device.gradient_checkpointing()]
+}
+
 /// A tensor of [`numbers`].
 pub fn random<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)

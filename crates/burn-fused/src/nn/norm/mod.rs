@@ -1,0 +1,143 @@
+//! Normalisation layers: all of [`burn::nn::norm`], with ours in place of Burn's of the same name.
+
+mod normalization;
+#[cfg(test)]
+mod tests;
+
+use burn::config::Config;
+use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
+use burn::tensor::{Device, Tensor, assert_shape};
+
+use super::convert::{converts, shown_as_burns};
+use crate::norm::{layer_norm, rms_norm};
+
+// Those that are at both paths are the same types.
+pub use super::{BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
+pub use burn::nn::norm::*;
+pub use normalization::{Normalization, NormalizationConfig};
+
+/// Configuration of a [`LayerNorm`] layer, as [`burn::nn::LayerNormConfig`].
+#[derive(Config, Debug)]
+pub struct LayerNormConfig {
+    /// Number of features.
+    pub d_model: usize,
+    /// Added to the variance.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether a bias, beta, is added.
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+converts!(LayerNormConfig of burn::nn::LayerNormConfig { d_model, epsilon, bias });
+
+impl LayerNormConfig {
+    /// A layer with gamma 1 and beta 0.
+    pub fn init(&self, device: &Device) -> LayerNorm {
+        let burn::nn::LayerNorm { gamma, beta, .. } =
+            burn::nn::LayerNormConfig::from(self.clone()).init(device);
+        LayerNorm { gamma, beta, epsilon: self.epsilon }
+    }
+}
+
+/// Layer normalisation: Ba et al., "Layer normalization" (2016). As [`burn::nn::LayerNorm`], in one operator.
+///
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta`, of each row.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct LayerNorm {
+    /// Scale `[d_model]`.
+    pub gamma: Param<Tensor<1>>,
+    /// Bias `[d_model]`.
+    pub beta: Option<Param<Tensor<1>>>,
+    /// Added to the variance.
+    pub(crate) epsilon: f64,
+}
+
+impl From<LayerNorm> for burn::nn::LayerNorm {
+    fn from(ours: LayerNorm) -> Self {
+        let config = burn::nn::LayerNormConfig::new(ours.gamma.shape()[0]).with_epsilon(ours.epsilon);
+        // New parameters are not initialised before they are used, which these are not.
+        let mut burns = config.with_bias(false).init(&Device::flex());
+        (burns.gamma, burns.beta) = (ours.gamma, ours.beta);
+        burns
+    }
+}
+
+/// The epsilon of Burn's layer is private. It is read from how the layer is displayed, which has all its digits.
+impl From<burn::nn::LayerNorm> for LayerNorm {
+    fn from(burns: burn::nn::LayerNorm) -> Self {
+        let content = burns.custom_content(Content::new(DisplaySettings::new()));
+        let attributes = content.map(|content| content.attributes).unwrap_or_default();
+        let epsilon = attributes.iter().find(|attribute| attribute.name == "epsilon");
+        let epsilon = epsilon.and_then(|epsilon| epsilon.value.parse().ok());
+        let epsilon = epsilon.expect("Burn's LayerNorm displays its epsilon");
+        Self { gamma: burns.gamma, beta: burns.beta, epsilon }
+    }
+}
+
+shown_as_burns!(LayerNorm of burn::nn::LayerNorm);
+
+impl LayerNorm {
+    /// The normalised rows of `input` `[..., d_model]`.
+    ///
+    /// # Panics
+    /// If the last axis of `input` is not `d_model`.
+    #[track_caller]
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        let [d_model] = self.gamma.shape().dims();
+        assert_shape!(input, [.., d_model]);
+        layer_norm(input, self)
+    }
+}
+
+/// Configuration of an [`RmsNorm`] layer, as [`burn::nn::RmsNormConfig`].
+#[derive(Config, Debug)]
+pub struct RmsNormConfig {
+    /// Number of features.
+    pub d_model: usize,
+    /// Added to the mean of squares.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+}
+
+converts!(RmsNormConfig of burn::nn::RmsNormConfig { d_model, epsilon });
+
+impl RmsNormConfig {
+    /// A layer with gamma 1.
+    ///
+    /// # Panics
+    /// If epsilon is not positive.
+    pub fn init(&self, device: &Device) -> RmsNorm {
+        burn::nn::RmsNormConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// RMS normalisation: Zhang and Sennrich, "Root mean square layer normalization" (2019). As
+/// [`burn::nn::RmsNorm`], in one operator.
+///
+/// `x / sqrt(mean(x²) + epsilon) * gamma`, of each row.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct RmsNorm {
+    /// Scale `[d_model]`.
+    pub gamma: Param<Tensor<1>>,
+    /// Added to the mean of squares.
+    pub epsilon: f64,
+}
+
+converts!(RmsNorm of burn::nn::RmsNorm { gamma, epsilon });
+shown_as_burns!(RmsNorm of burn::nn::RmsNorm);
+
+impl RmsNorm {
+    /// The normalised rows of `x` `[..., d_model]`.
+    ///
+    /// # Panics
+    /// If the last axis of `x` is not `d_model`.
+    #[track_caller]
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let [d_model] = self.gamma.shape().dims();
+        assert_shape!(x, [.., d_model]);
+        rms_norm(x, self)
+    }
+}

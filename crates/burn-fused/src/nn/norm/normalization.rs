@@ -1,0 +1,169 @@
+//! One of the normalisation layers.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::{
+    BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig, LayerNorm,
+    LayerNormConfig, RmsNorm, RmsNormConfig,
+};
+use crate::nn::Identity;
+
+/// Configuration of a [`Normalization`] layer, as [`burn::nn::norm::NormalizationConfig`].
+#[derive(Config, Debug)]
+#[non_exhaustive]
+pub enum NormalizationConfig {
+    /// No normalisation.
+    Identity,
+    /// Batch normalisation.
+    Batch(BatchNormConfig),
+    /// Group normalisation.
+    Group(GroupNormConfig),
+    /// Instance normalisation.
+    Instance(InstanceNormConfig),
+    /// Layer normalisation.
+    Layer(LayerNormConfig),
+    /// RMS normalisation.
+    Rms(RmsNormConfig),
+}
+
+/// One of the normalisation layers, as [`burn::nn::norm::Normalization`].
+#[derive(Module, Debug)]
+#[non_exhaustive]
+pub enum Normalization {
+    /// No normalisation.
+    Identity(Identity),
+    /// Batch normalisation.
+    Batch(BatchNorm),
+    /// Group normalisation.
+    Group(GroupNorm),
+    /// Instance normalisation.
+    Instance(InstanceNorm),
+    /// Layer normalisation.
+    Layer(LayerNorm),
+    /// RMS normalisation.
+    Rms(RmsNorm),
+}
+
+impl From<Identity> for Normalization {
+    fn from(layer: Identity) -> Self {
+        Self::Identity(layer)
+    }
+}
+
+/// What the variants of both enums have in common.
+macro_rules! variants {
+    ($($variant:ident of $layer:ident and $config:ident with $features:ident),* $(,)?) => {
+        $(
+            impl From<$config> for NormalizationConfig {
+                fn from(config: $config) -> Self {
+                    Self::$variant(config)
+                }
+            }
+
+            impl From<$layer> for Normalization {
+                fn from(layer: $layer) -> Self {
+                    Self::$variant(layer)
+                }
+            }
+        )*
+
+        impl NormalizationConfig {
+            /// A layer with new parameters.
+            pub fn init(&self, device: &Device) -> Normalization {
+                match self {
+                    Self::Identity => Identity::new().into(),
+                    $(Self::$variant(config) => config.init(device).into()),*
+                }
+            }
+
+            /// The same for another number of features.
+            pub fn with_num_features(self, num_features: usize) -> Self {
+                match self {
+                    Self::Identity => self,
+                    $(Self::$variant(config) => $config { $features: num_features, ..config }.into()),*
+                }
+            }
+
+            /// The number of features; 0 for [`Identity`](Self::Identity).
+            pub fn num_features(&self) -> usize {
+                match self {
+                    Self::Identity => 0,
+                    $(Self::$variant(config) => config.$features),*
+                }
+            }
+        }
+
+        impl From<burn::nn::norm::NormalizationConfig> for NormalizationConfig {
+            fn from(burns: burn::nn::norm::NormalizationConfig) -> Self {
+                match burns {
+                    burn::nn::norm::NormalizationConfig::Identity => Self::Identity,
+                    $(burn::nn::norm::NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
+                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<NormalizationConfig> for burn::nn::norm::NormalizationConfig {
+            fn from(ours: NormalizationConfig) -> Self {
+                match ours {
+                    NormalizationConfig::Identity => Self::Identity,
+                    $(NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
+                }
+            }
+        }
+
+        impl From<burn::nn::norm::Normalization> for Normalization {
+            fn from(burns: burn::nn::norm::Normalization) -> Self {
+                match burns {
+                    burn::nn::norm::Normalization::Identity(layer) => Self::Identity(layer),
+                    $(burn::nn::norm::Normalization::$variant(layer) => Self::$variant(layer.into()),)*
+                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
+                }
+            }
+        }
+
+        impl From<Normalization> for burn::nn::norm::Normalization {
+            fn from(ours: Normalization) -> Self {
+                match ours {
+                    Normalization::Identity(layer) => Self::Identity(layer),
+                    $(Normalization::$variant(layer) => Self::$variant(layer.into()),)*
+                }
+            }
+        }
+
+        impl Normalization {
+            /// The normalised `input`, of the same shape. What is normalised depends on the layer.
+            #[track_caller]
+            pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+                match self {
+                    Self::Identity(layer) => layer.forward(input),
+                    $(Self::$variant(layer) => layer.forward(input)),*
+                }
+            }
+        }
+    };
+}
+
+variants!(
+    Batch of BatchNorm and BatchNormConfig with num_features,
+    Group of GroupNorm and GroupNormConfig with num_channels,
+    Instance of InstanceNorm and InstanceNormConfig with num_channels,
+    Layer of LayerNorm and LayerNormConfig with d_model,
+    Rms of RmsNorm and RmsNormConfig with d_model,
+);
+
+impl Normalization {
+    /// The number of features; 0 for [`Identity`](Self::Identity).
+    pub fn num_features(&self) -> usize {
+        match self {
+            Self::Identity(_) => 0,
+            Self::Batch(layer) => layer.gamma.shape()[0],
+            Self::Group(layer) => layer.num_channels,
+            Self::Instance(layer) => layer.num_channels,
+            Self::Layer(layer) => layer.gamma.shape()[0],
+            Self::Rms(layer) => layer.gamma.shape()[0],
+        }
+    }
+}
