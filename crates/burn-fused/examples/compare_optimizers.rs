@@ -76,7 +76,8 @@ fn compare(mut optimizers: [ModuleOptimizer; 2], module: &TransformerEncoder, he
     }
     times.map(|mut times| {
         times.sort_by(f64::total_cmp);
-        times[REPEATS / 2]
+        // Other processes share the cores: the fastest steps are the undisturbed ones.
+        times[REPEATS / 10]
     })
 }
 

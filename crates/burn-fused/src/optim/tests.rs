@@ -1,13 +1,14 @@
 //! Our optimizers against Burn's: parameters and records over 50 steps.
 
 use burn::grad_clipping::GradientClippingConfig;
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
 use burn::optim as burns;
 use burn::optim::decay::WeightDecayConfig;
 use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::*;
+use crate::flex_tensor::f32_on_flex;
 use crate::nn::testing::{Part, assert_close, random};
 use crate::simd::Level;
 
@@ -68,7 +69,7 @@ impl ModuleVisitor for RandomGradients {
         let count: usize = shape.iter().product();
         let gradient = match self.seed % 3 {
             // A view into a longer buffer, as those of averaged gradients.
-            0 => random([count + 12], seed, &device).slice([5..count + 5]).reshape(shape),
+            0 => random([count + 12], seed, &device).narrow(0, 5, count).reshape(shape),
             // Stored by column.
             1 if D > 1 => {
                 let mut swapped = shape;
@@ -109,10 +110,14 @@ fn values(module: &impl Module) -> Vec<Part> {
 }
 
 /// Asserts that 50 steps of both give the same parameters, and that each goes on from the other's record.
-fn assert_steps_equal(mut ours: ModuleOptimizer, mut burns: ModuleOptimizer, lr: f64, context: &str) {
-    let device = Device::flex().autodiff();
-    let mut our_module = Parameters::new(&device);
-    let mut burns_module = our_module.clone();
+fn assert_steps_equal(
+    module: Parameters,
+    mut ours: ModuleOptimizer,
+    mut burns: ModuleOptimizer,
+    lr: f64,
+    context: &str,
+) {
+    let (mut our_module, mut burns_module) = (module.clone(), module);
     for step in 0..50 {
         let context = format!("{context}, step {step}");
         let both = |ours: &mut ModuleOptimizer, burns: &mut ModuleOptimizer, lr, modules: [Parameters; 2]| {
@@ -148,6 +153,7 @@ fn clippings() -> [Option<GradientClippingConfig>; 3] {
 
 #[test]
 fn adamw_is_that_of_burn() {
+    let device = Device::flex().autodiff();
     for level in Level::available() {
         let _held = level.hold();
         for (amsgrad, cautious) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -160,7 +166,7 @@ fn adamw_is_that_of_burn() {
                     .with_grad_clipping(clipping);
                 let burns = burns::AdamWConfig::from(config.clone());
                 assert_eq!(config.to_string(), burns.to_string());
-                assert_steps_equal(config.init(), burns.init(), 0.01, &context);
+                assert_steps_equal(Parameters::new(&device), config.init(), burns.init(), 0.01, &context);
             }
         }
     }
@@ -168,6 +174,7 @@ fn adamw_is_that_of_burn() {
 
 #[test]
 fn adam_is_that_of_burn() {
+    let device = Device::flex().autodiff();
     for (amsgrad, epsilon) in [(false, 1e-8), (true, 1e-3)] {
         for (clipping, penalty) in clippings().into_iter().zip([None, Some(0.1), Some(0.0)]) {
             let context = format!("AMSGrad {amsgrad}, penalty {penalty:?}");
@@ -180,13 +187,14 @@ fn adam_is_that_of_burn() {
                 .with_grad_clipping(clipping);
             let burns = burns::AdamConfig::from(config.clone());
             assert_eq!(config.to_string(), burns.to_string());
-            assert_steps_equal(config.init(), burns.init(), 0.01, &context);
+            assert_steps_equal(Parameters::new(&device), config.init(), burns.init(), 0.01, &context);
         }
     }
 }
 
 #[test]
 fn sgd_is_that_of_burn() {
+    let device = Device::flex().autodiff();
     let momentum =
         |dampening, nesterov| Some(MomentumConfig::new().with_dampening(dampening).with_nesterov(nesterov));
     for momentum in [None, momentum(0.1, false), momentum(0.0, true), momentum(0.3, true)] {
@@ -198,7 +206,105 @@ fn sgd_is_that_of_burn() {
                 .with_gradient_clipping(clipping);
             let burns = burns::SgdConfig::from(config.clone());
             assert_eq!(config.to_string(), burns.to_string());
-            assert_steps_equal(config.init(), burns.init(), 0.01, &context);
+            assert_steps_equal(Parameters::new(&device), config.init(), burns.init(), 0.01, &context);
         }
     }
+}
+
+#[test]
+fn groups_have_their_own_optimizers() {
+    let device = Device::flex().autodiff();
+    let module = Parameters::new(&device);
+    let group = || ParamGroup::from_paths(vec!["matrix", "large"]);
+    let ours = AdamWConfig::new().init().with_group(group(), SgdConfig::new().build(), None);
+    let burns = burns::AdamWConfig::new().init();
+    let burns = burns.with_group(group(), burns::SgdConfig::new().build(), None);
+    assert_steps_equal(module, ours, burns, 0.01, "two groups");
+}
+
+/// The addresses of values.
+fn addresses<const D: usize, const N: usize>(tensors: [&Tensor<D>; N]) -> [usize; N] {
+    tensors.map(|tensor| f32_on_flex(tensor).expect("on flex").bytes().as_ptr() as usize)
+}
+
+#[test]
+fn values_stay_where_they_are_unless_they_are_shared() {
+    let device = Device::flex();
+    let optimizer = AdamWConfig::new().with_amsgrad(true).build();
+    let gradient = |seed| random([64, 65], seed, &device);
+    let x = random([64, 65], 1, &device);
+    let before = addresses([&x]);
+    let (x, state) = optimizer.step(0.1, x, gradient(2), None);
+    assert_eq!(addresses([&x]), before);
+    let all = |x: &Tensor<2>, state: &Option<AdamWState<2>>| {
+        let momentum = &state.as_ref().expect("a state").momentum;
+        let most = momentum.max_moment_2.as_ref().expect("with AMSGrad");
+        addresses([x, &momentum.moment_1, &momentum.moment_2, most])
+    };
+    let before = all(&x, &state);
+    let (x, state) = optimizer.step(0.1, x, gradient(3), state);
+    assert_eq!(all(&x, &state), before);
+    // Someone else has the parameter: the gradient's memory is taken, unless that has another owner too.
+    let (held, g) = (x.clone(), gradient(4));
+    let of_gradient = addresses([&g]);
+    let (x, state) = optimizer.step(0.1, x, g, state);
+    assert_eq!(addresses([&x]), of_gradient);
+    assert_ne!(x.to_data(), held.to_data());
+    let (held, g) = (x.clone(), gradient(5));
+    let (x, _) = optimizer.step(0.1, x, g.clone(), state);
+    let [x, held, g_now] = [&x, &held, &g].map(|tensor| addresses([tensor]));
+    assert!(x != held && x != g_now);
+    assert_eq!(g.to_data(), gradient(5).to_data());
+}
+
+/// Steps of one parameter, without a module.
+fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>) {
+    let device = Device::flex();
+    let (ours, burns) = (AdamWConfig::new().with_amsgrad(true), burns::AdamWConfig::new().with_amsgrad(true));
+    let (ours, burns) = (ours.build(), burns.build());
+    let mut x = [random(shape, 1, &device), random(shape, 1, &device)];
+    let (mut state, mut burns_state) = (None, None);
+    for seed in 2..8 {
+        let mut g = random(shape, seed, &device);
+        if let Some(bad) = bad.filter(|_| seed > 3) {
+            let mask = g.clone().greater_scalar(0.5);
+            g = g.mask_fill(mask, bad);
+        }
+        let [first, second] = x;
+        let (first, now) = ours.step(0.1, first, g.clone(), state);
+        let (second, burns_now) = burns.step(0.1, second, g, burns_state);
+        (state, burns_state) = (now, burns_now);
+        let part = |tensor: &Tensor<D>| {
+            vec![("values".to_string(), tensor.to_data().try_into_vec::<f32>().expect("floats"))]
+        };
+        assert_close(&part(&first), &part(&second), &format!("{shape:?} {bad:?}, step {seed}"));
+        x = [first, second];
+    }
+}
+
+#[test]
+fn what_is_not_finite_is_as_burns() {
+    assert_alone_equal([1], None);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e-30] {
+        assert_alone_equal([5, 67], Some(bad));
+    }
+}
+
+#[test]
+fn values_do_not_depend_on_the_number_of_threads() {
+    let device = Device::flex();
+    let steps = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        pool.install(|| {
+            let optimizer = AdamConfig::new().build();
+            let (mut x, mut state) = (random([300_001], 1, &device), None);
+            for seed in 2..5 {
+                let held = (seed == 3).then(|| x.clone());
+                (x, state) = optimizer.step(0.1, x, random([300_001], seed, &device), state);
+                drop(held);
+            }
+            x.to_data()
+        })
+    };
+    assert_eq!(steps(1), steps(3));
 }

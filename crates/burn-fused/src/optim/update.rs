@@ -25,7 +25,7 @@ pub fn is_supported<'a, const D: usize>(
     })
 }
 
-/// The parameter and its moments after a step: in the same memory, where nothing else refers to it.
+/// The parameter and its moments after a step: in the memory of the old ones, where nothing else refers to it.
 ///
 /// # Panics
 /// If they are not [supported](is_supported).
@@ -35,23 +35,26 @@ pub fn update<const D: usize, const M: usize>(
     gradient: Tensor<D>,
     moments: [Tensor<D>; M],
 ) -> (Tensor<D>, [Tensor<D>; M]) {
-    let [parameter, gradient] = [parameter, gradient].map(primitive);
-    let (gradient, level) = (readable(gradient), Level::current());
-    let mut moments = moments.map(|moment| Target::of(primitive(moment)));
-    let mut parameter = Target::of(parameter);
-    let (before, now) = parameter.slices();
-    let moments_now = moments.each_mut().map(|moment| {
-        let (before, now) = moment.slices();
-        // Moments are shared only after a copy of the optimizer.
-        if let Some(before) = before {
-            now.copy_from_slice(before);
-        }
-        now
-    });
-    let slices = Values { parameter: now, before, gradient: values(&gradient), moments: moments_now };
-    slices.update(level, rule, rayon::current_num_threads());
-    let tensor = |target: Target| Tensor::from_primitive::<Flex>(target.into_tensor());
-    (tensor(parameter), moments.map(tensor))
+    let [mut parameter, mut gradient] = [parameter, gradient].map(primitive);
+    let mut moments = moments.map(|moment| owned(primitive(moment)));
+    let slices = moments.each_mut().map(slice_mut);
+    let run = |target: &mut [f32], parameter, gradient| {
+        let values = Values { target, parameter, gradient, moments: slices };
+        values.update(Level::current(), rule, rayon::current_num_threads());
+    };
+    let parameter = if parameter.is_unique() {
+        run(slice_mut(&mut parameter), None, Some(values(&gradient)));
+        parameter
+    } else if gradient.is_unique() {
+        // A training loop that holds the module during the step drops the old values after it.
+        run(slice_mut(&mut gradient), Some(values(&parameter)), None);
+        gradient
+    } else {
+        let mut target = Buffer::new(values(&parameter).len());
+        run(&mut target, Some(values(&parameter)), Some(values(&gradient)));
+        target.into_tensor(&parameter.shape())
+    };
+    (Tensor::from_primitive::<Flex>(parameter), moments.map(Tensor::from_primitive::<Flex>))
 }
 
 /// A moment before the first step of this parameter.
@@ -60,125 +63,114 @@ pub fn zeros_like<const D: usize>(parameter: &Tensor<D>) -> Tensor<D> {
     Tensor::from_primitive::<Flex>(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))
 }
 
+/// Copies only what is not contiguous: a gradient may be a view into those of all parameters.
 fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
-    tensor.try_into_primitive::<Flex>().expect("it is on flex")
-}
-
-/// Copies only what is not contiguous: a gradient may be a view into the gradients of all parameters.
-fn readable(tensor: FlexTensor) -> FlexTensor {
+    let tensor = tensor.try_into_primitive::<Flex>().expect("it is on flex");
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// Where new values of a tensor go.
-enum Target {
-    /// To the old ones, which nothing else refers to.
-    Own(FlexTensor),
-    /// Elsewhere.
-    Shared(FlexTensor, Buffer),
+/// A copy if something else refers to the tensor: to a moment, a copy of the optimizer.
+fn owned(tensor: FlexTensor) -> FlexTensor {
+    if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }
 
-impl Target {
-    fn of(tensor: FlexTensor) -> Self {
-        let tensor = readable(tensor);
-        match tensor.is_unique() {
-            true => Self::Own(tensor),
-            false => {
-                let buffer = Buffer::new(tensor.layout().num_elements());
-                Self::Shared(tensor, buffer)
-            }
-        }
-    }
-
-    /// The old values, unless they are in the new ones' place.
-    fn slices(&mut self) -> (Option<&[f32]>, &mut [f32]) {
-        match self {
-            Self::Own(tensor) => {
-                let (start, end) = tensor.layout().contiguous_offsets().expect("it is contiguous");
-                (None, &mut tensor.storage_mut()[start..end])
-            }
-            Self::Shared(tensor, buffer) => (Some(values(tensor)), buffer),
-        }
-    }
-
-    fn into_tensor(self) -> FlexTensor {
-        match self {
-            Self::Own(tensor) => tensor,
-            Self::Shared(tensor, buffer) => buffer.into_tensor(&tensor.shape()),
-        }
-    }
+/// The values of a contiguous tensor that nothing else refers to.
+fn slice_mut(tensor: &mut FlexTensor) -> &mut [f32] {
+    let (start, end) = tensor.layout().contiguous_offsets().expect("it is contiguous");
+    &mut tensor.storage_mut()[start..end]
 }
 
-/// The values that a [`Rule`] updates, as many of each.
+/// What a [`Rule`] updates, as many values of each.
 pub struct Values<'a, const M: usize> {
-    pub parameter: &'a mut [f32],
-    /// The old values of the parameter, if they are elsewhere.
-    pub before: Option<&'a [f32]>,
-    pub gradient: &'a [f32],
-    pub moments: [&'a mut [f32]; M],
+    /// Where the new values of the parameter go.
+    target: &'a mut [f32],
+    /// The old values, unless they are in the target.
+    parameter: Option<&'a [f32]>,
+    /// The gradient, unless it is in the target.
+    gradient: Option<&'a [f32]>,
+    moments: [&'a mut [f32]; M],
 }
 
-/// Values of a call, of which old ones that are copied are still in the first-level cache.
-const BLOCK: usize = 1 << 11;
-/// Values that are worth another thread.
+/// Values that are worth a thread.
 const PART: usize = 1 << 16;
 
 impl<const M: usize> Values<'_, M> {
-    /// Updates all, block by block, on at most so many threads.
+    /// Updates all, on at most so many threads.
     fn update(self, level: Level, rule: impl Rule<M>, threads: usize) {
-        let len = self.parameter.len();
-        if len <= BLOCK {
-            return level.run(Block { values: self, rule });
+        if threads == 1 || self.target.len() < 2 * PART {
+            return level.run(Update { values: self, rule });
         }
-        let middle = (len / 2).next_multiple_of(BLOCK);
-        let [first, second] = self.split_at(middle);
-        if threads > 1 && len >= 2 * PART {
-            rayon::join(|| first.update(level, rule, threads), || second.update(level, rule, threads));
-        } else {
-            first.update(level, rule, 1);
-            second.update(level, rule, 1);
-        }
+        let [first, second] = self.halves();
+        rayon::join(|| first.update(level, rule, threads), || second.update(level, rule, threads));
     }
 
-    fn split_at(self, middle: usize) -> [Self; 2] {
-        let (parameter, parameters) = self.parameter.split_at_mut(middle);
-        let (gradient, gradients) = self.gradient.split_at(middle);
-        let before = self.before.map(|before| before.split_at(middle));
-        let mut halves = self.moments.map(|moment| moment.split_at_mut(middle));
-        let moments = halves.each_mut().map(|(first, _)| std::mem::take(first));
-        let first = Self { parameter, before: before.map(|(first, _)| first), gradient, moments };
-        let (before, moments) = (before.map(|(_, second)| second), halves.map(|(_, second)| second));
-        [first, Self { parameter: parameters, before, gradient: gradients, moments }]
+    fn halves(self) -> [Self; 2] {
+        let middle = self.target.len() / 2;
+        let (target, targets) = self.target.split_at_mut(middle);
+        let [parameters, gradients] =
+            [self.parameter, self.gradient].map(|values| values.map(|values| values.split_at(middle)));
+        let mut moments = self.moments.map(|moment| moment.split_at_mut(middle));
+        let first = Self {
+            target,
+            parameter: parameters.map(|halves| halves.0),
+            gradient: gradients.map(|halves| halves.0),
+            moments: moments.each_mut().map(|halves| std::mem::take(&mut halves.0)),
+        };
+        let second = Self {
+            target: targets,
+            parameter: parameters.map(|halves| halves.1),
+            gradient: gradients.map(|halves| halves.1),
+            moments: moments.map(|halves| halves.1),
+        };
+        [first, second]
     }
 
     /// Replaces each value of the parameter and its moments by those that `update` returns for them and the
     /// gradient.
     #[inline(always)]
     pub fn each(self, update: impl Fn(f32, f32, [f32; M]) -> (f32, [f32; M])) {
-        let Self { parameter, before, gradient, moments } = self;
-        if let Some(before) = before {
-            parameter.copy_from_slice(before);
-        }
-        let len = parameter.len();
-        let (gradient, mut moments) = (&gradient[..len], moments.map(|moment| &mut moment[..len]));
-        for at in 0..len {
-            let mut now = [0.0; M];
-            for (now, moment) in now.iter_mut().zip(&moments) {
-                *now = moment[at];
+        let Self { target, parameter, gradient, moments } = self;
+        // A loop for each place of the values, which has no branches.
+        match (parameter, gradient) {
+            (None, Some(g)) => each(target, g, moments, update),
+            (Some(x), None) => each(target, x, moments, |now, x, moments| update(x, now, moments)),
+            (Some(x), Some(g)) => {
+                target.copy_from_slice(x);
+                each(target, g, moments, update)
             }
-            (parameter[at], now) = update(parameter[at], gradient[at], now);
-            for (now, moment) in now.iter().zip(&mut moments) {
-                moment[at] = *now;
-            }
+            (None, None) => unreachable!("one of them is elsewhere"),
         }
     }
 }
 
-struct Block<'a, R, const M: usize> {
+/// Updates each value of `target` with that of `other`, and the moments.
+#[inline(always)]
+fn each<const M: usize>(
+    target: &mut [f32],
+    other: &[f32],
+    moments: [&mut [f32]; M],
+    update: impl Fn(f32, f32, [f32; M]) -> (f32, [f32; M]),
+) {
+    let len = target.len();
+    let (other, mut moments) = (&other[..len], moments.map(|moment| &mut moment[..len]));
+    for at in 0..len {
+        let mut now = [0.0; M];
+        for (now, moment) in now.iter_mut().zip(&moments) {
+            *now = moment[at];
+        }
+        (target[at], now) = update(target[at], other[at], now);
+        for (now, moment) in now.iter().zip(&mut moments) {
+            moment[at] = *now;
+        }
+    }
+}
+
+struct Update<'a, R, const M: usize> {
     values: Values<'a, M>,
     rule: R,
 }
 
-impl<R: Rule<M>, const M: usize> Kernel for Block<'_, R, M> {
+impl<R: Rule<M>, const M: usize> Kernel for Update<'_, R, M> {
     type Output = ();
 
     #[inline(always)]
