@@ -14,6 +14,7 @@
 //! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
+//! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
@@ -27,6 +28,7 @@ mod embedding;
 mod linear;
 pub mod norm;
 mod rnn;
+pub mod loss;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transformer;

@@ -154,20 +154,21 @@ fn clippings() -> [Option<GradientClippingConfig>; 3] {
 #[test]
 fn adamw_is_that_of_burn() {
     let device = Device::flex().autodiff();
-    for level in Level::available() {
-        let _held = level.hold();
-        for (amsgrad, cautious) in [(false, false), (true, false), (false, true), (true, true)] {
-            for (clipping, decay) in clippings().into_iter().zip([0.0, 0.1, 0.01]) {
-                let context = format!("{level}, AMSGrad {amsgrad}, cautious {cautious}, decay {decay}");
-                let config = AdamWConfig::new()
-                    .with_amsgrad(amsgrad)
-                    .with_cautious_weight_decay(cautious)
-                    .with_weight_decay(decay)
-                    .with_grad_clipping(clipping);
-                let burns = burns::AdamWConfig::from(config.clone());
-                assert_eq!(config.to_string(), burns.to_string());
-                assert_steps_equal(Parameters::new(&device), config.init(), burns.init(), 0.01, &context);
-            }
+    for (amsgrad, cautious) in [(false, false), (true, false), (false, true), (true, true)] {
+        let levels: Vec<_> = Level::available().collect();
+        for ((clipping, decay), level) in
+            clippings().into_iter().zip([0.0, 0.1, 0.01]).zip(levels.iter().cycle())
+        {
+            let _held = level.hold();
+            let context = format!("{level}, AMSGrad {amsgrad}, cautious {cautious}, decay {decay}");
+            let config = AdamWConfig::new()
+                .with_amsgrad(amsgrad)
+                .with_cautious_weight_decay(cautious)
+                .with_weight_decay(decay)
+                .with_grad_clipping(clipping);
+            let burns = burns::AdamWConfig::from(config.clone());
+            assert_eq!(config.to_string(), burns.to_string());
+            assert_steps_equal(Parameters::new(&device), config.init(), burns.init(), 0.01, &context);
         }
     }
 }

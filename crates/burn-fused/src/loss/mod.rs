@@ -3,6 +3,8 @@
 //! On flex the loss is one operator, which computes the gradient together with the
 //! loss; other backends run Burn's operators.
 
+mod indices;
+
 use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
@@ -12,6 +14,8 @@ use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
 use crate::simd::Level;
 use crate::simd::math::Exp;
+
+pub(crate) use indices::{Options, cross_entropy_of_indices};
 
 /// Loss and accuracy of class scores.
 #[derive(Debug)]

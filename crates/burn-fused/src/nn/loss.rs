@@ -1,0 +1,236 @@
+//! Losses: all of [`burn::nn::loss`], with a fused [`CrossEntropyLoss`].
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor};
+
+use super::convert::{converts, shown_as_burns};
+use crate::loss::{Options, cross_entropy_of_indices};
+
+pub use burn::nn::loss::*;
+
+/// Configuration of a [`CrossEntropyLoss`], as [`burn::nn::loss::CrossEntropyLossConfig`].
+#[derive(Config, Debug)]
+pub struct CrossEntropyLossConfig {
+    /// Targets whose rows do not count. The loss is NaN if no row counts.
+    pub pad_tokens: Option<Vec<usize>>,
+    /// The weight of each class, which are positive.
+    pub weights: Option<Vec<f32>>,
+    /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes.
+    pub smoothing: Option<f32>,
+    /// Whether inputs are logits, or else probabilities.
+    #[config(default = true)]
+    pub logits: bool,
+}
+
+converts!(CrossEntropyLossConfig of burn::nn::loss::CrossEntropyLossConfig {
+    pad_tokens, weights, smoothing, logits,
+});
+
+impl CrossEntropyLossConfig {
+    /// The loss.
+    ///
+    /// # Panics
+    /// If `smoothing` is not from 0 to 1, or a weight is not positive.
+    pub fn init(&self, device: &Device) -> CrossEntropyLoss {
+        burn::nn::loss::CrossEntropyLossConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Mean cross entropy of class scores, as [`burn::nn::loss::CrossEntropyLoss`], in one operator.
+///
+/// Scores that are probabilities (`logits` is false) run Burn's operators.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct CrossEntropyLoss {
+    /// Targets whose rows do not count.
+    pub pad_tokens: Option<Vec<usize>>,
+    /// Weights of the classes `[classes]`.
+    pub weights: Option<Tensor<1>>,
+    /// Label smoothing.
+    pub smoothing: Option<f32>,
+    /// Whether inputs are logits, or else probabilities.
+    pub logits: bool,
+}
+
+converts!(CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss { pad_tokens, weights, smoothing, logits });
+shown_as_burns!(CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss);
+
+impl CrossEntropyLoss {
+    /// The loss without rows of the target `pad_index`.
+    pub fn new(pad_index: Option<usize>, device: &Device) -> Self {
+        burn::nn::loss::CrossEntropyLoss::new(pad_index, device).into()
+    }
+
+    /// The loss `[1]` of `logits` `[batch, classes]` and `targets` `[batch]`, which are indices of classes.
+    ///
+    /// # Panics
+    /// If the numbers of rows and targets differ, or a target is not below `classes`.
+    #[track_caller]
+    pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+        let Self { pad_tokens, weights, smoothing, .. } = self;
+        let options =
+            Options { padding: pad_tokens.as_deref(), weights: weights.as_ref(), smoothing: *smoothing };
+        let composed = |logits| {
+            let burns = burn::nn::loss::CrossEntropyLoss::from(self.clone());
+            burns.forward(logits, targets.clone())
+        };
+        match self.logits {
+            true => cross_entropy_of_indices(logits, &targets, options, composed),
+            false => composed(logits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::loss as burns;
+    use burn::tensor::{DType, TensorData};
+
+    use super::*;
+    use crate::nn::testing::{assert_close, random, results};
+    use crate::simd::Level;
+
+    fn targets(batch: usize, classes: usize, seed: usize, device: &Device) -> Tensor<1, Int> {
+        let targets: Vec<i64> = (0..batch).map(|row| ((row + seed) * 7919 % classes) as i64).collect();
+        Tensor::from_data(TensorData::new(targets, [batch]), device)
+    }
+
+    /// Asserts that the loss and its gradient are Burn's.
+    #[track_caller]
+    fn assert_as_burns(ours: &CrossEntropyLoss, logits: Tensor<2>, targets: &Tensor<1, Int>, context: &str) {
+        let burns = burns::CrossEntropyLoss::from(ours.clone());
+        let x = [logits];
+        let expected = results(&burns, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
+        let found = results(ours, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
+        assert_close(&found, &expected, context);
+        // Scores that nothing else refers to are overwritten by their gradient.
+        let found = results(ours, &x, |loss, x| loss.forward(x[0].clone() * 1.0, targets.clone()));
+        assert_close(&found, &expected, context);
+    }
+
+    fn configs(classes: usize) -> Vec<CrossEntropyLossConfig> {
+        let weights: Vec<_> = (0..classes).map(|class| 0.25 + (class % 5) as f32).collect();
+        let base = CrossEntropyLossConfig::new();
+        [None, Some(0.0), Some(0.1), Some(1.0)]
+            .into_iter()
+            .flat_map(|smoothing| {
+                let config = base.clone().with_smoothing(smoothing);
+                let weighted = config.clone().with_weights(Some(weights.clone()));
+                let padded =
+                    |config: &CrossEntropyLossConfig| config.clone().with_pad_tokens(Some(vec![0, 3]));
+                [padded(&config), padded(&weighted), config, weighted]
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_loss_and_its_gradient_are_those_of_burn() {
+        let device = Device::flex().autodiff();
+        for level in Level::available() {
+            let _held = level.hold();
+            for (batch, classes) in [(1, 1), (1, 2), (9, 2), (33, 10), (7, 65), (4, 1000), (2, 70_001)] {
+                for config in configs(classes) {
+                    let logits = random([batch, classes], classes as u64, &device) * 20.0;
+                    let targets = targets(batch, classes, batch, &device);
+                    let context = format!("{level}, {batch} x {classes}, {:?}", config.smoothing);
+                    assert_as_burns(&config.init(&device), logits, &targets, &context);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scores_are_in_any_order_and_targets_of_any_type() {
+        let device = Device::flex().autodiff();
+        let loss = CrossEntropyLossConfig::new().with_smoothing(Some(0.2)).init(&device);
+        for dtype in [DType::I64, DType::I32, DType::I16, DType::U8, DType::U32] {
+            let targets = targets(12, 30, 1, &device).cast(dtype);
+            let logits = random([30, 12], 1, &device);
+            assert_as_burns(&loss, logits.clone().transpose(), &targets, &format!("{dtype:?}"));
+            assert_as_burns(&loss, random([20, 40], 1, &device).slice([3..15, 4..34]), &targets, "a view");
+            let twice = results(&loss, std::slice::from_ref(&logits), |loss, x| {
+                let scores = x[0].clone().transpose();
+                loss.forward(scores.clone(), targets.clone()) + loss.forward(scores, targets.clone())
+            });
+            let burns = burns::CrossEntropyLoss::from(loss.clone());
+            let expected = results(&burns, &[logits], |loss, x| {
+                let scores = x[0].clone().transpose();
+                loss.forward(scores.clone(), targets.clone()) + loss.forward(scores, targets.clone())
+            });
+            assert_close(&twice, &expected, "twice");
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_is_as_burns() {
+        let device = Device::flex().autodiff();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for config in configs(10) {
+                for bad_class in [0, 3, 5] {
+                    let mask = Tensor::<1, Int>::arange(0..10, &device).equal_scalar(bad_class);
+                    // Of rows 2 and 3, one of which may be padding.
+                    let rows = Tensor::<1, Int>::arange(0..6, &device).reshape([6, 1]);
+                    let rows = rows.clone().equal_scalar(2).bool_or(rows.equal_scalar(3));
+                    let mask = mask.reshape([1, 10]).repeat_dim(0, 6).bool_and(rows.repeat_dim(1, 10));
+                    let logits = random([6, 10], 3, &device).mask_fill(mask, bad);
+                    let targets = Tensor::from_data([1, 2, 0, 5, 3, 9], &device);
+                    let context = format!("{bad} of class {bad_class}, {config}");
+                    assert_as_burns(&config.init(&device), logits, &targets, &context);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_padding_is_nan_without_a_gradient() {
+        let device = Device::flex().autodiff();
+        let targets = Tensor::from_data([1, 1, 1], &device);
+        for config in configs(4) {
+            let loss = config.with_pad_tokens(Some(vec![1])).init(&device);
+            assert_as_burns(&loss, random([3, 4], 1, &device), &targets, "padding");
+        }
+    }
+
+    #[test]
+    fn other_inputs_run_burns_operators() {
+        let device = Device::flex().autodiff();
+        let config = CrossEntropyLossConfig::new();
+        let loss = config.init(&device);
+        let some = targets(3, 5, 1, &device);
+        let probabilities = burn::tensor::activation::softmax(random([3, 5], 1, &device), 1);
+        let of_probabilities = config.clone().with_logits(false).init(&device);
+        assert_as_burns(&of_probabilities, probabilities, &some, "probabilities");
+        assert_as_burns(&loss, random([0, 5], 1, &device), &targets(0, 5, 1, &device), "empty");
+        let halves = loss.forward(random([3, 5], 1, &device).cast(DType::BF16), some.clone());
+        assert_eq!(halves.dtype(), DType::BF16);
+        let without = loss.forward(random([3, 5], 1, &device).inner(), some.clone().inner());
+        let with = loss.forward(random([3, 5], 1, &device), some);
+        assert_eq!(without.into_scalar::<f32>(), with.into_scalar::<f32>());
+    }
+
+    #[test]
+    #[should_panic(expected = "assert_shape!(targets, [batch_size]): axis 0 expected 3, got 4")]
+    fn there_is_one_target_for_each_row() {
+        let device = Device::flex();
+        CrossEntropyLoss::new(None, &device).forward(random([3, 5], 1, &device), targets(4, 5, 1, &device));
+    }
+
+    #[test]
+    #[should_panic(expected = "out of bounds")]
+    fn targets_are_classes() {
+        let device = Device::flex();
+        let targets = Tensor::from_data([1, 2, 5], &device);
+        CrossEntropyLoss::new(None, &device).forward(random([3, 5], 1, &device), targets);
+    }
+
+    #[test]
+    fn it_is_shown_and_configured_as_burns() {
+        let device = Device::flex();
+        for config in configs(4) {
+            let burns = burns::CrossEntropyLossConfig::from(config.clone());
+            assert_eq!(config.to_string(), burns.to_string());
+            assert_eq!(config.init(&device).to_string(), burns.init(&device).to_string());
+        }
+    }
+}
