@@ -2,77 +2,58 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
+use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
 use super::panel::{Columns, Gates};
-use super::sequences::Sequences;
+use super::parameters::{
+    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_weights, tensors,
+};
+use super::sequences::{Order, Sequences};
+use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, values};
-use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::poll;
-use crate::product::multiply;
 use crate::simd::math::{sigmoid, tanh};
 use crate::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
 
 /// Tensors of the operator: inputs, hidden and cell states before the first step, and four for each gate.
 const TENSORS: usize = 3 + 4 * 4;
 
-/// An LSTM with gates by sigmoid and states by tanh.
-#[derive(Clone)]
-pub(crate) struct Lstm {
-    /// Weights and bias of the input, then of the hidden state: of the input, output, cell and forget gate. Without a
-    /// forget gate, what the input gate lets in replaces as much.
-    pub gates: Vec<([Tensor<2>; 2], [Option<Tensor<1>>; 2])>,
-    pub batch_first: bool,
-    pub reverse: bool,
-    /// Maximum magnitude of a cell.
-    pub clip: Option<f32>,
-}
-
-/// The hidden states of all steps, in the order of `x`, and the last cells. `states` are the hidden states and cells
-/// before the first step.
+/// The hidden states of all steps, in the order of `x`, and the last cells, of an LSTM with gates by sigmoid and states
+/// by tanh.
+///
+/// `states` are the hidden states and cells before the first step. `gates` are the input, output, cell and forget
+/// gate; without the last, what the input gate lets in replaces as much. `clip` is the maximum magnitude of a cell.
 ///
 /// None if a shape, a type or the backend is not supported.
 pub(crate) fn lstm(
     x: &Tensor<3>,
     states: [Option<Tensor<2>>; 2],
-    lstm: Lstm,
+    gates: Vec<Gate>,
+    order: Order,
+    clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
-    match lstm.gates.len() {
-        4 => run::<4>(x, states, lstm),
-        _ => run::<3>(x, states, lstm),
-    }
+    let run = if gates.len() > FORGET { run::<4> } else { run::<3> };
+    run(tensors(x, states, gates), order, clip.unwrap_or(f32::INFINITY))
 }
 
 fn run<const G: usize>(
-    x: &Tensor<3>,
-    states: [Option<Tensor<2>>; 2],
-    lstm: Lstm,
+    tensors: [DispatchTensor; TENSORS],
+    order: Order,
+    clip: f32,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
-    let device = x.device();
-    let mut tensors = vec![x.clone().into_dispatch()];
-    tensors
-        .extend(states.map(|state| state.unwrap_or_else(|| Tensor::empty([0, 0], &device)).into_dispatch()));
-    let absent = || Tensor::<1>::empty([0], &device).into_dispatch();
-    for (weights, biases) in lstm.gates {
-        for (weights, bias) in weights.into_iter().zip(biases) {
-            tensors.extend([weights.into_dispatch(), bias.map_or_else(absent, |bias| bias.into_dispatch())]);
-        }
-    }
-    tensors.resize_with(TENSORS, absent);
-    let Ok(tensors) = <[_; TENSORS]>::try_from(tensors) else { unreachable!("resized") };
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::of(tensors[0], tensors[5], lstm.batch_first, lstm.reverse)?;
+        let sequences = Sequences::of(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order)?;
         let states = tensors[1..3].iter().all(|state| sequences.has_state(state));
         let gates = tensors[3..].chunks_exact(4).take(G).all(|gate| sequences.has_gate(gate));
         (states && gates).then_some(sequences)
     };
     let mut last = None;
     let output = on_flex(tensors, sizes, |tensors, sequences, backward| {
-        let (output, cells, state) = forward::<G>(tensors, sequences, lstm.clip, backward);
+        let (output, cells, state) = forward::<G>(tensors, sequences, clip, backward);
         last =
             Some((cells, LastCells { rows: output.shape().to_vec(), gradient: state.of_last_cells.clone() }));
         (output, state)
@@ -108,36 +89,31 @@ impl Saved<1> for LastCells {
 fn forward<const G: usize>(
     tensors: [FlexTensor; TENSORS],
     sequences: Sequences,
-    clip: Option<f32>,
+    clip: f32,
     backward: bool,
 ) -> (FlexTensor, FlexTensor, State<G>) {
-    let mut tensors = tensors.into_iter().map(contiguous);
-    let [x, hidden, cell] = std::array::from_fn(|_| tensors.next().expect("of the operator"));
-    let gates = std::array::from_fn(|_| std::array::from_fn(|_| tensors.next().expect("of the operator")));
-    let (level, parameters) = (Level::current(), Parameters::<G>(gates));
-    let (rows, width) = (sequences.rows(), sequences.width());
-    let mut gates = Buffer::new(rows * G * width);
-    let inputs = Matrix::new(values(&x), [rows, sequences.inputs]);
-    let weights = sequences.joined(parameters.each(0));
-    let weights = Matrix::new(&weights, [sequences.inputs, G * width]);
-    multiply(level, inputs, weights, &mut gates, false);
-    let mut output = Buffer::new(rows * sequences.hidden);
-    let mut cells = Buffer::new(if backward { rows * width } else { 0 });
-    let mut cell_state = sequences.padded(&cell);
+    let [x, hidden, cell, gates @ ..] = tensors;
+    let [x, hidden, cell] = [x, hidden, cell].map(contiguous);
+    let (level, parameters) = (Level::current(), Parameters::<G>::new(gates));
+    let mut bias = parameters.biases(INPUT_BIAS, sequences);
+    bias.iter_mut().zip(&*parameters.biases(HIDDEN_BIAS, sequences)).for_each(|(sum, bias)| *sum += bias);
+    let mut gates = parameters.multiply_inputs(level, &x, sequences);
+    let mut output = Buffer::new(sequences.rows() * sequences.hidden);
+    let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
+    let mut last_cells = sequences.padded(&cell);
     level.run(Forward {
         sequences,
-        clip: clip.unwrap_or(f32::INFINITY),
-        weights: parameters.each(2),
-        bias: &parameters.biases(sequences),
+        clip,
+        weights: parameters.each(HIDDEN_WEIGHTS),
+        bias: &bias,
         hidden: sequences.padded(&hidden),
-        cell: &mut cell_state,
+        cell: &mut last_cells,
         gates: &mut gates,
         cells: &mut cells,
         output: &mut output,
     });
-    let mut shape = x.shape().to_vec();
-    shape[2] = sequences.hidden;
-    let output = output.into_tensor(&shape);
+    let output = output.into_tensor(&sequences.output_shape());
+    let (saved_output, of_last_cells) = (output.clone(), Left::default());
     let state = State {
         sequences,
         clip,
@@ -147,48 +123,11 @@ fn forward<const G: usize>(
         parameters,
         gates,
         cells,
-        output: output.clone(),
-        of_last_cells: Left::default(),
+        output: saved_output,
+        of_last_cells,
         level,
     };
-    (output, sequences.state(&cell_state), state)
-}
-
-/// Of each gate, weights and bias of the input, then of the hidden state.
-#[derive(Debug, Clone)]
-struct Parameters<const G: usize>([[FlexTensor; 4]; G]);
-
-impl<const G: usize> Parameters<G> {
-    /// The values of one of the four, of each gate.
-    fn each(&self, which: usize) -> [&[f32]; G] {
-        self.0.each_ref().map(|gate| values(&gate[which]))
-    }
-
-    /// The sums of both biases, side by side.
-    fn biases(&self, sequences: Sequences) -> Buffer {
-        let mut sums = Buffer::zeroed(G * sequences.width());
-        for biases in [self.each(1), self.each(3)] {
-            for (sums, bias) in sums.chunks_exact_mut(sequences.width()).zip(biases) {
-                sums.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-            }
-        }
-        sums
-    }
-}
-
-/// Values of units, a few vectors of any SIMD level.
-type Units = [f32; MAX_LANES];
-
-/// The units from `first` on.
-#[inline(always)]
-fn units(values: &[f32], first: usize) -> &Units {
-    values[first..].first_chunk().expect("rows are padded")
-}
-
-/// As [`units`], to be written.
-#[inline(always)]
-fn units_mut(values: &mut [f32], first: usize) -> &mut Units {
-    values[first..].first_chunk_mut().expect("rows are padded")
+    (output, sequences.state(&last_cells), state)
 }
 
 /// Numbers of the gates.
@@ -227,33 +166,25 @@ impl<const G: usize> Kernel for Forward<'_, G> {
         for time in 0..steps {
             for first in (0..width).step_by(MAX_LANES) {
                 panel.multiply(simd, first, (batch, &before, width), &mut products);
+                let row = |sequence| sequences.row(sequence, sequences.step(time));
+                // Two loops, because a processor looks ahead a few hundred instructions: not as far as past
+                // functions of the cell to the next one.
                 for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
-                    let row = sequences.row(sequence, sequences.step(time));
-                    let gates = &mut gates[row * G * width..][..G * width];
-                    let mut sums = [[0.0; MAX_LANES]; G];
-                    for (gate, sums) in sums.iter_mut().enumerate() {
-                        let at = gate * width + first;
-                        let (gates, bias) = (units(gates, at), units(bias, at));
-                        let products = units(products, gate * MAX_LANES);
-                        for lane in 0..MAX_LANES {
-                            sums[lane] = gates[lane] + products[lane] + bias[lane];
-                        }
-                    }
-                    let at = sequence * width + first;
-                    let cell = units_mut(cell, at);
-                    let after = units_mut(&mut after, at);
-                    step(&mut sums, clip, cell, after);
-                    for (gate, values) in sums.iter().enumerate() {
-                        *units_mut(gates, gate * width + first) = *values;
-                    }
+                    let gates = &mut gates[row(sequence) * G * width..][..G * width];
+                    let mut values = Values { bias, products, gates, width, first };
+                    let cell = units_mut(cell, sequence * width + first);
+                    new_cells::<G>(&mut values, clip, cell);
                     if !cells.is_empty() {
-                        *units_mut(cells, row * width + first) = *cell;
+                        *units_mut(cells, row(sequence) * width + first) = *cell;
                     }
-                    let target = &mut output[row * hidden..][first..hidden.min(first + MAX_LANES)];
-                    match target.first_chunk_mut() {
-                        Some(target) => *target = *after,
-                        None => target.copy_from_slice(&after[..target.len()]),
-                    }
+                }
+                for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
+                    let gates = &mut gates[row(sequence) * G * width..][..G * width];
+                    let mut values = Values { bias, products, gates, width, first };
+                    let at = sequence * width + first;
+                    let hidden_state = units_mut(&mut after, at);
+                    new_hidden_states(&mut values, units(cell, at), hidden_state);
+                    store_units(&mut output[row(sequence) * hidden..][..hidden], first, hidden_state);
                 }
             }
             std::mem::swap(&mut before, &mut after);
@@ -261,35 +192,70 @@ impl<const G: usize> Kernel for Forward<'_, G> {
     }
 }
 
-/// A step of units: `gates` are sums, and become gates.
-#[inline(always)]
-fn step<const G: usize>(gates: &mut [Units; G], clip: f32, cell: &mut Units, hidden: &mut Units) {
-    for lane in 0..MAX_LANES {
-        let (input, output) = (sigmoid(gates[INPUT][lane]), sigmoid(gates[OUTPUT][lane]));
-        let candidate = tanh(gates[CELL][lane]);
-        (gates[INPUT][lane], gates[OUTPUT][lane], gates[CELL][lane]) = (input, output, candidate);
-        let forget = if G > FORGET { sigmoid(gates[G - 1][lane]) } else { 1.0 - input };
-        if G > FORGET {
-            gates[G - 1][lane] = forget;
+/// What the gates of units are computed of.
+struct Values<'a> {
+    bias: &'a [f32],
+    products: &'a [f32],
+    /// Products of the inputs, which become gates.
+    gates: &'a mut [f32],
+    width: usize,
+    first: usize,
+}
+
+impl Values<'_> {
+    /// The sums that a gate is a function of.
+    #[inline(always)]
+    fn sums(&self, gate: usize) -> Units {
+        let at = gate * self.width + self.first;
+        let (inputs, bias) = (units(self.gates, at), units(self.bias, at));
+        let products = units(self.products, gate * MAX_LANES);
+        let mut sums = [0.0; MAX_LANES];
+        for lane in 0..MAX_LANES {
+            sums[lane] = inputs[lane] + products[lane] + bias[lane];
         }
-        let new = clipped(forget * cell[lane] + input * candidate, clip);
-        cell[lane] = new;
-        hidden[lane] = output * tanh(new);
+        sums
+    }
+
+    #[inline(always)]
+    fn set(&mut self, gate: usize, values: &Units) {
+        *units_mut(self.gates, gate * self.width + self.first) = *values;
     }
 }
 
-/// `x` within `-clip` and `clip`; NaN stays.
+/// The gates of cells, and their new values.
 #[inline(always)]
-fn clipped(x: f32, clip: f32) -> f32 {
-    let below = if x > clip { clip } else { x };
-    if below < -clip { -clip } else { below }
+fn new_cells<const G: usize>(values: &mut Values<'_>, clip: f32, cell: &mut Units) {
+    let [mut input, mut candidate] = [INPUT, CELL].map(|gate| values.sums(gate));
+    let mut forget = if G > FORGET { values.sums(FORGET) } else { [0.0; MAX_LANES] };
+    for lane in 0..MAX_LANES {
+        input[lane] = sigmoid(input[lane]);
+        candidate[lane] = tanh(candidate[lane]);
+        forget[lane] = if G > FORGET { sigmoid(forget[lane]) } else { 1.0 - input[lane] };
+        cell[lane] = clipped(forget[lane] * cell[lane] + input[lane] * candidate[lane], clip);
+    }
+    values.set(INPUT, &input);
+    values.set(CELL, &candidate);
+    if G > FORGET {
+        values.set(FORGET, &forget);
+    }
+}
+
+/// The output gate, and the new hidden states.
+#[inline(always)]
+fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) {
+    let mut output = values.sums(OUTPUT);
+    for lane in 0..MAX_LANES {
+        output[lane] = sigmoid(output[lane]);
+        hidden[lane] = output[lane] * tanh(cell[lane]);
+    }
+    values.set(OUTPUT, &output);
 }
 
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State<const G: usize> {
     sequences: Sequences,
-    clip: Option<f32>,
+    clip: f32,
     x: FlexTensor,
     /// States before the first step, or empty.
     hidden: FlexTensor,
@@ -305,7 +271,7 @@ struct State<const G: usize> {
 impl<const G: usize> Saved<TENSORS> for State<G> {
     fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; TENSORS] {
         let Self { sequences, level, x, hidden, cell, parameters, mut gates, cells, .. } = self;
-        let (poll, width, rows) = (poll::current(), sequences.width(), sequences.rows());
+        let (width, [x_values, hidden_values]) = (sequences.width(), [&x, &hidden].map(values));
         let of_last_cells = self.of_last_cells.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut of_cell = match of_last_cells {
             Some(gradient) => sequences.padded(&gradient),
@@ -315,8 +281,8 @@ impl<const G: usize> Saved<TENSORS> for State<G> {
         let mut of_bias = Buffer::zeroed(G * width);
         level.run(Backward {
             sequences,
-            clip: self.clip.unwrap_or(f32::INFINITY),
-            weights: parameters.each(2),
+            clip: self.clip,
+            weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
             cell: &sequences.padded(&cell),
             cells: &cells,
@@ -324,38 +290,19 @@ impl<const G: usize> Saved<TENSORS> for State<G> {
             of_cell: &mut of_cell,
             of_hidden: &mut of_hidden,
             of_bias: &mut of_bias,
-            of_states: !values(&hidden).is_empty(),
-            poll,
+            of_states: !hidden_values.is_empty(),
+            poll: poll::current(),
         });
-        let of_gates = Matrix::new(&gates, [rows, G * width]);
-        let of_weights = |values: &[f32], inputs: usize| {
-            let mut joined = Buffer::new(inputs * G * width);
-            multiply(level, Matrix::new(values, [rows, inputs]).transpose(), of_gates, &mut joined, false);
-            poll();
-            sequences.separate::<G>(&joined)
-        };
-        let mut of_input_weights = of_weights(values(&x), sequences.inputs).map(Some);
-        let before = sequences.before(values(&self.output), values(&hidden));
-        let mut of_hidden_weights = of_weights(&before, sequences.hidden).map(Some);
-        let of_x = of_input.then(|| {
-            let weights = sequences.joined(parameters.each(0));
-            let weights = Matrix::new(&weights, [sequences.inputs, G * width]);
-            let mut of_x = Buffer::new(rows * sequences.inputs);
-            multiply(level, of_gates, weights.transpose(), &mut of_x, false);
-            poll();
-            of_x.into_tensor(&x.shape())
-        });
+        let terms =
+            sequences.inputs_and_states(x_values, values(&self.output), hidden_values, sequences.hidden);
+        let of_weights = of_weights(level, &terms, &gates, sequences);
         let mut gradients = [const { None }; TENSORS];
-        gradients[0] = of_x;
-        gradients[1] = (!values(&hidden).is_empty()).then(|| sequences.state(&of_hidden));
+        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
+        gradients[1] = (!hidden_values.is_empty()).then(|| sequences.state(&of_hidden));
         gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
-        for (gate, gradients) in gradients[3..].chunks_exact_mut(4).take(G).enumerate() {
-            let bias = &of_bias[gate * width..][..sequences.hidden];
-            let of_bias = || Buffer::copy_of(bias).into_tensor(&[sequences.hidden]);
-            let of_weights = [&mut of_input_weights, &mut of_hidden_weights].map(|all| all[gate].take());
-            let [of_input, of_hidden] = of_weights;
-            gradients.clone_from_slice(&[of_input, Some(of_bias()), of_hidden, Some(of_bias())]);
-        }
+        let (of_inputs, of_states) = of_weights.split_at(sequences.inputs * G * width);
+        let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
+        gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
         gradients
     }
 }

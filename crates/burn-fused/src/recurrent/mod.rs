@@ -7,6 +7,10 @@
 
 mod lstm;
 mod panel;
+mod parameters;
 mod sequences;
+mod units;
 
-pub(crate) use lstm::{Lstm, lstm};
+pub(crate) use lstm::lstm;
+pub(crate) use parameters::Gate;
+pub(crate) use sequences::Order;

@@ -1,4 +1,4 @@
-//! Sizes of a batch of sequences, and the parameters of gates side by side.
+//! Sizes of a batch of sequences, and rows of their states.
 //!
 //! Rows of gates are padded to whole vectors: each has `width` values, of which `hidden` are of units.
 
@@ -19,7 +19,13 @@ pub struct Sequences {
     pub inputs: usize,
     /// Hidden units.
     pub hidden: usize,
-    /// Whether the steps of a sequence are side by side, or the sequences of a step.
+    pub order: Order,
+}
+
+/// The order of steps.
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    /// Whether the steps of a sequence are side by side in memory, or the sequences of a step.
     pub batch_first: bool,
     /// Whether time runs from the last step to the first.
     pub reverse: bool,
@@ -28,12 +34,12 @@ pub struct Sequences {
 impl Sequences {
     /// Of inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights `[hidden, hidden]`; none
     /// if something is empty.
-    pub fn of(x: &FlexTensor, hidden: &FlexTensor, batch_first: bool, reverse: bool) -> Option<Self> {
+    pub fn of(x: &FlexTensor, hidden: &FlexTensor, order: Order) -> Option<Self> {
         let [first, second, inputs] = x.shape().dims();
-        let (batch, steps) = if batch_first { (first, second) } else { (second, first) };
+        let (batch, steps) = if order.batch_first { (first, second) } else { (second, first) };
         let hidden = hidden.shape()[0];
         let any = x.dtype() == DType::F32 && batch * steps * inputs * hidden > 0;
-        any.then_some(Self { batch, steps, inputs, hidden, batch_first, reverse })
+        any.then_some(Self { batch, steps, inputs, hidden, order })
     }
 
     /// Whether these are the parameters of a gate: weights and bias of the input, then of the hidden state. A bias
@@ -53,6 +59,12 @@ impl Sequences {
         state.dtype() == DType::F32 && (*shape == [0, 0] || *shape == [self.batch, self.hidden])
     }
 
+    /// The shape of the hidden states of all steps.
+    pub fn output_shape(self) -> [usize; 3] {
+        let Self { batch, steps, hidden, .. } = self;
+        if self.order.batch_first { [batch, steps, hidden] } else { [steps, batch, hidden] }
+    }
+
     /// Values of a padded row.
     pub fn width(self) -> usize {
         self.hidden.next_multiple_of(MAX_LANES)
@@ -66,7 +78,7 @@ impl Sequences {
     /// The row of a sequence at a step.
     #[inline(always)]
     pub fn row(self, sequence: usize, step: usize) -> usize {
-        match self.batch_first {
+        match self.order.batch_first {
             true => sequence * self.steps + step,
             false => step * self.batch + sequence,
         }
@@ -74,38 +86,13 @@ impl Sequences {
 
     /// Rows from a sequence to the next at the same step.
     pub fn stride(self) -> usize {
-        if self.batch_first { self.steps } else { 1 }
+        if self.order.batch_first { self.steps } else { 1 }
     }
 
     /// The step that is computed at this time.
     #[inline(always)]
     pub fn step(self, time: usize) -> usize {
-        if self.reverse { self.steps - 1 - time } else { time }
-    }
-
-    /// The weights of gates side by side, `[rows, gates, width]`.
-    pub fn joined<const G: usize>(self, weights: [&[f32]; G]) -> Buffer {
-        let (hidden, width) = (self.hidden, self.width());
-        let mut joined = Buffer::new(weights[0].len() / hidden * G * width);
-        for (at, target) in joined.chunks_exact_mut(width).enumerate() {
-            let (row, gate) = (at / G, at % G);
-            target[..hidden].copy_from_slice(&weights[gate][row * hidden..][..hidden]);
-            target[hidden..].fill(0.0);
-        }
-        joined
-    }
-
-    /// The weights of each gate, as tensors, of those [side by side](Self::joined).
-    pub fn separate<const G: usize>(self, joined: &[f32]) -> [FlexTensor; G] {
-        let (hidden, width) = (self.hidden, self.width());
-        let rows = joined.len() / (G * width);
-        std::array::from_fn(|gate| {
-            let mut weights = Buffer::new(rows * hidden);
-            for (target, row) in weights.chunks_exact_mut(hidden).zip(joined.chunks_exact(G * width)) {
-                target.copy_from_slice(&row[gate * width..][..hidden]);
-            }
-            weights.into_tensor(&[rows, hidden])
-        })
+        if self.order.reverse { self.steps - 1 - time } else { time }
     }
 
     /// Rows of states, padded with zeros: all zeros if there is no state.
@@ -126,24 +113,27 @@ impl Sequences {
         state.into_tensor(&[self.batch, self.hidden])
     }
 
-    /// The hidden states before each row of `output`, which has those after it; the first are `initial`, or zeros if
-    /// that is empty.
-    pub fn before(self, output: &[f32], initial: &[f32]) -> Buffer {
-        let hidden = self.hidden;
-        let mut before = Buffer::new(output.len());
+    /// Each row of inputs and the hidden state before it, `[rows, inputs + padded]`, with zeros behind the state.
+    /// `output` has the states after each row, and the first are `initial`, or zeros if that is empty.
+    pub fn inputs_and_states(self, x: &[f32], output: &[f32], initial: &[f32], padded: usize) -> Buffer {
+        let Self { inputs, hidden, .. } = self;
+        let mut rows = Buffer::new(self.rows() * (inputs + padded));
         for sequence in 0..self.batch {
             for time in 0..self.steps {
-                let target = &mut before[self.row(sequence, self.step(time)) * hidden..][..hidden];
+                let row = self.row(sequence, self.step(time));
+                let (input, state) = rows[row * (inputs + padded)..][..inputs + padded].split_at_mut(inputs);
+                input.copy_from_slice(&x[row * inputs..][..inputs]);
+                state[hidden..].fill(0.0);
                 match time {
-                    0 if initial.is_empty() => target.fill(0.0),
-                    0 => target.copy_from_slice(&initial[sequence * hidden..][..hidden]),
+                    0 if initial.is_empty() => state.fill(0.0),
+                    0 => state[..hidden].copy_from_slice(&initial[sequence * hidden..][..hidden]),
                     _ => {
-                        let row = self.row(sequence, self.step(time - 1));
-                        target.copy_from_slice(&output[row * hidden..][..hidden]);
+                        let before = self.row(sequence, self.step(time - 1));
+                        state[..hidden].copy_from_slice(&output[before * hidden..][..hidden]);
                     }
                 }
             }
         }
-        before
+        rows
     }
 }

@@ -170,15 +170,10 @@ impl Lstm {
             return None;
         }
         let gates = [&self.input_gate, &self.output_gate, &self.cell_gate].into_iter().chain(forget);
-        let lstm = recurrent::Lstm {
-            gates: gates.map(GateController::parameters).collect(),
-            batch_first,
-            reverse,
-            clip,
-        };
-        let state = state.clone().map(|state| [state.hidden, state.cell]);
-        let states = state.map_or([None, None], |states| states.map(Some));
-        let (output, cell) = recurrent::lstm(input, states, lstm)?;
+        let gates = gates.map(GateController::parameters).collect();
+        let states = state.clone().map_or([None, None], |state| [Some(state.hidden), Some(state.cell)]);
+        let order = recurrent::Order { batch_first, reverse };
+        let (output, cell) = recurrent::lstm(input, states, gates, order, clip)?;
         let [first, second, _] = output.dims();
         let steps = if batch_first { second } else { first };
         let last = if reverse { 0 } else { steps - 1 };

@@ -10,6 +10,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::convert::converts;
 use super::{Linear, LinearConfig};
+use crate::recurrent;
 
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
 
@@ -55,7 +56,7 @@ impl GateController {
     }
 
     /// Weights and biases of both transforms.
-    fn parameters(&self) -> ([Tensor<2>; 2], [Option<Tensor<1>>; 2]) {
+    fn parameters(&self) -> recurrent::Gate {
         let transforms = [&self.input_transform, &self.hidden_transform];
         let bias = |transform: &Linear| transform.bias.as_ref().map(|bias| bias.val());
         (transforms.map(|transform| transform.weight.val()), transforms.map(bias))
