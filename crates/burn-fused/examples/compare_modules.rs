@@ -142,14 +142,21 @@ fn attention(pairs: &mut Vec<Pair>, device: &Device) {
 }
 
 fn recurrent(pairs: &mut Vec<Pair>, device: &Device) {
-    for (name, width) in [("Lstm 128, 32 steps of 32 rows", 128), ("Lstm 512, 32 steps of 32 rows", 512)] {
+    for width in [128, 512] {
+        let (name, x) = (format!("{width}, 32 steps of 32 rows"), random([32, 32, width], device));
         let layer = burn::nn::LstmConfig::new(width, width, true).init(device);
-        let (x, ours) = (random([32, 32, width], device), fused::Lstm::from(layer.clone()));
-        let y = x.clone();
+        let (y, z, ours) = (x.clone(), x.clone(), fused::Lstm::from(layer.clone()));
         pairs.push((
-            name,
-            Box::new(move || layer.forward(x.clone(), None).0.sum()),
-            Box::new(move || ours.forward(y.clone(), None).0.sum()),
+            format!("Lstm {name}").leak(),
+            Box::new(move || layer.forward(y.clone(), None).0.sum()),
+            Box::new(move || ours.forward(z.clone(), None).0.sum()),
+        ));
+        let layer = burn::nn::GruConfig::new(width, width, true).init(device);
+        let (y, ours) = (x.clone(), fused::Gru::from(layer.clone()));
+        pairs.push((
+            format!("Gru {name}").leak(),
+            Box::new(move || layer.forward(x.clone(), None).sum()),
+            Box::new(move || ours.forward(y.clone(), None).sum()),
         ));
     }
 }

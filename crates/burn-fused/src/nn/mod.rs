@@ -15,6 +15,7 @@
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
+//! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
@@ -39,4 +40,4 @@ pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
 pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
-pub use rnn::{BiLstm, BiLstmConfig, GateController, Lstm, LstmConfig};
+pub use rnn::{BiGru, BiGruConfig, BiLstm, BiLstmConfig, GateController, Gru, GruConfig, Lstm, LstmConfig};

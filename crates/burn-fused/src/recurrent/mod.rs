@@ -5,12 +5,14 @@
 //! states, with weights that are packed once, and one pass for gates and states. Backward goes through the steps
 //! for the gradients of the gates alone: those of inputs and weights are one product each over all steps.
 
+mod gru;
 mod lstm;
 mod panel;
 mod parameters;
 mod sequences;
 mod units;
 
+pub(crate) use gru::gru;
 pub(crate) use lstm::lstm;
 pub(crate) use parameters::Gate;
 pub(crate) use sequences::Order;

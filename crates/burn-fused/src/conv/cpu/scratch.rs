@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use bytemuck::Pod;
 
-pub use crate::memory::Scratch;
+pub(super) use crate::memory::Scratch;
 
 /// A buffer that forward passes to backward, and backward returns for the next forward.
 #[derive(Debug, Default)]

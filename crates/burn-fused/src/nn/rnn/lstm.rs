@@ -6,9 +6,9 @@ use burn::nn::activation::{Activation, ActivationConfig};
 use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
 
-use super::GateController;
+use super::{GateController, last_states};
 use crate::nn::convert::{converts, shown_as_burns};
-use crate::recurrent;
+use crate::recurrent::{self, Order};
 
 /// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].
 #[derive(Config, Debug)]
@@ -132,7 +132,8 @@ impl Lstm {
         batched_input: Tensor<3>,
         state: Option<LstmState<2>>,
     ) -> (Tensor<3>, LstmState<2>) {
-        self.run(&batched_input, &state, self.batch_first, self.reverse)
+        let order = Order { batch_first: self.batch_first, reverse: self.reverse };
+        self.run(&batched_input, &state, order)
             .unwrap_or_else(|| burn::nn::Lstm::from(self.clone()).forward(batched_input, state))
     }
 
@@ -157,8 +158,7 @@ impl Lstm {
         &self,
         input: &Tensor<3>,
         state: &Option<LstmState<2>>,
-        batch_first: bool,
-        reverse: bool,
+        order: Order,
     ) -> Option<(Tensor<3>, LstmState<2>)> {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = |activation: &Activation| matches!(activation, Activation::Tanh(_));
@@ -166,21 +166,14 @@ impl Lstm {
         let usual = gate && tanh(&self.cell_activation) && tanh(&self.hidden_activation) && fits;
         let clip = self.clip.map(|clip| clip as f32);
         let forget = if self.input_forget { None } else { Some(self.forget_gate.as_ref()?) };
-        if !usual || clip.is_some_and(|clip| clip.is_nan() || clip < 0.0) {
+        if !usual || !clip.is_none_or(|clip| clip >= 0.0) {
             return None;
         }
         let gates = [&self.input_gate, &self.output_gate, &self.cell_gate].into_iter().chain(forget);
         let gates = gates.map(GateController::parameters).collect();
         let states = state.clone().map_or([None, None], |state| [Some(state.hidden), Some(state.cell)]);
-        let order = recurrent::Order { batch_first, reverse };
         let (output, cell) = recurrent::lstm(input, states, gates, order, clip)?;
-        let [first, second, _] = output.dims();
-        let steps = if batch_first { second } else { first };
-        let last = if reverse { 0 } else { steps - 1 };
-        let hidden = match batch_first {
-            true => output.clone().slice(s![.., last, ..]).squeeze_dim(1),
-            false => output.clone().slice(s![last, .., ..]).squeeze_dim(0),
-        };
+        let hidden = last_states(output.clone(), order);
         Some((output, LstmState { cell, hidden }))
     }
 }
@@ -262,9 +255,10 @@ impl BiLstm {
         state: Option<LstmState<3>>,
     ) -> (Tensor<3>, LstmState<3>) {
         let of = |direction: usize| state.clone().map(|state| state.slice(s![direction]).squeeze_dim(0));
-        let (batch_first, states) = (self.batch_first, [of(0), of(1)]);
+        let states = [of(0), of(1)];
         let run = |layer: &Lstm, reverse| {
-            layer.run(&batched_input, &states[usize::from(reverse)], batch_first, reverse)
+            let order = Order { batch_first: self.batch_first, reverse };
+            layer.run(&batched_input, &states[usize::from(reverse)], order)
         };
         // Burn's asks the forward layer for its own order, and not the reverse one.
         let usual = self.forward.batch_first && !self.forward.reverse;

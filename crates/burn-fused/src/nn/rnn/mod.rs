@@ -1,17 +1,19 @@
 //! Recurrent layers.
 
+mod gru;
 mod lstm;
 #[cfg(test)]
 mod tests;
 
 use burn::module::Module;
 use burn::nn::{Initializer, LinearLayout};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, s};
 
 use super::convert::converts;
 use super::{Linear, LinearConfig};
 use crate::recurrent;
 
+pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
 
 /// A gate of a recurrent layer, as [`burn::nn::GateController`].
@@ -60,5 +62,16 @@ impl GateController {
         let transforms = [&self.input_transform, &self.hidden_transform];
         let bias = |transform: &Linear| transform.bias.as_ref().map(|bias| bias.val());
         (transforms.map(|transform| transform.weight.val()), transforms.map(bias))
+    }
+}
+
+/// The hidden states of the step that is computed last, `[batch, d_hidden]`.
+fn last_states(output: Tensor<3>, order: recurrent::Order) -> Tensor<2> {
+    let [first, second, _] = output.dims();
+    let steps = if order.batch_first { second } else { first };
+    let last = if order.reverse { 0 } else { steps - 1 };
+    match order.batch_first {
+        true => output.slice(s![.., last, ..]).squeeze_dim(1),
+        false => output.slice(s![last, .., ..]).squeeze_dim(0),
     }
 }

@@ -1,0 +1,186 @@
+//! GRU in one direction and in both.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::Initializer;
+use burn::nn::activation::{Activation, ActivationConfig};
+use burn::tensor::{Device, Tensor, s};
+
+use super::{GateController, last_states};
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::recurrent::{self, Order};
+
+/// Configuration of a [`Gru`], as [`burn::nn::GruConfig`].
+#[derive(Config, Debug)]
+pub struct GruConfig {
+    /// Number of inputs.
+    pub d_input: usize,
+    /// Number of hidden units.
+    pub d_hidden: usize,
+    /// Whether biases are added.
+    pub bias: bool,
+    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+    #[config(default = "true")]
+    pub reset_after: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+    pub initializer: Initializer,
+    /// Activation of the update and reset gate.
+    #[config(default = "ActivationConfig::Sigmoid")]
+    pub gate_activation: ActivationConfig,
+    /// Activation of the new gate.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub hidden_activation: ActivationConfig,
+    /// Maximum magnitude of a hidden state.
+    pub clip: Option<f64>,
+}
+
+converts!(GruConfig of burn::nn::GruConfig {
+    d_input, d_hidden, bias, reset_after, initializer, gate_activation, hidden_activation, clip,
+});
+
+impl GruConfig {
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Gru {
+        burn::nn::GruConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Gated recurrent unit, as [`burn::nn::Gru`], in one operator for all steps.
+///
+/// The operator has gates by sigmoid, candidates by tanh and `reset_after`; the others are composed of Burn's
+/// operators.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct Gru {
+    /// What of the hidden state stays.
+    pub update_gate: GateController,
+    /// What of the hidden state enters the candidates.
+    pub reset_gate: GateController,
+    /// The candidates.
+    pub new_gate: GateController,
+    /// Number of hidden units.
+    pub d_hidden: usize,
+    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+    pub reset_after: bool,
+    /// Activation of the update and reset gate.
+    pub gate_activation: Activation,
+    /// Activation of the new gate.
+    pub hidden_activation: Activation,
+    /// Maximum magnitude of a hidden state.
+    pub clip: Option<f64>,
+}
+
+converts!(Gru of burn::nn::Gru {
+    update_gate, reset_gate, new_gate, d_hidden, reset_after, gate_activation, hidden_activation, clip,
+});
+shown_as_burns!(Gru of burn::nn::Gru);
+
+impl Gru {
+    /// The hidden states of all steps, `[batch, steps, d_hidden]`, of inputs `[batch, steps, d_input]` and of the
+    /// hidden states before the first step, `[batch, d_hidden]`, or zeros.
+    ///
+    /// # Panics
+    /// If shapes do not match.
+    pub fn forward(&self, batched_input: Tensor<3>, state: Option<Tensor<2>>) -> Tensor<3> {
+        self.run(&batched_input, &state, Order { batch_first: true, reverse: false })
+            .unwrap_or_else(|| burn::nn::Gru::from(self.clone()).forward(batched_input, state))
+    }
+
+    /// [`forward`](Self::forward) by the operator; none if it does not support this layer or this input.
+    fn run(&self, input: &Tensor<3>, state: &Option<Tensor<2>>, order: Order) -> Option<Tensor<3>> {
+        let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
+        let tanh = matches!(self.hidden_activation, Activation::Tanh(_));
+        let fits = self.update_gate.hidden_transform.weight.shape().dims() == [self.d_hidden; 2];
+        let clip = self.clip.map(|clip| clip as f32);
+        if !(gate && tanh && fits && self.reset_after && clip.is_none_or(|clip| clip >= 0.0)) {
+            return None;
+        }
+        let gates = [&self.update_gate, &self.reset_gate, &self.new_gate].map(GateController::parameters);
+        recurrent::gru(input, state.clone(), gates, order, clip)
+    }
+}
+
+/// Configuration of a [`BiGru`], as [`burn::nn::BiGruConfig`].
+#[derive(Config, Debug)]
+pub struct BiGruConfig {
+    /// Number of inputs.
+    pub d_input: usize,
+    /// Number of hidden units of each direction.
+    pub d_hidden: usize,
+    /// Whether biases are added.
+    pub bias: bool,
+    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+    #[config(default = "true")]
+    pub reset_after: bool,
+    /// How parameters are initialised.
+    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+    pub initializer: Initializer,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    #[config(default = true)]
+    pub batch_first: bool,
+    /// Activation of the update and reset gate.
+    #[config(default = "ActivationConfig::Sigmoid")]
+    pub gate_activation: ActivationConfig,
+    /// Activation of the new gate.
+    #[config(default = "ActivationConfig::Tanh")]
+    pub hidden_activation: ActivationConfig,
+    /// Maximum magnitude of a hidden state.
+    pub clip: Option<f64>,
+}
+
+converts!(BiGruConfig of burn::nn::BiGruConfig {
+    d_input, d_hidden, bias, reset_after, initializer, batch_first, gate_activation, hidden_activation, clip,
+});
+
+impl BiGruConfig {
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> BiGru {
+        burn::nn::BiGruConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// A GRU in each direction of time, as [`burn::nn::BiGru`].
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct BiGru {
+    /// From the first step to the last.
+    pub forward: Gru,
+    /// From the last step to the first.
+    pub reverse: Gru,
+    /// Number of hidden units of each direction.
+    pub d_hidden: usize,
+    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+    pub batch_first: bool,
+}
+
+converts!(BiGru of burn::nn::BiGru { forward, reverse, d_hidden, batch_first });
+shown_as_burns!(BiGru of burn::nn::BiGru);
+
+impl BiGru {
+    /// The hidden states of all steps, those from first to last before those from last to first, and the last
+    /// states of both, of inputs and of the states before the first step, or zeros.
+    ///
+    /// # Shapes
+    /// - `batched_input`: `[batch, steps, d_input]`, or `[steps, batch, d_input]` unless `batch_first`
+    /// - output: as the input, of twice `d_hidden` units
+    /// - states: `[2, batch, d_hidden]`
+    ///
+    /// # Panics
+    /// If shapes do not match.
+    pub fn forward(&self, batched_input: Tensor<3>, state: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+        let run = |layer: &Gru, reverse| {
+            let state = state.clone().map(|state| state.slice(s![usize::from(reverse)]).squeeze_dim(0));
+            let order = Order { batch_first: self.batch_first, reverse };
+            let output = layer.run(&batched_input, &state, order)?;
+            Some((output.clone(), last_states(output, order)))
+        };
+        match run(&self.forward, false).zip(run(&self.reverse, true)) {
+            Some(((forward, of_forward), (reverse, of_reverse))) => {
+                let states = Tensor::stack(vec![of_forward, of_reverse], 0);
+                (Tensor::cat(vec![forward, reverse], 2), states)
+            }
+            None => burn::nn::BiGru::from(self.clone()).forward(batched_input, state),
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! GRU: Cho and others, "Learning phrase representations using RNN encoder-decoder for statistical machine
+//! translation" (2014), with the reset gate after the product, as in the first version of the paper and in PyTorch.
+
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+use super::panel::{Columns, Gates};
+use super::parameters::{
+    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_weights, tensors,
+};
+use super::sequences::{Order, Sequences};
+use super::units::{Units, clipped, store_units, units, units_mut};
+use crate::extension::{Saved, on_flex};
+use crate::flex_tensor::{contiguous, values};
+use crate::memory::Buffer;
+use crate::poll;
+use crate::simd::math::{sigmoid, tanh};
+use crate::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
+
+/// Numbers of the gates.
+const UPDATE: usize = 0;
+const RESET: usize = 1;
+const NEW: usize = 2;
+const GATES: usize = 3;
+
+/// Tensors of the operator: inputs, the hidden states before the first step, and four for each gate.
+const TENSORS: usize = 2 + 4 * GATES;
+
+/// The hidden states of all steps, in the order of `x`, of a GRU with gates by sigmoid and candidates by tanh.
+///
+/// `state` are the hidden states before the first step. `gates` are the update, reset and new gate. `clip` is the
+/// maximum magnitude of a hidden state.
+///
+/// None if a shape, a type or the backend is not supported.
+pub(crate) fn gru(
+    x: &Tensor<3>,
+    state: Option<Tensor<2>>,
+    gates: [Gate; GATES],
+    order: Order,
+    clip: Option<f32>,
+) -> Option<Tensor<3>> {
+    let sizes = |tensors: [&FlexTensor; TENSORS]| {
+        let sequences = Sequences::of(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order)?;
+        let gates = tensors[2..].chunks_exact(4).all(|gate| sequences.has_gate(gate));
+        (sequences.has_state(tensors[1]) && gates).then_some(sequences)
+    };
+    let clip = clip.unwrap_or(f32::INFINITY);
+    let forward = |tensors, sequences, backward| forward(tensors, sequences, clip, backward);
+    on_flex(tensors(x, [state], gates), sizes, forward).ok().map(Tensor::from_dispatch)
+}
+
+/// The output, and what backward needs.
+fn forward(
+    [x, hidden, gates @ ..]: [FlexTensor; TENSORS],
+    sequences: Sequences,
+    clip: f32,
+    backward: bool,
+) -> (FlexTensor, State) {
+    let [x, hidden] = [x, hidden].map(contiguous);
+    let (level, parameters) = (Level::current(), Parameters::new(gates));
+    let mut gates = parameters.multiply_inputs(level, &x, sequences);
+    let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
+    let mut output = Buffer::new(sequences.rows() * sequences.hidden);
+    level.run(Forward {
+        sequences,
+        clip,
+        weights: parameters.each(HIDDEN_WEIGHTS),
+        biases: [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences)),
+        hidden: sequences.padded(&hidden),
+        gates: &mut gates,
+        products: &mut products,
+        output: &mut output,
+    });
+    let output = output.into_tensor(&sequences.output_shape());
+    let saved_output = output.clone();
+    (output, State { sequences, clip, x, hidden, parameters, gates, products, output: saved_output, level })
+}
+
+/// The steps of forward.
+struct Forward<'a> {
+    sequences: Sequences,
+    clip: f32,
+    /// Of the hidden state.
+    weights: [&'a [f32]; GATES],
+    /// Of the input and of the hidden state.
+    biases: [Buffer; 2],
+    /// Padded rows of the states before the first step.
+    hidden: Buffer,
+    /// `[rows, gates, width]`: products of the inputs, which become gates.
+    gates: &'a mut [f32],
+    /// `[rows, width]`: the products of the new gate with hidden states, which its reset gate scales; or empty.
+    products: &'a mut [f32],
+    output: &'a mut [f32],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sequences, clip, weights, biases: [bias, hidden_bias], .. } = self;
+        let Self { hidden: mut before, gates, products: saved_products, output, .. } = self;
+        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let panel = Gates::pack(simd, weights, [hidden, width]);
+        let mut after = Buffer::new(batch * width);
+        let mut products = Buffer::new(batch * GATES * MAX_LANES);
+        for time in 0..steps {
+            for first in (0..width).step_by(MAX_LANES) {
+                panel.multiply(simd, first, (batch, &before, width), &mut products);
+                for (sequence, products) in products.chunks_exact_mut(GATES * MAX_LANES).enumerate() {
+                    let row = sequences.row(sequence, sequences.step(time));
+                    let gates = &mut gates[row * GATES * width..][..GATES * width];
+                    let mut values = [[0.0; MAX_LANES]; GATES];
+                    for (gate, values) in values.iter_mut().enumerate() {
+                        let at = gate * width + first;
+                        let (inputs, bias, hidden_bias) =
+                            (units(gates, at), units(&bias, at), units(&hidden_bias, at));
+                        let products = units_mut(products, gate * MAX_LANES);
+                        for lane in 0..MAX_LANES {
+                            products[lane] += hidden_bias[lane];
+                            values[lane] = inputs[lane] + bias[lane];
+                        }
+                    }
+                    let at = sequence * width + first;
+                    let products = std::array::from_fn(|gate| units(products, gate * MAX_LANES));
+                    step(&mut values, products, clip, units(&before, at), units_mut(&mut after, at));
+                    for (gate, values) in values.iter().enumerate() {
+                        *units_mut(gates, gate * width + first) = *values;
+                    }
+                    if !saved_products.is_empty() {
+                        *units_mut(saved_products, row * width + first) = *products[NEW];
+                    }
+                    store_units(&mut output[row * hidden..][..hidden], first, units(&after, at));
+                }
+            }
+            std::mem::swap(&mut before, &mut after);
+        }
+    }
+}
+
+/// A step of units: `gates` are products of the inputs with their biases, and become gates.
+#[inline(always)]
+fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before: &Units, after: &mut Units) {
+    for lane in 0..MAX_LANES {
+        let update = sigmoid(gates[UPDATE][lane] + products[UPDATE][lane]);
+        let reset = sigmoid(gates[RESET][lane] + products[RESET][lane]);
+        let new = tanh(gates[NEW][lane] + reset * products[NEW][lane]);
+        (gates[UPDATE][lane], gates[RESET][lane], gates[NEW][lane]) = (update, reset, new);
+        after[lane] = clipped(new * (1.0 - update) + update * before[lane], clip);
+    }
+}
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+struct State {
+    sequences: Sequences,
+    clip: f32,
+    x: FlexTensor,
+    /// States before the first step, or empty.
+    hidden: FlexTensor,
+    parameters: Parameters<GATES>,
+    gates: Buffer,
+    products: Buffer,
+    output: FlexTensor,
+    level: Level,
+}
+
+impl Saved<TENSORS> for State {
+    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; TENSORS] {
+        let Self { sequences, level, x, hidden, parameters, mut gates, products, .. } = self;
+        let (width, hidden) = (sequences.width(), values(&hidden));
+        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
+        let mut of_products = Buffer::new(gates.len());
+        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
+        let states = Sequences { inputs: 0, ..sequences };
+        let before = states.inputs_and_states(&[], values(&self.output), hidden, width);
+        level.run(Backward {
+            sequences,
+            clip: self.clip,
+            weights: parameters.each(HIDDEN_WEIGHTS),
+            gradient: values(&gradient),
+            before: &before,
+            products: &products,
+            gates: &mut gates,
+            of_products: &mut of_products,
+            of_hidden: &mut of_hidden,
+            of_biases: &mut of_biases,
+            of_states: !hidden.is_empty(),
+            poll: poll::current(),
+        });
+        let of_inputs = of_weights(level, values(&x), &gates, sequences);
+        let of_states = of_weights(level, &before, &of_products, sequences);
+        let mut gradients = [const { None }; TENSORS];
+        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
+        gradients[1] = (!hidden.is_empty()).then(|| sequences.state(&of_hidden));
+        // Behind the rows of the hidden units are those of padding.
+        let of_states = &of_states[..sequences.hidden * GATES * width];
+        let of_gates =
+            of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);
+        gradients[2..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
+        gradients
+    }
+}
+
+/// The steps of backward.
+struct Backward<'a> {
+    sequences: Sequences,
+    clip: f32,
+    /// Of the hidden state.
+    weights: [&'a [f32]; GATES],
+    /// Of the output.
+    gradient: &'a [f32],
+    /// The hidden states before each row, `[rows, width]`.
+    before: &'a [f32],
+    /// `[rows, width]`, of the new gate with hidden states.
+    products: &'a [f32],
+    /// `[rows, gates, width]`, which become gradients of the products of inputs.
+    gates: &'a mut [f32],
+    /// Gradients of the products of hidden states, of the same shape.
+    of_products: &'a mut [f32],
+    /// Padded rows, of the hidden states before the first step.
+    of_hidden: &'a mut [f32],
+    /// Zeros.
+    of_biases: &'a mut [Buffer; 2],
+    /// Whether the gradient of the hidden states before the first step is needed.
+    of_states: bool,
+    poll: fn(),
+}
+
+impl Kernel for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sequences, clip, weights, gradient, gates, of_products, of_hidden, of_biases, .. } = self;
+        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let panel = Columns::pack(simd, weights, [hidden, width]);
+        let mut through_products = Buffer::zeroed(batch * width);
+        let mut sums = [(); 2].map(|()| Buffer::new(GATES * width));
+        for time in (0..steps).rev() {
+            sums.iter_mut().for_each(|sums| sums.fill(0.0));
+            for sequence in 0..batch {
+                let row = sequences.row(sequence, sequences.step(time));
+                let gates = &mut gates[row * GATES * width..][..GATES * width];
+                let of_products = &mut of_products[row * GATES * width..][..GATES * width];
+                let of_hidden = &mut of_hidden[sequence * width..][..width];
+                for (sum, product) in of_hidden.iter_mut().zip(&through_products[sequence * width..]) {
+                    *sum += product;
+                }
+                let gradient = &gradient[row * hidden..][..hidden];
+                of_hidden.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
+                for first in (0..width).step_by(MAX_LANES) {
+                    let mut values = [[0.0; MAX_LANES]; GATES];
+                    for (gate, values) in values.iter_mut().enumerate() {
+                        *values = *units(gates, gate * width + first);
+                    }
+                    let at = row * width + first;
+                    let known = [units(self.before, at), units(self.products, at)];
+                    let of_new_product = step_back(&mut values, clip, known, units_mut(of_hidden, first));
+                    for (gate, values) in values.iter().enumerate() {
+                        let at = gate * width + first;
+                        let of_product = if gate == NEW { &of_new_product } else { values };
+                        *units_mut(gates, at) = *values;
+                        *units_mut(of_products, at) = *of_product;
+                        for (sums, values) in sums.iter_mut().zip([values, of_product]) {
+                            for (sum, value) in units_mut(sums, at).iter_mut().zip(values) {
+                                *sum += value;
+                            }
+                        }
+                    }
+                }
+                for gate in gates.chunks_exact_mut(width).chain(of_products.chunks_exact_mut(width)) {
+                    // Zero times the infinite gradient of a unit beyond the hidden ones would be NaN.
+                    gate[hidden..].fill(0.0);
+                }
+            }
+            for (totals, sums) in of_biases.iter_mut().zip(&sums) {
+                totals.iter_mut().zip(&**sums).for_each(|(total, sum)| *total += sum);
+            }
+            if time > 0 || self.of_states {
+                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
+                let [first, row_step] = [first, row_step].map(|rows| rows * GATES * width);
+                let scalars = Scalars { values: of_products, first, term_step: 1, row_step };
+                panel.multiply(simd, batch, scalars, &mut through_products);
+            }
+            (self.poll)();
+        }
+        of_hidden.iter_mut().zip(&*through_products).for_each(|(sum, product)| *sum += product);
+    }
+}
+
+/// The gradients of a [`step`]: of the products of inputs into `gates`, and of the hidden states before, but for those
+/// through products, into `of_hidden`. Returns the gradient of the new gate's product with hidden states.
+#[inline(always)]
+fn step_back(
+    gates: &mut [Units; GATES],
+    clip: f32,
+    [before, products]: [&Units; 2],
+    of_hidden: &mut Units,
+) -> Units {
+    let mut of_product = [0.0; MAX_LANES];
+    for lane in 0..MAX_LANES {
+        let [update, reset, new] = [UPDATE, RESET, NEW].map(|gate| gates[gate][lane]);
+        let after = new * (1.0 - update) + update * before[lane];
+        let passed = if after > clip || after < -clip { 0.0 } else { of_hidden[lane] };
+        let of_new = passed * (1.0 - update) * (1.0 - new * new);
+        of_product[lane] = of_new * reset;
+        gates[UPDATE][lane] = passed * (before[lane] - new) * update * (1.0 - update);
+        gates[RESET][lane] = of_new * products[lane] * reset * (1.0 - reset);
+        gates[NEW][lane] = of_new;
+        of_hidden[lane] = passed * update;
+    }
+    of_product
+}
