@@ -12,11 +12,6 @@ pub(crate) struct Line([f32; 16]);
 pub(crate) struct Scratch(Vec<Line>);
 
 impl Scratch {
-    /// An empty buffer.
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
     /// `len` values of an earlier use, or zeros.
     pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());

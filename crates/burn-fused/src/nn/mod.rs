@@ -13,23 +13,22 @@
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
-//! | [`Lstm`], [`BiLstm`] | all steps and gates; three products for the weights' and inputs' gradients |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
 
+pub mod activation;
 pub mod attention;
 pub mod cache;
-pub mod activation;
 mod convert;
 mod dropout;
 mod embedding;
 mod linear;
+pub mod loss;
 pub mod norm;
 mod rnn;
-pub mod loss;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod transformer;

@@ -77,20 +77,10 @@ impl PositionWiseFeedForward {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [d_model, _] = self.linear_inner.weight.shape().dims();
         assert_shape!(input, [.., d_model]);
-        let inner = match epilogue(&self.activation) {
+        let inner = match self.activation.epilogue() {
             Some(activation) => self.linear_inner.forward_activated(input, activation),
             None => self.activation.forward(self.linear_inner.forward(input)),
         };
         self.linear_outer.forward(self.dropout.forward(inner))
-    }
-}
-
-/// The activation, if it can be an epilogue of the linear layer.
-fn epilogue(activation: &Activation) -> Option<crate::Activation> {
-    match activation {
-        Activation::Relu(_) => Some(crate::Activation::Relu),
-        Activation::Gelu(gelu) if gelu.approximate => Some(crate::Activation::GeluApproximate),
-        Activation::Gelu(_) => Some(crate::Activation::Gelu),
-        _ => None,
     }
 }
