@@ -1,17 +1,18 @@
 //! Backward of attention, which computes the weights again.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::kernels::{Multiply, SoftmaxBackward, View};
-use super::{Setup, Sizes};
+use super::kernels::{Multiply, PANEL, RowProducts, SoftmaxBackward, View};
+use super::{Block, Setup, Sizes};
 use crate::extension;
 use crate::flex_tensor::values;
 use crate::memory::Buffer;
 use crate::poll;
-use crate::simd::{MAX_LANES, Scalars};
+use crate::simd::Scalars;
 
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Saved {
     pub k: FlexTensor,
     /// Of the softmax of each row.
     pub stats: Arc<Vec<[f32; 2]>>,
+    /// The context, or the weights.
+    pub output: FlexTensor,
 }
 
 /// For the gradient of the context.
@@ -66,8 +69,8 @@ impl Saved {
         let mut vs = of_v.chunks_mut(keys * kv_width);
         let parts = of_k.chunks_mut(keys * kv_width).zip(stats.chunks(heads * queries)).enumerate();
         let parts = parts.map(|(batch, (of_k, stats))| {
-            let outputs = [qs.next().unwrap_or_default(), of_k, vs.next().unwrap_or_default()];
-            Part { setup, skips, batch, inputs, gradient, stats, outputs }
+            let gradients = [qs.next().unwrap_or_default(), of_k, vs.next().unwrap_or_default()];
+            Part { setup, skips, batch, inputs, output: values(&self.output), gradient, stats, gradients }
         });
         match rayon::current_num_threads() {
             1 => parts.for_each(|part| part.run(poll::current())),
@@ -89,95 +92,184 @@ struct Part<'a> {
     batch: usize,
     /// Queries, keys, and values or none.
     inputs: [&'a [f32]; 3],
-    /// Of the context, or of the weights if there are no values.
+    /// The context, or the weights if there are no values.
+    output: &'a [f32],
+    /// Of the output.
     gradient: &'a [f32],
     /// `[heads, queries]`.
     stats: &'a [[f32; 2]],
-    /// Gradients of the inputs, or empty: `[length, heads * width]`.
-    outputs: [&'a mut [f32]; 3],
+    /// Of the inputs, or empty: `[length, heads * width]`.
+    gradients: [&'a mut [f32]; 3],
 }
 
+/// Queries and keys of a block: their products, and the matrices that these are made of, are in cache.
+const BLOCK: [usize; 2] = [32, 256];
+
 impl Part<'_> {
-    fn run(self, poll: fn()) {
-        let Self { setup, skips, batch, inputs: [q, k, v], gradient, stats, outputs } = self;
-        let [of_q, of_k, of_v] = outputs;
-        let Sizes { queries, keys, heads, kv_heads, width, .. } = setup.sizes;
+    fn run(mut self, poll: fn()) {
+        let Self { setup, skips, batch, stats, .. } = self;
+        let Sizes { queries, keys, heads, kv_heads, .. } = setup.sizes;
+        let mut blocks = setup.blocks(batch, BLOCK[0], skips);
+        for block in &mut blocks {
+            let stats = stats.chunks(queries).map(|stats| &stats[block.first..][..block.rows]);
+            if !stats.into_iter().all(|stats| setup.masked_are_zero(stats)) {
+                block.keys = 0..keys;
+            }
+        }
+        let means = self.means();
+        let mut scratch = Scratch::new(setup);
+        for kv_head in 0..kv_heads {
+            for first in (0..keys).step_by(BLOCK[1]) {
+                let keys = first..keys.min(first + BLOCK[1]);
+                self.pack(kv_head, keys.clone(), &mut scratch);
+                let shared = heads / kv_heads;
+                for head in kv_head * shared..(kv_head + 1) * shared {
+                    for block in &blocks {
+                        let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
+                        let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
+                        let block = Block { head, keys: seen, ..block.clone() };
+                        self.add_block(&block, keys.clone(), &means, &mut scratch, adds);
+                    }
+                    poll();
+                }
+            }
+        }
+    }
+
+    /// Of each row `[heads, queries]`, the sum of the products of weights and their gradients: that of the
+    /// products of the output and its gradient.
+    fn means(&self) -> Vec<f32> {
+        let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
+        let mut means = vec![0.0; heads * queries];
+        for (head, sums) in means.chunks_exact_mut(queries).enumerate() {
+            let (output, width) = match self.inputs[2].is_empty() {
+                true => {
+                    let first = (self.batch * heads + head) * queries * keys;
+                    (View { values: self.output, first, step: keys }, keys)
+                }
+                false => (self.setup.head(self.output, [self.batch, queries, heads, head]), width),
+            };
+            let matrices = [output, View { values: self.gradient, ..output }];
+            self.setup.level.run(RowProducts { matrices, width, sums });
+        }
+        means
+    }
+
+    /// Packs some keys, and their values, of a head.
+    fn pack(&self, kv_head: usize, keys: Range<usize>, scratch: &mut Scratch) {
+        let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
+        let kv_heads = setup.sizes.kv_heads;
+        let k = setup.head(k, [self.batch, setup.sizes.keys, kv_heads, kv_head]).from(keys.start);
+        setup.pack_transposed(k, count, setup.scale, &mut scratch.k_panels);
+        setup.pack(k, count, &mut scratch.k_rows);
+        if !v.is_empty() {
+            setup.pack_transposed(View { values: v, ..k }, count, 1.0, &mut scratch.v_panels);
+        }
+    }
+
+    /// Adds the products of a block to the gradients, the keys of which are among the packed ones; without
+    /// `adds`, of queries and of keys, it is the first for these.
+    fn add_block(
+        &mut self,
+        block: &Block,
+        packed: Range<usize>,
+        means: &[f32],
+        scratch: &mut Scratch,
+        [adds_queries, adds_keys]: [bool; 2],
+    ) {
+        let Self { setup, batch, inputs: [q, _, v], gradient, stats, .. } = *self;
+        let [of_q, of_k, of_v] = &mut self.gradients;
+        let Sizes { queries, heads, kv_heads, width, .. } = setup.sizes;
         let [q_step, kv_step] = setup.sizes.rows();
-        let [rows, step] = setup.scores();
-        let mut scratch = [(); 2].map(|()| Buffer::new(rows * step));
-        let [scores, of_scores] = &mut scratch;
-        let mut packed = [(); 3].map(|()| Buffer::new(setup.panels()));
-        let [k_panels, k_rows, v_panels] = &mut packed;
-        let padded = width.next_multiple_of(MAX_LANES);
-        let mut block_rows = [(); 2].map(|()| Buffer::new(rows * padded));
-        for head in 0..heads {
-            let (shared, kv_head) = (heads / kv_heads, head * kv_heads / heads);
-            if head % shared == 0 {
-                let k = setup.head(k, [batch, keys, kv_heads, kv_head]);
-                setup.pack_transposed(k, setup.scale, k_panels);
-                setup.pack(k, keys, k_rows);
-                if !v.is_empty() {
-                    setup.pack_transposed(View { values: v, ..k }, 1.0, v_panels);
+        let Scratch { scores, of_scores, k_panels, k_rows, v_panels, rows } = scratch;
+        let (step, padded) = (Setup::step(BLOCK[1].min(setup.sizes.keys)), setup.packed_width());
+        let (start, seen) = (block.keys.start, block.keys.len());
+        let q = setup.head(q, [batch, queries, heads, block.head]);
+        let gradient_rows = View { values: gradient, ..q };
+        if seen > 0 {
+            setup.multiply_panels(block, q, (k_panels, packed.start), scores, step);
+            if v.is_empty() {
+                for (row, target) in of_scores.chunks_mut(step).enumerate().take(block.rows) {
+                    let (target, rest) = target[..block.width()].split_at_mut(seen);
+                    target.copy_from_slice(&gradient[setup.sizes.weight(block, row) + start..][..seen]);
+                    rest.fill(0.0);
+                }
+            } else {
+                setup.multiply_panels(block, gradient_rows, (v_panels, packed.start), of_scores, step);
+            }
+            let rows = block.head * queries + block.first;
+            let (stats, means) = (&stats[rows..][..block.rows], &means[rows..][..block.rows]);
+            setup.level.run(SoftmaxBackward {
+                setup,
+                block,
+                scores,
+                gradient: of_scores,
+                step,
+                stats,
+                means,
+            });
+        }
+        if seen > 0 && !of_q.is_empty() {
+            setup.level.run(Multiply {
+                size: [block.rows, seen],
+                a: Scalars { values: of_scores, first: 0, term_step: 1, row_step: step },
+                b: View { values: k_rows, first: (start - packed.start) * padded, step: padded },
+                target: &mut of_q[block.first * q_step + block.head * width..],
+                step: q_step,
+                columns: width,
+                adds: adds_queries,
+            });
+        }
+        let mut add = |weights: &[f32], matrix: View<'_>, target: &mut [f32]| {
+            let target = &mut target[block.head * kv_heads / heads * width..];
+            if !adds_keys {
+                for key in packed.clone().filter(|key| !block.keys.contains(key)) {
+                    target[key * kv_step..][..width].fill(0.0);
                 }
             }
-            let k_rows = View { values: k_rows, first: 0, step: padded };
-            let q = setup.head(q, [batch, queries, heads, head]);
-            for mut block in setup.blocks(batch, head) {
-                let stats = &stats[head * queries + block.first..][..block.rows];
-                if skips && setup.masked_are_zero(stats) {
-                    block.keys = setup.masks.seen(&block, keys);
-                }
-                let (count, seen) = (block.rows, block.keys.len());
-                setup.multiply_panels(&block, q, k_panels, scores, step);
-                if v.is_empty() {
-                    for (row, target) in of_scores.chunks_mut(step).enumerate().take(count) {
-                        let (target, rest) = target[..block.width()].split_at_mut(seen);
-                        let at = setup.sizes.weight(&block, row) + block.keys.start;
-                        target.copy_from_slice(&gradient[at..][..seen]);
-                        rest.fill(0.0);
-                    }
-                } else {
-                    setup.multiply_panels(&block, View { values: gradient, ..q }, v_panels, of_scores, step);
-                }
-                let gradient_rows = View { values: gradient, ..q };
-                let (block, rows) = (&block, &mut block_rows);
-                setup.level.run(SoftmaxBackward { setup, block, scores, gradient: of_scores, step, stats });
-                if !of_q.is_empty() {
-                    setup.level.run(Multiply {
-                        size: [count, seen],
-                        a: Scalars { values: of_scores, first: 0, term_step: 1, row_step: step },
-                        b: k_rows.from(block.keys.start),
-                        target: &mut of_q[block.first * q_step + head * width..],
-                        step: q_step,
-                        columns: width,
-                        adds: false,
-                    });
-                }
-                let adds = head % shared > 0 || block.first > 0;
-                let add = |weights: &[f32], matrix: View<'_>, packed: &mut [f32], target: &mut [f32]| {
-                    setup.pack(matrix.from(block.first), count, packed);
-                    let target = &mut target[kv_head * width..];
-                    if !adds {
-                        for key in (0..block.keys.start).chain(block.keys.end..keys) {
-                            target[key * kv_step..][..width].fill(0.0);
-                        }
-                    }
-                    setup.level.run(Multiply {
-                        size: [seen, count],
-                        a: Scalars { values: weights, first: 0, term_step: step, row_step: 1 },
-                        b: View { values: packed, first: 0, step: padded },
-                        target: &mut target[block.keys.start * kv_step..],
-                        step: kv_step,
-                        columns: width,
-                        adds,
-                    });
-                };
-                add(of_scores, q, &mut rows[0], of_k);
-                if !v.is_empty() {
-                    add(scores, gradient_rows, &mut rows[1], of_v);
-                }
+            if seen > 0 {
+                setup.pack(matrix.from(block.first), block.rows, rows);
+                setup.level.run(Multiply {
+                    size: [seen, block.rows],
+                    a: Scalars { values: weights, first: 0, term_step: step, row_step: 1 },
+                    b: View { values: rows, first: 0, step: padded },
+                    target: &mut target[start * kv_step..],
+                    step: kv_step,
+                    columns: width,
+                    adds: adds_keys,
+                });
             }
-            poll();
+        };
+        add(of_scores, q, of_k);
+        if !v.is_empty() {
+            add(scores, gradient_rows, of_v);
+        }
+    }
+}
+
+struct Scratch {
+    scores: Buffer,
+    of_scores: Buffer,
+    k_panels: Buffer,
+    k_rows: Buffer,
+    v_panels: Buffer,
+    /// Of queries, or of the gradient of the context.
+    rows: Buffer,
+}
+
+impl Scratch {
+    fn new(setup: &Setup) -> Self {
+        let (queries, keys) = (BLOCK[0].min(setup.sizes.queries), BLOCK[1].min(setup.sizes.keys));
+        let [scores, of_scores] = [(); 2].map(|()| Buffer::new(queries * Setup::step(keys)));
+        let packed = || Buffer::new(keys.next_multiple_of(PANEL) * setup.packed_width());
+        let (k_panels, k_rows, v_panels) = (packed(), packed(), packed());
+        Self {
+            scores,
+            of_scores,
+            k_panels,
+            k_rows,
+            v_panels,
+            rows: Buffer::new(queries * setup.packed_width()),
         }
     }
 }

@@ -6,11 +6,11 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::backward::{OfContext, OfWeights, Saved};
-use super::kernels::{Multiply, Softmax, View};
-use super::{Setup, Sizes};
+use super::kernels::{Multiply, PANEL, Softmax, View};
+use super::{Block, Setup, Sizes};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
-use crate::simd::{MAX_LANES, Scalars};
+use crate::simd::Scalars;
 
 /// The output of an operator, and what it saves.
 type Output<S> = (FlexTensor, S);
@@ -40,12 +40,13 @@ pub fn forward(
         _ => parts.collect::<Vec<_>>().into_par_iter().for_each(Part::run),
     }
     let [q, k, v] = tensors;
-    let (setup, stats) = (Arc::new(setup), Arc::new(stats));
-    let saved = Saved { setup, q, k, stats };
-    let weights = weights.then(|| {
-        (all_weights.into_tensor(&[batch, heads, queries, keys]), OfWeights { saved: saved.clone() })
+    let context = context.into_tensor(&[batch, queries, width]);
+    let saved = Saved { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };
+    let of_weights = weights.then(|| {
+        let weights = all_weights.into_tensor(&[batch, heads, queries, keys]);
+        (weights.clone(), OfWeights { saved: Saved { output: weights, ..saved.clone() } })
     });
-    ((context.into_tensor(&[batch, queries, width]), OfContext { saved, v }), weights)
+    ((context, OfContext { saved, v }), of_weights)
 }
 
 /// One of the batch.
@@ -63,32 +64,34 @@ struct Part<'a> {
     weights: &'a mut [f32],
 }
 
+/// Most values of a block's scores: 256 KiB.
+const SCORES: usize = 1 << 16;
+
 impl Part<'_> {
     fn run(self) {
         let Self { setup, skips, batch, inputs: [q, k, v], context, stats, weights } = self;
         let Sizes { queries, keys, heads, kv_heads, width, .. } = setup.sizes;
-        let [rows, step] = setup.scores();
-        let mut scores = Buffer::new(rows * step);
-        let (mut k_panels, mut v_rows) = (Buffer::new(setup.panels()), Buffer::new(setup.panels()));
+        let blocks = setup.blocks(batch, (SCORES / keys).clamp(8, 32), skips);
+        let (step, padded) = (Setup::step(keys), setup.packed_width());
+        let mut scores = Buffer::new(blocks[0].rows * step);
+        let mut k_panels = Buffer::new(keys.next_multiple_of(PANEL) * padded);
+        let mut v_rows = Buffer::new(keys * padded);
         for head in 0..heads {
             let (shared, kv_head) = (heads / kv_heads, head * kv_heads / heads);
             if head % shared == 0 {
                 let [k, v] = [k, v].map(|values| setup.head(values, [batch, keys, kv_heads, kv_head]));
-                setup.pack_transposed(k, setup.scale, &mut k_panels);
+                setup.pack_transposed(k, keys, setup.scale, &mut k_panels);
                 setup.pack(v, keys, &mut v_rows);
             }
-            let v_rows = View { values: &v_rows, first: 0, step: width.next_multiple_of(MAX_LANES) };
             let q = setup.head(q, [batch, queries, heads, head]);
-            for mut block in setup.blocks(batch, head) {
+            for block in &blocks {
+                let mut block = Block { head, ..block.clone() };
                 let stats = &mut stats[head * queries + block.first..][..block.rows];
                 let at = (head * queries + block.first) * keys;
                 let weights =
                     if weights.is_empty() { &mut [] } else { &mut weights[at..][..block.rows * keys] };
-                if skips {
-                    block.keys = setup.masks.seen(&block, keys);
-                }
                 loop {
-                    setup.multiply_panels(&block, q, &k_panels, &mut scores, step);
+                    setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);
                     setup.level.run(Softmax { setup, block: &block, scores, step, stats, weights });
                     if block.keys == (0..keys) || setup.masked_are_zero(stats) {
@@ -99,7 +102,7 @@ impl Part<'_> {
                 setup.level.run(Multiply {
                     size: [block.rows, block.keys.len()],
                     a: Scalars { values: &scores, first: 0, term_step: 1, row_step: step },
-                    b: v_rows.from(block.keys.start),
+                    b: View { values: &v_rows, first: block.keys.start * padded, step: padded },
                     target: &mut context[block.first * heads * width + head * width..],
                     step: heads * width,
                     columns: width,

@@ -6,8 +6,6 @@ use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load};
 
 /// Columns of a panel of a transposed matrix: four of the widest vectors.
 pub const PANEL: usize = 64;
-/// Rows of a tile of sums in registers.
-const ROWS: usize = 4;
 /// Terms of a product whose vectors stay in the L1 cache for all rows.
 const TERMS: usize = 128;
 
@@ -72,6 +70,31 @@ impl Kernel for PackTransposed<'_> {
     }
 }
 
+/// Copies rows into whole vectors, the rest of which is zero.
+pub struct Pack<'a> {
+    pub matrix: View<'a>,
+    pub width: usize,
+    /// As long as all rows are when packed: a multiple of the widest vector each.
+    pub packed: &'a mut [f32],
+}
+
+impl Kernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { matrix, width, packed } = self;
+        for (row, target) in packed.chunks_exact_mut(width.next_multiple_of(MAX_LANES)).enumerate() {
+            let row = matrix.row(row, width);
+            for (column, target) in target.chunks_exact_mut(S::F32_LANES).enumerate() {
+                let from = width.min(column * S::F32_LANES);
+                let vector = load(simd, &row[from..width.min(from + S::F32_LANES)]);
+                target.copy_from_slice(bytemuck::cast_slice(&[vector]));
+            }
+        }
+    }
+}
+
 /// `target = a b`, or `target += a b` if `adds`.
 pub struct Multiply<'a> {
     /// Rows of `a` and the target, and terms of each sum.
@@ -126,19 +149,25 @@ impl Multiply<'_> {
     #[inline(always)]
     fn rows<S: Lanes, const N: usize>(&mut self, simd: S, column: usize) -> usize {
         let rows = self.size[0];
-        let tiles = rows / ROWS * ROWS;
-        for row in (0..tiles).step_by(ROWS) {
-            self.tile::<S, ROWS, N>(simd, row, column);
-        }
-        for row in tiles..rows {
-            self.tile::<S, 1, N>(simd, row, column);
+        let mut row = 0;
+        while row < rows {
+            row += match (rows - row, N, S::F32_LANES) {
+                (8.., ..=2, MAX_LANES) => self.tile::<S, 8, N>(simd, row, column),
+                (4.., ..) => self.tile::<S, 4, N>(simd, row, column),
+                _ => self.tile::<S, 1, N>(simd, row, column),
+            };
         }
         N * S::F32_LANES
     }
 
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "the index names a register")]
-    fn tile<S: Lanes, const R: usize, const N: usize>(&mut self, simd: S, row: usize, column: usize) {
+    fn tile<S: Lanes, const R: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        row: usize,
+        column: usize,
+    ) -> usize {
         let mut sums = [[simd.splat_f32s(0.0); N]; R];
         let width = (self.columns - column).min(N * S::F32_LANES);
         let scalars = Scalars { first: self.a.first + row * self.a.row_step, ..self.a };
@@ -164,6 +193,7 @@ impl Multiply<'_> {
                 }
             }
         }
+        R
     }
 }
 
@@ -185,13 +215,13 @@ impl Kernel for Softmax<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
+    fn run<S: Lanes>(self, simd: S) {
         let Self { setup, block, scores, step, stats, weights } = self;
         let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
         for (r, (row, stats)) in scores.chunks_mut(step).zip(stats).enumerate() {
             let row = &mut row[..block.width()];
             setup.mask(block, r, row);
-            let mut most = maximum(row);
+            let mut most = maximum(simd, row);
             if setup.quiet && most == f32::NEG_INFINITY {
                 most = 0.0;
             }
@@ -203,7 +233,7 @@ impl Kernel for Softmax<'_> {
                 }
             }
             let rest = if setup.quiet { (-most).exp() } else { 0.0 };
-            *stats = [most, 1.0 / (sums.iter().sum::<f32>() + rest)];
+            *stats = [most, 1.0 / (sum(simd, &sums) + rest)];
             row.iter_mut().for_each(|x| *x *= stats[1]);
             if let Some(dropout) = setup.dropout {
                 dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
@@ -218,17 +248,22 @@ impl Kernel for Softmax<'_> {
     }
 }
 
-/// The largest value, in each of a vector's lanes first: for all rows, lanes are a multiple of the level's.
 #[inline(always)]
-fn maximum(row: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if a > b { a } else { b };
-    let mut most = [f32::NEG_INFINITY; MAX_LANES];
-    for chunk in row.chunks(MAX_LANES) {
-        for (most, &x) in most.iter_mut().zip(chunk) {
-            *most = larger(x, *most);
-        }
+fn maximum<S: Lanes>(simd: S, row: &[f32]) -> f32 {
+    let mut most = simd.splat_f32s(f32::NEG_INFINITY);
+    for chunk in row.chunks_exact(S::F32_LANES) {
+        most = simd.max_f32s(most, load(simd, chunk));
     }
-    most.into_iter().fold(f32::NEG_INFINITY, larger)
+    simd.reduce_max_f32s(most)
+}
+
+#[inline(always)]
+fn sum<S: Lanes>(simd: S, sums: &[f32; MAX_LANES]) -> f32 {
+    let mut sum = simd.splat_f32s(0.0);
+    for chunk in sums.chunks_exact(S::F32_LANES) {
+        sum = simd.add_f32s(sum, load(simd, chunk));
+    }
+    simd.reduce_sum_f32s(sum)
 }
 
 /// The gradient of a block's scores from that of its weights, in place.
@@ -243,6 +278,8 @@ pub struct SoftmaxBackward<'a> {
     pub step: usize,
     /// As of [`Softmax`].
     pub stats: &'a [[f32; 2]],
+    /// Of each row, the sum of the products of weights and their gradients.
+    pub means: &'a [f32],
 }
 
 impl Kernel for SoftmaxBackward<'_> {
@@ -250,29 +287,44 @@ impl Kernel for SoftmaxBackward<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { setup, block, scores, gradient, step, stats } = self;
-        let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
-        let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats);
-        for (r, ((row, gradient), &[most, factor])) in rows.enumerate() {
+        let Self { setup, block, scores, gradient, step, stats, means } = self;
+        let mut factors = vec![1.0; block.width()];
+        let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats.iter().zip(means));
+        for (r, ((row, gradient), (&[most, factor], mean))) in rows.enumerate() {
             let (row, gradient) = (&mut row[..block.width()], &mut gradient[..block.width()]);
             setup.mask(block, r, row);
             if let Some(dropout) = setup.dropout {
                 dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
-                gradient.iter_mut().zip(&factors).for_each(|(g, factor)| *g *= factor);
             }
-            let mut sums = [0.0; MAX_LANES];
-            for (row, gradient) in row.chunks_mut(MAX_LANES).zip(gradient.chunks(MAX_LANES)) {
-                for ((sum, x), g) in sums.iter_mut().zip(row).zip(gradient) {
-                    *x = exp(*x - most) * factor;
-                    *sum += *x * g;
-                }
+            for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
+                let weight = exp(*x - most) * factor;
+                *g = weight * (*g * dropped - mean) * setup.scale;
+                *x = weight * dropped;
             }
-            let mean = sums.iter().sum::<f32>();
-            for (g, x) in gradient.iter_mut().zip(&*row) {
-                *g = x * (*g - mean) * setup.scale;
-            }
-            row.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
             setup.masks.fill(block, r, &mut gradient[..block.keys.len()], 0.0);
+        }
+    }
+}
+
+/// The sum of the products of each row of two matrices.
+pub struct RowProducts<'a> {
+    pub matrices: [View<'a>; 2],
+    pub width: usize,
+    pub sums: &'a mut [f32],
+}
+
+impl Kernel for RowProducts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        for (row, target) in self.sums.iter_mut().enumerate() {
+            let [a, b] = self.matrices.map(|matrix| matrix.row(row, self.width));
+            let mut sums = [0.0; MAX_LANES];
+            for (a, b) in a.chunks(MAX_LANES).zip(b.chunks(MAX_LANES)) {
+                sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
+            }
+            *target = sum(simd, &sums);
         }
     }
 }

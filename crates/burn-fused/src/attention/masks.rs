@@ -8,6 +8,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Bool, Tensor};
 
 use super::{Block, Sizes};
+use crate::simd::{Kernel, Lanes, Level};
 
 /// Masks `[batch, queries, keys]`, a key being hidden if one of them says so. They are read where they are, also
 /// if they are expanded.
@@ -72,22 +73,40 @@ impl Masks {
     }
 
     /// The keys from the first to the last that a row of the block sees, in whole chunks; all if it sees none.
-    pub fn seen(&self, block: &Block, keys: usize) -> Range<usize> {
-        let sees = |from: &usize| {
-            let chunk = *from..keys.min(from + CHUNK);
-            (0..block.rows).any(|row| {
-                let mut hidden = [false; CHUNK];
-                for mask in &self.0 {
-                    let row = &mask.row(block, row)[chunk.clone()];
-                    hidden.iter_mut().zip(row).for_each(|(all, &one)| *all |= one != 0);
-                }
-                hidden[..chunk.len()].contains(&false)
-            })
-        };
-        let chunks = || (0..keys).step_by(CHUNK);
-        match (chunks().find(sees), chunks().rev().find(sees)) {
-            (Some(first), Some(last)) => first..keys.min(last + CHUNK),
+    pub fn seen(&self, block: &Block, level: Level) -> Range<usize> {
+        let keys = block.keys.end;
+        let mut hidden = vec![true; keys.div_ceil(CHUNK)];
+        for row in 0..block.rows {
+            let rows: Vec<&[u8]> = self.0.iter().map(|mask| &mask.row(block, row)[..keys]).collect();
+            level.run(Hidden { rows: &rows, hidden: &mut hidden });
+        }
+        let seen = |hidden: &bool| !hidden;
+        match (hidden.iter().position(seen), hidden.iter().rposition(seen)) {
+            (Some(first), Some(last)) => first * CHUNK..keys.min((last + 1) * CHUNK),
             _ => 0..keys,
+        }
+    }
+}
+
+/// Clears `hidden` of each chunk of which one of the rows of masks, which are of one query, shows a key.
+struct Hidden<'a> {
+    rows: &'a [&'a [u8]],
+    hidden: &'a mut [bool],
+}
+
+impl Kernel for Hidden<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        for (chunk, hidden) in self.hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
+            let mut keys = [0; CHUNK];
+            for row in self.rows {
+                let row = &row[chunk * CHUNK..];
+                keys.iter_mut().zip(row).for_each(|(all, one)| *all |= one);
+            }
+            let count = CHUNK.min(self.rows[0].len() - chunk * CHUNK);
+            *hidden = keys[..count].iter().fold(true, |all, key| all & (*key != 0));
         }
     }
 }

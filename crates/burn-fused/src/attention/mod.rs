@@ -19,7 +19,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, DType, Device, Tensor};
 
-use self::kernels::{AllFinite, Multiply, PANEL, PackTransposed, View};
+use self::kernels::{AllFinite, Multiply, PANEL, Pack, PackTransposed, View};
 use self::masks::Masks;
 use crate::dropout::Mask;
 use crate::extension::on_flex;
@@ -163,9 +163,6 @@ impl Block {
     }
 }
 
-/// Most values of a block's scores: 256 KiB.
-const SCORES: usize = 1 << 16;
-
 #[derive(Debug, Clone)]
 struct Setup {
     sizes: Sizes,
@@ -179,21 +176,15 @@ struct Setup {
 }
 
 impl Setup {
-    /// Blocks of a head, with all keys.
-    fn blocks(&self, batch: usize, head: usize) -> impl Iterator<Item = Block> {
+    /// Blocks of `most` queries of the first head of a batch, with the keys that they see if `skips`.
+    fn blocks(&self, batch: usize, most: usize, skips: bool) -> Vec<Block> {
         let Sizes { queries, keys, .. } = self.sizes;
-        let most = (SCORES / keys).clamp(8, 32);
-        (0..queries).step_by(most).map(move |first| {
-            let rows = most.min(queries - first);
-            Block { batch, head, first, rows, keys: 0..keys }
-        })
-    }
-
-    /// Queries of a block, and the distance of the rows of its scores: an odd number of the widest vectors, so
-    /// that not all rows are in the same sets of a cache.
-    fn scores(&self) -> [usize; 2] {
-        let Sizes { queries, keys, .. } = self.sizes;
-        [(SCORES / keys).clamp(8, 32).min(queries), (keys.div_ceil(MAX_LANES) | 1) * MAX_LANES]
+        let block = |first| {
+            let block = Block { batch, head: 0, first, rows: most.min(queries - first), keys: 0..keys };
+            let keys = if skips { self.masks.seen(&block, self.level) } else { 0..keys };
+            Block { keys, ..block }
+        };
+        (0..queries).step_by(most).map(block).collect()
     }
 
     /// Sets masked scores of a row of the block, and those after the last key.
@@ -214,53 +205,55 @@ impl Setup {
         !self.masks.is_empty() && values.iter().all(|values| self.level.run(AllFinite(values)))
     }
 
-    /// Values of a head's keys or values when packed.
-    fn panels(&self) -> usize {
-        self.sizes.keys.next_multiple_of(PANEL) * self.sizes.width.next_multiple_of(MAX_LANES)
+    /// Values of a row of a head when packed.
+    fn packed_width(&self) -> usize {
+        self.sizes.width.next_multiple_of(MAX_LANES)
     }
 
-    /// Packs the transposed keys or values of a head into panels.
-    fn pack_transposed(&self, matrix: View<'_>, factor: f32, panels: &mut [f32]) {
-        let Sizes { keys: rows, width, .. } = self.sizes;
+    /// Packs the first rows of a head, transposed, into panels.
+    fn pack_transposed(&self, matrix: View<'_>, rows: usize, factor: f32, panels: &mut [f32]) {
+        let width = self.sizes.width;
         self.level.run(PackTransposed { matrix, rows, width, factor, panels });
     }
 
-    /// Packs rows of a head into whole vectors.
+    /// Packs the first rows of a head into whole vectors.
     fn pack(&self, matrix: View<'_>, rows: usize, packed: &mut [f32]) {
         let width = self.sizes.width;
-        for (row, target) in packed.chunks_mut(width.next_multiple_of(MAX_LANES)).take(rows).enumerate() {
-            let (target, rest) = target.split_at_mut(width);
-            target.copy_from_slice(matrix.row(row, width));
-            rest.fill(0.0);
-        }
+        let packed = &mut packed[..rows * self.packed_width()];
+        self.level.run(Pack { matrix, width, packed });
     }
 
-    /// `scores = rows panels`, of the block's rows and keys.
+    /// `scores = rows panels`, of the block's rows and keys; the panels begin with the key `first`.
     fn multiply_panels(
         &self,
         block: &Block,
         rows: View<'_>,
-        panels: &[f32],
+        (panels, first): (&[f32], usize),
         scores: &mut [f32],
         step: usize,
     ) {
-        let Sizes { width, .. } = self.sizes;
-        let panel = width.next_multiple_of(MAX_LANES) * PANEL;
-        let end = block.keys.start + block.width();
-        let mut from = block.keys.start;
+        let (width, panel) = (self.sizes.width, self.packed_width() * PANEL);
+        let start = block.keys.start - first;
+        let (mut from, end) = (start, start + block.width());
         while from < end {
             let to = end.min((from / PANEL + 1) * PANEL);
             self.level.run(Multiply {
                 size: [block.rows, width],
                 a: rows.from(block.first).scalars(),
                 b: View { values: panels, first: from / PANEL * panel + from % PANEL, step: PANEL },
-                target: &mut scores[from - block.keys.start..],
+                target: &mut scores[from - start..],
                 step,
                 columns: to - from,
                 adds: false,
             });
             from = to;
         }
+    }
+
+    /// Distance of rows of scores: an odd number of the widest vectors, so that not all rows are in the same sets
+    /// of a cache.
+    fn step(keys: usize) -> usize {
+        (keys.div_ceil(MAX_LANES) | 1) * MAX_LANES
     }
 
     /// The matrix of a head in values `[batch, sequence, heads * width]`.

@@ -81,15 +81,15 @@ fn outputs_and_gradients_are_those_of_burns_module() {
         [2, 3, 5, 1, 7],
         [1, 7, 7, 2, 16],
         [3, 33, 17, 3, 5],
-        [2, 70, 150, 2, 20],
-        [1, 40, 300, 1, 64],
-        [2, 32, 32, 4, 64],
+        [2, 70, 50, 2, 20],
+        [1, 12, 290, 1, 3],
+        [1, 33, 31, 2, 33],
     ]
     .into_iter()
     .enumerate()
     {
         let seed = seed as u64 + 1;
-        for (bias, quiet) in [(true, false), (false, true)] {
+        for (bias, quiet, both) in [(true, false, false), (false, true, true)] {
             let config = config(heads * width, heads).with_query_bias(bias).with_quiet_softmax(quiet);
             let config = config.with_value_bias(bias).with_output_bias(bias);
             let ours = config.init(&device);
@@ -105,16 +105,14 @@ fn outputs_and_gradients_are_those_of_burns_module() {
             ];
             for (which, (pad, attn)) in masks.into_iter().enumerate() {
                 let masks = Masks { pad, attn };
-                for both in [false, true] {
-                    let expected = burns_results(&burns, &x, &masks, both);
-                    for level in Level::available() {
-                        let _held = level.hold();
-                        let context = format!(
-                            "{batch} x {queries} of {keys}, {heads} heads of {width}, bias {bias}, quiet {quiet}, \
-                             masks {which}, weights {both} at {level}"
-                        );
-                        assert_close(&our_results(&ours, &x, &masks, both), &expected, &context);
-                    }
+                let expected = burns_results(&burns, &x, &masks, both);
+                for level in Level::available() {
+                    let _held = level.hold();
+                    let context = format!(
+                        "{batch} x {queries} of {keys}, {heads} heads of {width}, bias {bias}, quiet {quiet}, \
+                         masks {which}, weights {both} at {level}"
+                    );
+                    assert_close(&our_results(&ours, &x, &masks, both), &expected, &context);
                 }
             }
         }
@@ -124,15 +122,16 @@ fn outputs_and_gradients_are_those_of_burns_module() {
 #[test]
 fn self_attention_with_hidden_blocks_of_keys() {
     let device = Device::flex().autodiff();
-    let (batch, length) = (3, 200);
-    let ours = config(24, 2).init(&device);
+    // More keys than a block of backward has.
+    let (batch, length) = (3, 270);
+    let ours = config(6, 2).init(&device);
     let burns = burns::MultiHeadAttention::from(ours.clone());
-    let x = [random([batch, length, 24], 1, &device)];
+    let x = [random([batch, length, 6], 1, &device)];
     let causal = generate_autoregressive_mask(batch, length, &Device::flex());
     let window = Tensor::<2, Bool>::tril_mask([length, length], 0, &Device::flex())
         .bool_or(Tensor::<2, Bool>::triu_mask([length, length], -20, &Device::flex()));
     let window: Tensor<3, Bool> = window.unsqueeze_dim(0);
-    let pad = padding(&[7, 200, 0], length);
+    let pad = padding(&[7, 270, 0], length);
     for (which, (pad, attn)) in [
         (None, Some(causal.clone())),
         (Some(pad.clone()), None),
@@ -155,9 +154,9 @@ fn self_attention_with_hidden_blocks_of_keys() {
             assert_close(&our_results(&near, &x, &masks, both), &expected, &context);
             // What is hidden is not finite.
             for value in [f32::NAN, f32::INFINITY] {
-                let bad = x[0].clone().slice_fill([0..1, 190..191, 3..4], value);
-                let expected = burns_results(&burns, &[bad.clone()], &masks, both);
-                assert_close(&our_results(&ours, &[bad], &masks, both), &expected, &context);
+                let bad = [x[0].clone().slice_fill([0..1, 260..261, 3..4], value)];
+                let expected = burns_results(&burns, &bad, &masks, both);
+                assert_close(&our_results(&ours, &bad, &masks, both), &expected, &context);
             }
         }
     }
