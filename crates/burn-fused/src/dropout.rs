@@ -60,7 +60,6 @@ impl Mask {
     }
 
     /// The factors of the values from index `first` on.
-    #[allow(dead_code, reason = "used by attention")]
     #[inline(always)]
     pub fn factors(self, first: usize, factors: &mut [f32]) {
         for (at, factor) in factors.iter_mut().enumerate() {
@@ -96,7 +95,6 @@ impl Saved<1> for Dropped {
 }
 
 /// `residual + dropout(x)`: the end of a residual block, in one pass.
-#[allow(dead_code, reason = "used by the layers of transformers")]
 pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
     let device = x.device();
     let mask = |[residual, x]: [&FlexTensor; 2]| {
