@@ -156,7 +156,7 @@ pub(crate) struct SumRows<'a> {
 }
 
 /// Rows that are summed before the sum is added to that of all, for its accuracy.
-const ROWS: usize = 64;
+pub(crate) const ROWS: usize = 64;
 
 impl Kernel for SumRows<'_> {
     type Output = ();

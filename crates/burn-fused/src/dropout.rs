@@ -326,4 +326,21 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_tensor_is_its_own_residual() {
+        let device = Device::flex().autodiff();
+        let x = random([2, 3, 40], 1, &device);
+        let layer = DropoutConfig::new(0.5).init();
+        let [output, none, of_x] = step(&layer, [x.clone(), x.clone()], |residual, x, layer| {
+            add_dropped(x.clone(), x, layer) + residual * 0.0
+        });
+        let (x, weights) = (x.into_data().try_into_vec_as::<f32>().expect("f32"), numbers(240, 5));
+        assert!(none.iter().all(|gradient| *gradient == 0.0));
+        for at in 0..240 {
+            let factor = if output[at] == x[at] { 1.0 } else { 3.0 };
+            assert_eq!(output[at], x[at] * factor);
+            assert_eq!(of_x[at], weights[at] * factor);
+        }
+    }
 }

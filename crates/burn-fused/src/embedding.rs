@@ -7,6 +7,7 @@ use burn::tensor::{DType, Int, Tensor};
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
+use crate::poll;
 use crate::simd::{Kernel, Lanes, Level};
 
 /// The rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`: `[batch, sequence, width]`.
@@ -48,13 +49,23 @@ struct Rows {
     rows: Vec<usize>,
 }
 
+/// Values between two polls.
+const PART: usize = 1 << 16;
+
 impl Saved<1> for Rows {
     fn backward(self, gradient: FlexTensor, _of_weights: bool) -> [Option<FlexTensor>; 1] {
         let Self { shape: [count, width], rows } = self;
-        let mut of_weights = Buffer::zeroed(count * width);
-        let (gradient, sums) = (values(&gradient), &mut of_weights);
+        let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
+        for part in of_weights.chunks_mut(PART) {
+            part.fill(0.0);
+            poll();
+        }
         if width > 0 {
-            Level::current().run(AddRows { width, rows: &rows, gradient, sums });
+            let some = PART.div_ceil(width);
+            for (rows, gradient) in rows.chunks(some).zip(values(&gradient).chunks(some * width)) {
+                Level::current().run(AddRows { width, rows, gradient, sums: &mut of_weights });
+                poll();
+            }
         }
         [Some(of_weights.into_tensor(&[count, width]))]
     }

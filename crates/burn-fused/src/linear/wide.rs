@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::Sizes;
-use crate::activation::{Activation, Backward, Forward, SumRows};
+use crate::activation::{Activation, Backward, Forward, ROWS, SumRows};
 use crate::extension::Saved;
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
@@ -81,9 +81,12 @@ impl Saved<3> for State {
                 gradient
             }
             Some(known) => {
-                let (mut gradient, known) = (unshared(gradient), values(&known));
-                let (width, of_bias) = (outputs, &mut of_bias);
-                level.run(Backward { activation, width, known, gradient: gradient.storage_mut(), of_bias });
+                let (mut gradient, width, part) = (unshared(gradient), outputs, ROWS * outputs);
+                let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
+                for (known, gradient) in parts {
+                    level.run(Backward { activation, width, known, gradient, of_bias: &mut of_bias });
+                    poll();
+                }
                 gradient
             }
         };

@@ -11,6 +11,7 @@
 //! | [`transformer::TransformerEncoder`], [`transformer::TransformerDecoder`] | the modules above |
 //! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
+//! | [`norm::Normalization`], [`activation::Activation`] | one of our layers, or of Burn's where there is none |
 //! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |

@@ -103,6 +103,17 @@ fn a_large_mean_costs_no_more_digits_than_in_burn() {
 }
 
 #[test]
+fn it_is_the_same_on_several_threads() {
+    let device = Device::flex().autodiff();
+    let (layer, x) = (burns_layer(40, true, 1e-5, &device), random([3, 67, 40], 1, &device));
+    let on_threads = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        pool.install(|| of_ours(&layer.clone().into(), &x))
+    };
+    assert_eq!(on_threads(1), on_threads(3));
+}
+
+#[test]
 fn non_finite_rows_are_as_in_burn() {
     let device = Device::flex().autodiff();
     for value in [f32::NAN, f32::INFINITY, 1e30] {
