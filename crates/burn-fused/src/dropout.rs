@@ -26,6 +26,9 @@ pub(crate) struct Mask {
 impl Mask {
     /// A new mask, with a key from the generator of `device`; none if dropout is inactive: without autodiff, or
     /// with probability 0.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
     pub fn draw(prob: f64, device: &Device) -> Option<Self> {
         if prob == 0.0 || !device.is_autodiff() {
             return None;
@@ -35,7 +38,11 @@ impl Mask {
         Some(Self::new(prob, key as u64))
     }
 
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
     fn new(prob: f64, key: u64) -> Self {
+        let message = "Dropout probability must be finite and in the range [0, 1), but got";
+        assert!((0.0..1.0).contains(&prob), "{message} {prob}");
         let keep = 1.0 - prob;
         // Conversion to an integer saturates.
         let limit = (keep * 2f64.powi(32)).round() as u32;
@@ -79,18 +86,34 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D
 }
 
 fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Dropped) {
-    (apply(Some(mask), contiguous(x), &[], || ()), Dropped { mask })
+    (apply(Some(mask), contiguous(x), &[], || ()), Dropped { mask: Some(mask) })
 }
 
-/// Saved by [`dropout`] for backward.
+/// Saved for backward.
 #[derive(Debug, Clone)]
 struct Dropped {
-    mask: Mask,
+    /// None if dropout is inactive.
+    mask: Option<Mask>,
+}
+
+impl Dropped {
+    fn backward(self, gradient: FlexTensor) -> FlexTensor {
+        match self.mask {
+            Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
+            None => gradient,
+        }
+    }
 }
 
 impl Saved<1> for Dropped {
-    fn backward(self, gradient: FlexTensor, of_x: bool) -> [Option<FlexTensor>; 1] {
-        [of_x.then(|| apply(Some(self.mask), gradient, &[], poll::current()))]
+    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
+        [Some(self.backward(gradient))]
+    }
+}
+
+impl Saved<2> for Dropped {
+    fn backward(self, gradient: FlexTensor, _of_residual: bool) -> [Option<FlexTensor>; 2] {
+        [Some(gradient.clone()), Some(self.backward(gradient))]
     }
 }
 
@@ -110,25 +133,9 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, lay
     }
 }
 
-fn forward_added(tensors: [FlexTensor; 2], mask: Option<Mask>, _backward: bool) -> (FlexTensor, Added) {
+fn forward_added(tensors: [FlexTensor; 2], mask: Option<Mask>, _backward: bool) -> (FlexTensor, Dropped) {
     let [residual, x] = tensors.map(contiguous);
-    (apply(mask, x, values(&residual), || ()), Added { mask })
-}
-
-/// Saved by [`add_dropped`] for backward.
-#[derive(Debug, Clone)]
-struct Added {
-    mask: Option<Mask>,
-}
-
-impl Saved<2> for Added {
-    fn backward(self, gradient: FlexTensor, _of_residual: bool) -> [Option<FlexTensor>; 2] {
-        let of_x = match self.mask {
-            Some(mask) => apply(Some(mask), gradient.clone(), &[], poll::current()),
-            None => gradient.clone(),
-        };
-        [Some(gradient), Some(of_x)]
-    }
+    (apply(mask, x, values(&residual), || ()), Dropped { mask })
 }
 
 /// Values between two polls.
@@ -154,7 +161,7 @@ struct Apply<'a> {
     first: usize,
     /// None if the values are in `target`.
     x: Option<&'a [f32]>,
-    /// As many values, or none.
+    /// As many values, or none beside a mask.
     residual: &'a [f32],
     target: &'a mut [f32],
 }
@@ -165,17 +172,14 @@ impl Kernel for Apply<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
         let Self { mask, first, x, residual, target } = self;
-        match (mask, residual.is_empty()) {
-            (Some(mask), true) => each(x, target, |at, x| x * mask.factor(first + at)),
-            (Some(mask), false) => {
-                let residual = &residual[..target.len()];
-                each(x, target, |at, x| x * mask.factor(first + at) + residual[at]);
-            }
-            (None, true) => each(x, target, |_, x| x),
-            (None, false) => {
-                let residual = &residual[..target.len()];
-                each(x, target, |at, x| x + residual[at]);
-            }
+        if let (Some(mask), true) = (mask, residual.is_empty()) {
+            return each(x, target, |at, x| x * mask.factor(first + at));
+        }
+        // As long as the target, which saves a check of each index.
+        let residual = &residual[..target.len()];
+        match mask {
+            Some(mask) => each(x, target, |at, x| x * mask.factor(first + at) + residual[at]),
+            None => each(x, target, |at, x| x + residual[at]),
         }
     }
 }

@@ -45,6 +45,9 @@ shown_as_burns!(Dropout of burn::nn::Dropout);
 
 impl Dropout {
     /// `input` with values set to zero at random; `input` itself without autodiff, or if the layer is frozen.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         dropout(input, self)
     }
