@@ -45,6 +45,7 @@ fn pairs(device: &Device) -> Vec<Pair> {
     let mut pairs = Vec::new();
     linear(&mut pairs, device);
     rows(&mut pairs, device);
+    losses(&mut pairs, device);
     attention(&mut pairs, device);
     recurrent(&mut pairs, device);
     pairs
@@ -93,6 +94,38 @@ fn rows(pairs: &mut Vec<Pair>, device: &Device) {
         let tokens = Tensor::<2, Int>::random([16, 32], tokens, device);
         pair!(pairs, name, layer, fused::Embedding, tokens);
     }
+}
+
+fn losses(pairs: &mut Vec<Pair>, device: &Device) {
+    for (name, classes) in [
+        ("CrossEntropyLoss of 10 classes, 512 rows", 10),
+        ("CrossEntropyLoss of 8000 classes, 512 rows", 8000),
+        ("CrossEntropyLoss of 50000 classes, 64 rows", 50_000),
+    ] {
+        let rows = if classes > 8000 { 64 } else { 512 };
+        let logits = random([rows, classes], device);
+        let targets = Tensor::<1, Int>::arange(0..rows as i64, device).remainder_scalar(classes as i64);
+        let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(device);
+        let (logits_too, targets_too) = (logits.clone(), targets.clone());
+        let ours = fused::loss::CrossEntropyLoss::from(loss.clone());
+        pairs.push((
+            name,
+            Box::new(move || loss.forward(logits.clone(), targets.clone())),
+            Box::new(move || ours.forward(logits_too.clone(), targets_too.clone())),
+        ));
+    }
+
+    // Scores that nothing else refers to become their gradient.
+    let (x, layer) = (random([1, 512, 256], device), burn::nn::LinearConfig::new(256, 8000).init(device));
+    let targets = Tensor::<1, Int>::arange(0..512, device);
+    let loss = burn::nn::loss::CrossEntropyLossConfig::new().init(device);
+    let (y, targets_too, ours) = (x.clone(), targets.clone(), fused::Linear::from(layer.clone()));
+    let our_loss = fused::loss::CrossEntropyLoss::from(loss.clone());
+    pairs.push((
+        "Linear 256 to 8000, CrossEntropyLoss",
+        Box::new(move || loss.forward(layer.forward(x.clone()).squeeze_dim(0), targets.clone())),
+        Box::new(move || our_loss.forward(ours.forward(y.clone()).squeeze_dim(0), targets_too.clone())),
+    ));
 }
 
 fn attention(pairs: &mut Vec<Pair>, device: &Device) {

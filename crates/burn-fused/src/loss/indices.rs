@@ -1,13 +1,15 @@
 //! Cross entropy of scores against class indices: the loss of [`CrossEntropyLoss`](crate::nn::loss::CrossEntropyLoss).
 //!
-//! Forward reads the scores once and saves two numbers of each row; backward computes the probabilities again,
-//! where the scores are. Burn's composition stores five matrices of the size of the scores.
+//! Forward reads the scores once, and writes their gradient where they are, if nothing else refers to them.
+//! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's composition
+//! stores five matrices of the size of the scores.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
-use rayon::slice::{ParallelSlice, ParallelSliceMut};
+use rayon::iter::{ParallelBridge, ParallelIterator};
+
+use super::KnownGradient;
 
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
@@ -36,7 +38,7 @@ pub(crate) fn cross_entropy_of_indices(
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
     let aims = |[scores]: [&FlexTensor; 1]| Aims::of(scores, targets, options);
-    match on_flex([scores.into_dispatch()], aims, |[scores], aims, _| aims.forward(scores)) {
+    match on_flex([scores.into_dispatch()], aims, |[scores], aims, backward| aims.forward(scores, backward)) {
         Ok(loss) => Tensor::from_dispatch(loss),
         Err([scores]) => composed(Tensor::from_dispatch(scores)),
     }
@@ -95,23 +97,31 @@ impl Aims {
         Some(Self { rows, classes, weights, smoothing, normalizer })
     }
 
-    fn forward(mut self, scores: FlexTensor) -> (FlexTensor, State) {
-        let (scores, level, classes) = (contiguous(scores), Level::current(), self.classes);
+    fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, State) {
+        let (mut scores, level) = (contiguous(scores), Level::current());
         let mut rows = std::mem::take(&mut self.rows);
-        let run = |(scores, rows)| level.run(Forward { aims: &self, scores, rows });
-        let at_once = self.rows_at_once();
-        let blocks = (values(&scores), &mut rows[..]);
-        match rayon::current_num_threads() > 1 {
-            true => {
-                let rows = blocks.1.par_chunks_mut(at_once);
-                blocks.0.par_chunks(at_once * classes).zip(rows).for_each(run);
-            }
-            false => blocks.0.chunks(at_once * classes).zip(blocks.1.chunks_mut(at_once)).for_each(run),
+        let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
+        let size = at_once * self.classes;
+        // The gradient takes the memory of scores that nothing else refers to while they are in the cache.
+        let is_gradient = backward && scores.is_unique();
+        if is_gradient {
+            let blocks = rows.chunks_mut(at_once).zip(scores.storage_mut::<f32>().chunks_mut(size));
+            in_parallel(
+                blocks,
+                || (),
+                |(rows, target)| {
+                    level.run(Forward { aims: &self, scores: target, rows });
+                    level.run(Backward { aims: &self, rows, source: None, target, factor });
+                },
+            );
+        } else {
+            let blocks = rows.chunks_mut(at_once).zip(values(&scores).chunks(size));
+            in_parallel(blocks, || (), |(rows, scores)| level.run(Forward { aims: &self, scores, rows }));
         }
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
         self.rows = rows;
-        (tensor(vec![loss as f32], &[1]), State { aims: self, scores, level })
+        (tensor(vec![loss as f32], &[1]), State { aims: self, scores, is_gradient, level })
     }
 
     /// Rows of a block.
@@ -126,44 +136,49 @@ impl Aims {
     }
 }
 
+/// Runs `block` for each block, on all threads, and `after` each, on this one.
+fn in_parallel<B: Send>(
+    blocks: impl Iterator<Item = B> + Send,
+    after: impl Fn(),
+    block: impl Fn(B) + Sync + Send,
+) {
+    match rayon::current_num_threads() > 1 {
+        true => {
+            blocks.par_bridge().for_each(block);
+            after();
+        }
+        false => blocks.for_each(|values| {
+            block(values);
+            after();
+        }),
+    }
+}
+
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
     aims: Aims,
     scores: FlexTensor,
+    /// Whether the scores are their gradient already, for a gradient 1 of the loss.
+    is_gradient: bool,
     level: Level,
 }
 
 impl Saved<1> for State {
-    fn backward(self, upstream: FlexTensor, _of_scores: bool) -> [Option<FlexTensor>; 1] {
-        let Self { aims, mut scores, level } = self;
-        let factor = (f64::from(values(&upstream)[0]) / aims.normalizer) as f32;
-        let is_own = scores.is_unique();
-        let shape = scores.shape();
-        let mut elsewhere = Buffer::new(if is_own { 0 } else { shape.num_elements() });
-        let (source, target) = match is_own {
-            true => (None, scores.storage_mut::<f32>()),
-            false => (Some(values(&scores)), &mut elsewhere[..]),
-        };
-        let (poll, at_once) = (poll::current(), aims.rows_at_once());
-        let size = at_once * aims.classes;
-        let run = |(block, (rows, target)): (usize, (&[Row], &mut [f32]))| {
-            let source = source.map(|source| &source[block * size..][..target.len()]);
-            level.run(Backward { aims: &aims, rows, source, target, factor });
-        };
-        match rayon::current_num_threads() > 1 {
-            true => {
-                aims.rows.par_chunks(at_once).zip(target.par_chunks_mut(size)).enumerate().for_each(run);
-                poll();
-            }
-            false => {
-                for block in aims.rows.chunks(at_once).zip(target.chunks_mut(size)).enumerate() {
-                    run(block);
-                    poll();
-                }
-            }
+    fn backward(self, upstream: FlexTensor, of_scores: bool) -> [Option<FlexTensor>; 1] {
+        let Self { aims, scores, is_gradient, level } = self;
+        if is_gradient {
+            return KnownGradient(Some(scores)).backward(upstream, of_scores);
         }
-        [Some(if is_own { scores } else { elsewhere.into_tensor(&shape) })]
+        let factor = (f64::from(values(&upstream)[0]) / aims.normalizer) as f32;
+        let mut gradient = Buffer::new(values(&scores).len());
+        let at_once = aims.rows_at_once();
+        let size = at_once * aims.classes;
+        let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
+        in_parallel(aims.rows.chunks(at_once).zip(blocks), poll::current(), |(rows, (source, target))| {
+            level.run(Backward { aims: &aims, rows, source: Some(source), target, factor });
+        });
+        [Some(gradient.into_tensor(&scores.shape()))]
     }
 }
 
@@ -225,7 +240,14 @@ fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn
     for (lane, value) in lanes.iter_mut().zip(rest) {
         *lane = add(*lane, *value);
     }
-    lanes.into_iter().fold(first, join)
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// Gradients of rows of scores.

@@ -104,7 +104,7 @@ mod tests {
         let expected = results(&burns, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone(), targets.clone()));
         assert_close(&found, &expected, context);
-        // Scores that nothing else refers to are overwritten by their gradient.
+        // Scores that nothing else refers to become their gradient.
         let found = results(ours, &x, |loss, x| loss.forward(x[0].clone() * 1.0, targets.clone()));
         assert_close(&found, &expected, context);
     }
