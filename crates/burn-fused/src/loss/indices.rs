@@ -196,13 +196,15 @@ impl Kernel for Forward<'_> {
     fn run<S: Lanes>(self, _simd: S) {
         let Self { aims, scores, rows } = self;
         let weights = aims.weights.as_ref().map_or(&[][..], values);
+        match aims.classes < LANES {
+            true => few_sums(rows, scores, aims.classes),
+            false => sums(rows, scores, aims.classes),
+        }
         for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(aims.classes)) {
-            let larger = |a: f32, b: f32| if b > a { b } else { a };
-            let highest = fold(scores, f32::NEG_INFINITY, larger, larger);
-            let sum = fold(scores, 0.0, |sum, x| sum + exp(x - highest), |a, b| a + b);
+            let Row { highest, sum, .. } = *row;
             let log = sum.ln();
             let own = aims.weight(weights, row.target) * (scores[row.target] - highest - log);
-            let loss = match aims.smoothing {
+            row.loss = match aims.smoothing {
                 None => -own,
                 Some(share) => {
                     // Apart from the target's: a probability of 0 may be infinitely far from theirs.
@@ -219,7 +221,41 @@ impl Kernel for Forward<'_> {
                     -((1.0 - share + each) * own + each * (others[0] + others[1]))
                 }
             };
-            (row.highest, row.sum, row.loss) = (highest, sum, loss);
+        }
+    }
+}
+
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The highest score and the sum of exponentials of each row.
+#[inline(always)]
+fn sums(rows: &mut [Row], scores: &[f32], classes: usize) {
+    for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes)) {
+        let highest = fold(scores, f32::NEG_INFINITY, larger, larger);
+        row.sum = fold(scores, 0.0, |sum, x| sum + exp(x - highest), |a, b| a + b);
+        row.highest = highest;
+    }
+}
+
+/// As [`sums`], with the exponentials of several rows in the lanes of a vector.
+#[inline(always)]
+fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
+    const VALUES: usize = 16 * LANES;
+    let at_once = VALUES / classes;
+    let mut powers = [0.0f32; VALUES];
+    for (rows, scores) in rows.chunks_mut(at_once).zip(scores.chunks(at_once * classes)) {
+        let powers = &mut powers[..scores.len()];
+        let each = powers.chunks_exact_mut(classes).zip(scores.chunks_exact(classes));
+        for (row, (powers, scores)) in rows.iter_mut().zip(each) {
+            row.highest = scores.iter().fold(f32::NEG_INFINITY, |most, x| larger(most, *x));
+            powers.iter_mut().zip(scores).for_each(|(power, x)| *power = x - row.highest);
+        }
+        powers.iter_mut().for_each(|power| *power = exp(*power));
+        for (row, powers) in rows.iter_mut().zip(powers.chunks_exact(classes)) {
+            row.sum = powers.iter().sum();
         }
     }
 }
@@ -230,6 +266,9 @@ const LANES: usize = 32;
 /// `values` combined into `first` lane by lane, and the lanes by `join`.
 #[inline(always)]
 fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    if values.len() < LANES {
+        return values.iter().fold(first, |sum, value| add(sum, *value));
+    }
     let mut lanes = [first; LANES];
     let (chunks, rest) = values.as_chunks::<LANES>();
     for chunk in chunks {
