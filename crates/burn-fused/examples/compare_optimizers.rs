@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig};
 use burn::optim as burns;
@@ -26,12 +27,18 @@ fn main() {
     let narrow = TransformerEncoderConfig::new(32, 128, 4, 4).init(&device);
     println!("{:<40} {:>9} {:>9} {:>6}", "optimizer", "Burn, ms", "fused, ms", "ratio");
     let (decay, momentum) = (Some(WeightDecayConfig::new(0.01)), Some(MomentumConfig::new()));
+    let clipping = Some(GradientClippingConfig::Norm(1.0));
     let pairs = [
         ("AdamW", burns::AdamWConfig::new().init(), fused::AdamWConfig::new().init()),
         (
             "AdamW, AMSGrad",
             burns::AdamWConfig::new().with_amsgrad(true).init(),
             fused::AdamWConfig::new().with_amsgrad(true).init(),
+        ),
+        (
+            "AdamW, clipped by norm",
+            burns::AdamWConfig::new().with_grad_clipping(clipping.clone()).init(),
+            fused::AdamWConfig::new().with_grad_clipping(clipping).init(),
         ),
         (
             "Adam, weight decay",

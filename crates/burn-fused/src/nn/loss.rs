@@ -183,6 +183,22 @@ mod tests {
     }
 
     #[test]
+    fn values_do_not_depend_on_the_number_of_threads() {
+        let device = Device::flex().autodiff();
+        let loss = CrossEntropyLossConfig::new().with_smoothing(Some(0.1)).init(&device);
+        let (logits, targets) = ([random([999, 300], 1, &device)], targets(999, 300, 1, &device));
+        let [one, three] = [1, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+            pool.install(|| {
+                let forward = |x: &Tensor<2>| loss.forward(x.clone(), targets.clone());
+                let shared = results(&loss, &logits, |_, x| forward(&x[0]));
+                [shared, results(&loss, &logits, |_, x| forward(&(x[0].clone() * 2.0)))]
+            })
+        });
+        assert_eq!(one, three);
+    }
+
+    #[test]
     fn only_padding_is_nan_without_a_gradient() {
         let device = Device::flex().autodiff();
         let targets = Tensor::from_data([1, 1, 1], &device);

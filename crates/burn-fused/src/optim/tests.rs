@@ -259,14 +259,13 @@ fn values_stay_where_they_are_unless_they_are_shared() {
 }
 
 /// Steps of one parameter, without a module.
-fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>) {
-    let device = Device::flex();
+fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>, device: &Device) {
     let (ours, burns) = (AdamWConfig::new().with_amsgrad(true), burns::AdamWConfig::new().with_amsgrad(true));
     let (ours, burns) = (ours.build(), burns.build());
-    let mut x = [random(shape, 1, &device), random(shape, 1, &device)];
+    let mut x = [random(shape, 1, device), random(shape, 1, device)];
     let (mut state, mut burns_state) = (None, None);
     for seed in 2..8 {
-        let mut g = random(shape, seed, &device);
+        let mut g = random(shape, seed, device);
         if let Some(bad) = bad.filter(|_| seed > 3) {
             let mask = g.clone().greater_scalar(0.5);
             g = g.mask_fill(mask, bad);
@@ -285,9 +284,12 @@ fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>) {
 
 #[test]
 fn what_is_not_finite_is_as_burns() {
-    assert_alone_equal([1], None);
+    let device = Device::flex();
+    assert_alone_equal([1], None, &device);
+    // Of a graph, which Burn's operators go on with.
+    assert_alone_equal([5, 67], None, &device.clone().autodiff());
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e-30] {
-        assert_alone_equal([5, 67], Some(bad));
+        assert_alone_equal([5, 67], Some(bad), &device);
     }
 }
 

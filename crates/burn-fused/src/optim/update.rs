@@ -1,8 +1,8 @@
 //! One pass over a parameter, its gradient and its moments.
 
 use burn::backend::flex::FlexTensor;
-use burn::backend::{DispatchTensorKind, Flex, TensorMetadata};
-use burn::tensor::{DType, Tensor};
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::flex_tensor::values;
 use crate::memory::Buffer;
@@ -19,9 +19,11 @@ pub fn is_supported<'a, const D: usize>(
     parameter: &'a Tensor<D>,
     others: impl IntoIterator<Item = &'a Tensor<D>>,
 ) -> bool {
+    let flex = Device::flex();
     std::iter::once(parameter).chain(others).all(|tensor| {
-        let on_flex = || matches!(tensor.clone().into_dispatch().kind, DispatchTensorKind::Flex(_));
-        tensor.dtype() == DType::F32 && tensor.dims() == parameter.dims() && on_flex()
+        let device = tensor.device();
+        let here = device == flex && !device.is_autodiff();
+        here && tensor.dtype() == DType::F32 && tensor.dims() == parameter.dims()
     })
 }
 
