@@ -11,6 +11,9 @@ pub struct Target {
     pub vector_step: usize,
 }
 
+/// Terms of a panel that stays in the first cache while all rows pass: of four vectors, 32 KiB.
+const TERMS: usize = 128;
+
 /// Vectors of columns that [`Columns`] multiplies at a time.
 const GROUP: usize = 4;
 
@@ -129,22 +132,27 @@ fn multiply<S: Lanes, const N: usize>(
     panel: &[f32],
     (products, target): (&mut [f32], Target),
 ) {
-    let mut row = 0;
-    while row < rows {
-        let scalars = Scalars { first: scalars.first + row * scalars.row_step, ..scalars };
-        let target = Target { first: target.first + row * target.row_step, ..target };
-        let stored = (&mut *products, target);
-        // As many sums as there are registers for, beside the vectors and a scalar.
-        row += match rows - row {
-            6.. if S::F32_LANES == MAX_LANES => tile::<S, N, 6>(simd, terms, scalars, panel, stored),
-            4.. if S::F32_LANES == MAX_LANES => tile::<S, N, 4>(simd, terms, scalars, panel, stored),
-            2.. => tile::<S, N, 2>(simd, terms, scalars, panel, stored),
-            _ => tile::<S, N, 1>(simd, terms, scalars, panel, stored),
-        };
+    for from in (0..terms).step_by(TERMS) {
+        let count = TERMS.min(terms - from);
+        let panel = &panel[from * N * S::F32_LANES..][..count * N * S::F32_LANES];
+        let mut row = 0;
+        while row < rows {
+            let first = scalars.first + from * scalars.term_step + row * scalars.row_step;
+            let scalars = Scalars { first, ..scalars };
+            let target = Target { first: target.first + row * target.row_step, ..target };
+            let sums = (&mut *products, target, from > 0);
+            // As many sums as there are registers for, beside the vectors and a scalar.
+            row += match rows - row {
+                6.. if S::F32_LANES == MAX_LANES => tile::<S, N, 6>(simd, count, scalars, panel, sums),
+                4.. if S::F32_LANES == MAX_LANES => tile::<S, N, 4>(simd, count, scalars, panel, sums),
+                2.. => tile::<S, N, 2>(simd, count, scalars, panel, sums),
+                _ => tile::<S, N, 1>(simd, count, scalars, panel, sums),
+            };
+        }
     }
 }
 
-/// Products of `R` rows.
+/// Products of `R` rows, which are added to the earlier ones if `adds`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn tile<S: Lanes, const N: usize, const R: usize>(
@@ -152,14 +160,21 @@ fn tile<S: Lanes, const N: usize, const R: usize>(
     terms: usize,
     scalars: Scalars<'_>,
     panel: &[f32],
-    (products, target): (&mut [f32], Target),
+    (products, target, adds): (&mut [f32], Target, bool),
 ) -> usize {
-    let vectors = (panel, N * S::F32_LANES);
-    let sums = add_products::<S, R, N>(simd, terms, scalars, vectors, [[simd.splat_f32s(0.0); N]; R]);
+    let at = |r: usize, n: usize| target.first + r * target.row_step + n * target.vector_step;
+    let mut sums = [[simd.splat_f32s(0.0); N]; R];
+    if adds {
+        for r in 0..R {
+            for n in 0..N {
+                sums[r][n] = load(simd, &products[at(r, n)..][..S::F32_LANES]);
+            }
+        }
+    }
+    let sums = add_products::<S, R, N>(simd, terms, scalars, (panel, N * S::F32_LANES), sums);
     for r in 0..R {
         for n in 0..N {
-            let at = target.first + r * target.row_step + n * target.vector_step;
-            products[at..][..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[sums[r][n]]));
+            products[at(r, n)..][..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[sums[r][n]]));
         }
     }
     R
