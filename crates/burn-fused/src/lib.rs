@@ -110,6 +110,7 @@ pub mod int8;
 pub mod linear;
 pub mod loss;
 mod matrix;
+mod max_pool;
 pub mod memory;
 pub mod nn;
 pub mod norm;

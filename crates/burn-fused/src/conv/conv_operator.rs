@@ -4,7 +4,9 @@
 //! [`super::conv_mixed`]; libtorch runs its own backward; other backends, and flex for other
 //! types, compose it of Burn's operators.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -22,6 +24,24 @@ use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
 use crate::{poll, shapes};
+
+/// A convolution: Burn's, or [ours](crate::nn::conv::Conv2d).
+pub trait ConvLayer {
+    /// Burn's layer of the same parameters and options.
+    fn as_burns(&self) -> Cow<'_, Conv2d>;
+}
+
+impl ConvLayer for Conv2d {
+    fn as_burns(&self) -> Cow<'_, Conv2d> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl ConvLayer for crate::nn::conv::Conv2d {
+    fn as_burns(&self) -> Cow<'_, Conv2d> {
+        Cow::Owned(self.clone().into())
+    }
+}
 
 /// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
 /// a convolution that is followed by something other than ReLU, such as batch norm.
@@ -46,8 +66,8 @@ use crate::{poll, shapes};
 /// If the channels of `images`, of the weights and of the bias do not match, the kernel is larger than the
 /// padded images, or stride, dilation, groups or kernel size are 0.
 #[track_caller]
-pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images, conv, Epilogue::Identity)
+pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::Identity)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
@@ -70,8 +90,8 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// # Panics
 /// As [`conv`].
 #[track_caller]
-pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images, conv, Epilogue::Relu)
+pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::Relu)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
@@ -95,8 +115,8 @@ pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// # Panics
 /// As [`conv`](super::conv()).
 #[track_caller]
-pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images, conv, Epilogue::ReluPool)
+pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::ReluPool)
 }
 
 /// `conv` of `images` with `epilogue`.
@@ -127,12 +147,25 @@ fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
 }
 
 /// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which
-/// the operators support; none of others.
+/// the operators support; none of others, whose reason is logged once.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
-    let ones = [conv.stride, conv.dilation] == [[1, 1]; 2] && conv.groups == 1;
-    let bordered = matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1));
-    let bias = conv.bias.as_ref()?;
-    (ones && bordered && conv.kernel_size == [3, 3]).then(|| (conv.weight.val(), bias.val()))
+    static LOGGED: AtomicU8 = AtomicU8::new(0);
+    let reasons = [
+        (conv.kernel_size != [3, 3], "kernels other than 3x3"),
+        (!matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1)), "padding other than 1"),
+        (conv.stride != [1, 1], "strides"),
+        (conv.dilation != [1, 1], "dilation"),
+        (conv.groups != 1, "groups"),
+        (conv.bias.is_none(), "convolutions without a bias"),
+    ];
+    let Some(reason) = reasons.iter().position(|&(holds, _)| holds) else {
+        return conv.bias.as_ref().map(|bias| (conv.weight.val(), bias.val()));
+    };
+    let bit = 1 << reason;
+    if LOGGED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+        log::debug!("conv2d is composed of Burn's operators: {} are not supported", reasons[reason].1);
+    }
+    None
 }
 
 /// The sizes of the operator, if types are supported and shapes match and are not empty.

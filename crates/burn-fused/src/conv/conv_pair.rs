@@ -11,7 +11,7 @@ use burn::backend::flex::FlexTensor;
 use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor};
 
-use super::conv_operator::{conv_relu_pool, parameters, shape_of};
+use super::conv_operator::{ConvLayer, conv_relu_pool, parameters, shape_of};
 use super::cpu::{Back, BackwardPass, Between, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
 use crate::extension::{Saved, on_flex};
@@ -51,8 +51,8 @@ use crate::simd::Level;
 /// # Panics
 /// If the channels of `images`, `first` and `second` do not match, and as [`conv_relu_pool`] for each.
 #[track_caller]
-pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) -> Tensor<4> {
-    pair(images, first, second, None)
+pub fn conv_relu_pool_twice(images: Tensor<4>, first: &impl ConvLayer, second: &impl ConvLayer) -> Tensor<4> {
+    pair(images, &first.as_burns(), &second.as_burns(), None)
 }
 
 /// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between
@@ -91,11 +91,11 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) 
 #[track_caller]
 pub fn conv_relu_pool_twice_quantized(
     images: Tensor<4>,
-    first: &Conv2d,
-    second: &Conv2d,
+    first: &impl ConvLayer,
+    second: &impl ConvLayer,
     quantize: &mut dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams>,
 ) -> Tensor<4> {
-    pair(images, first, second, Some(quantize))
+    pair(images, &first.as_burns(), &second.as_burns(), Some(quantize))
 }
 
 #[track_caller]

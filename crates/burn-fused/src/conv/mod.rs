@@ -12,5 +12,5 @@ mod conv_tests;
 mod cpu;
 
 pub use algorithm::Algorithm;
-pub use conv_operator::{conv, conv_relu, conv_relu_pool};
+pub use conv_operator::{ConvLayer, conv, conv_relu, conv_relu_pool};
 pub use conv_pair::{conv_relu_pool_twice, conv_relu_pool_twice_quantized};

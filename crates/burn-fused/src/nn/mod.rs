@@ -15,6 +15,9 @@
 //! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
+//! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_relu_pool) |
+//! | [`BatchNorm`] | statistics and output; [with ReLU and max pooling](BatchNorm::forward_with) |
+//! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
@@ -23,12 +26,14 @@
 pub mod activation;
 pub mod attention;
 pub mod cache;
+pub mod conv;
 mod convert;
 mod dropout;
 mod embedding;
 mod linear;
 pub mod loss;
 pub mod norm;
+pub mod pool;
 mod rnn;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -39,5 +44,5 @@ pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
-pub use norm::{LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
+pub use norm::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};
 pub use rnn::{BiGru, BiGruConfig, BiLstm, BiLstmConfig, GateController, Gru, GruConfig, Lstm, LstmConfig};

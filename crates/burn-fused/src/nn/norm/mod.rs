@@ -1,5 +1,6 @@
 //! Normalisation layers: all of [`burn::nn::norm`], with ours in place of Burn's of the same name.
 
+mod batch_norm;
 mod normalization;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,8 @@ use super::convert::{converts, shown_as_burns};
 use crate::norm::{layer_norm, rms_norm};
 
 // Those that are at both paths are the same types.
-pub use super::{BatchNorm, BatchNormConfig, GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
+pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
+pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use burn::nn::norm::*;
 pub use normalization::{Normalization, NormalizationConfig};
 

@@ -1,0 +1,135 @@
+//! 2x2 max pooling with stride 2: one pass forward, which stores the argmax of each square in a byte, and one backward.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor};
+use rayon::prelude::*;
+
+use crate::epilogue::{largest, spread_row};
+use crate::extension::{Saved, on_flex};
+use crate::flex_tensor::{contiguous, values};
+use crate::memory::Buffer;
+use crate::simd::{Kernel, Lanes, Level};
+
+/// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
+/// equal values, the first in reading order gets the gradient.
+///
+/// None if `x` is on another backend, not of f32, or without a square.
+pub(crate) fn max_pool(x: &Tensor<4>) -> Option<Tensor<4>> {
+    on_flex([x.clone().into_dispatch()], sizes_of, forward).ok().map(Tensor::from_dispatch)
+}
+
+/// Height and width, if there is a square.
+fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
+    let [batch, channels, height, width] = x.shape().dims();
+    let any = batch * channels > 0 && height > 1 && width > 1;
+    (any && x.dtype() == DType::F32).then_some([height, width])
+}
+
+fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTensor, State) {
+    let (x, level, [height, width]) = (contiguous(x), Level::current(), sizes);
+    let [batch, channels, _, _] = x.shape().dims();
+    let halved = [height / 2, width / 2];
+    let squares = halved[0] * halved[1];
+    let mut output = Buffer::new(batch * channels * squares);
+    let mut argmax = Buffer::new(output.len().div_ceil(4));
+    let bytes = &mut bytemuck::cast_slice_mut(&mut argmax)[..output.len()];
+    let part = |((planes, output), argmax)| level.run(Forward { sizes, planes, output, argmax });
+    match rayon::current_num_threads() {
+        1 => part(((values(&x), &mut output[..]), bytes)),
+        _ => {
+            let parts = values(&x).par_chunks(height * width).zip(output.par_chunks_mut(squares));
+            parts.zip(bytes.par_chunks_mut(squares)).for_each(part);
+        }
+    }
+    let output = output.into_tensor(&[batch, channels, halved[0], halved[1]]);
+    (output, State { argmax, shape: [batch, channels, height, width], level })
+}
+
+/// The maxima of planes of this height and width.
+struct Forward<'a> {
+    sizes: [usize; 2],
+    planes: &'a [f32],
+    output: &'a mut [f32],
+    argmax: &'a mut [u8],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { sizes: [height, width], planes, output, argmax } = self;
+        let mut targets = output.chunks_exact_mut(width / 2).zip(argmax.chunks_exact_mut(width / 2));
+        for plane in planes.chunks_exact(height * width) {
+            for rows in plane.chunks_exact(2 * width) {
+                let (upper, lower) = rows.split_at(width);
+                let (output, argmax) = targets.next().expect("as many rows");
+                let squares = upper.chunks_exact(2).zip(lower.chunks_exact(2));
+                for (((upper, lower), output), argmax) in squares.zip(output).zip(argmax) {
+                    (*output, *argmax) = largest(upper, lower);
+                }
+            }
+        }
+    }
+}
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+struct State {
+    /// Bytes.
+    argmax: Buffer,
+    shape: [usize; 4],
+    level: Level,
+}
+
+impl Saved<1> for State {
+    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
+        let Self { argmax, shape, level } = self;
+        let [batch, channels, height, width] = shape;
+        let (gradient, squares) = (values(&gradient), (height / 2) * (width / 2));
+        let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
+        let mut of_x = Buffer::new(batch * channels * height * width);
+        let part = |((of_planes, gradient), argmax)| {
+            level.run(Backward { sizes: [height, width], of_planes, gradient, argmax });
+        };
+        match rayon::current_num_threads() {
+            1 => part(((&mut of_x[..], gradient), argmax)),
+            _ => {
+                let parts = of_x.par_chunks_mut(height * width).zip(gradient.par_chunks(squares));
+                parts.zip(argmax.par_chunks(squares)).for_each(part);
+            }
+        }
+        [Some(of_x.into_tensor(&shape))]
+    }
+}
+
+/// The gradient of planes of this height and width.
+struct Backward<'a> {
+    sizes: [usize; 2],
+    of_planes: &'a mut [f32],
+    gradient: &'a [f32],
+    argmax: &'a [u8],
+}
+
+impl Kernel for Backward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { sizes: [height, width], of_planes, gradient, argmax } = self;
+        let mut sources = gradient.chunks_exact(width / 2).zip(argmax.chunks_exact(width / 2));
+        for plane in of_planes.chunks_exact_mut(height * width) {
+            let mut pairs = plane.chunks_exact_mut(2 * width);
+            for rows in &mut pairs {
+                let (upper, lower) = rows.split_at_mut(width);
+                let (gradient, argmax) = sources.next().expect("as many rows");
+                spread_row(gradient, argmax, upper, lower);
+                // Of odd width, the last column is in no square.
+                upper[width / 2 * 2..].fill(0.0);
+                lower[width / 2 * 2..].fill(0.0);
+            }
+            pairs.into_remainder().fill(0.0);
+        }
+    }
+}

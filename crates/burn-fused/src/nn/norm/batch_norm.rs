@@ -1,0 +1,174 @@
+//! Batch normalisation.
+
+use burn::config::Config;
+use burn::module::{Flag, Module, Param, RunningState};
+use burn::tensor::{Device, Tensor, assert_shape};
+
+use crate::Epilogue;
+use crate::nn::convert::{converts, shown_as_burns};
+use crate::norm::{batch_norm, moving_average};
+
+/// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
+#[derive(Config, Debug)]
+pub struct BatchNormConfig {
+    /// Number of channels.
+    pub num_features: usize,
+    /// Added to the variance.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Share of a batch in the running statistics.
+    #[config(default = 0.1)]
+    pub momentum: f64,
+}
+
+converts!(BatchNormConfig of burn::nn::BatchNormConfig { num_features, epsilon, momentum });
+
+impl BatchNormConfig {
+    /// A layer with gamma 1 and beta 0.
+    ///
+    /// # Panics
+    /// If there are no channels, `epsilon` is not positive and finite, or `momentum` not from 0 to 1.
+    pub fn init(&self, device: &Device) -> BatchNorm {
+        burn::nn::BatchNormConfig::from(self.clone()).init(device).into()
+    }
+}
+
+/// Batch normalisation, as [`burn::nn::BatchNorm`]: in training one operator, in inference Burn's.
+#[derive(Module, Debug)]
+#[module(custom_display)]
+pub struct BatchNorm {
+    /// Factor of each channel.
+    pub gamma: Param<Tensor<1>>,
+    /// Summand of each channel.
+    pub beta: Param<Tensor<1>>,
+    /// Whether the layer is trained where the device has autodiff.
+    pub training: Param<Flag>,
+    /// Mean of each channel over batches.
+    pub running_mean: RunningState<Tensor<1>>,
+    /// Variance of each channel over batches.
+    pub running_var: RunningState<Tensor<1>>,
+    /// Share of a batch in the running statistics.
+    pub momentum: f64,
+    /// Added to the variance.
+    pub epsilon: f64,
+}
+
+converts!(BatchNorm of burn::nn::BatchNorm {
+    gamma, beta, training, running_mean, running_var, momentum, epsilon,
+});
+shown_as_burns!(BatchNorm of burn::nn::BatchNorm);
+
+impl BatchNorm {
+    /// `input` `[batch, channels, ...]`, normalised.
+    ///
+    /// # Panics
+    /// If there are fewer than two dimensions, or other channels than the layer's.
+    #[track_caller]
+    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
+        self.forward_with(input, Epilogue::Identity)
+    }
+
+    /// `epilogue` of the normalised input, in the same operator in training.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] unless there are four dimensions.
+    #[track_caller]
+    pub fn forward_with<const D: usize>(&self, input: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
+        let (device, [channels]) = (input.device(), self.gamma.shape().dims());
+        assert_shape!(input, [_, channels, ..]);
+        assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling does not support {D} dimensions");
+        if !(device.is_autodiff() && self.training.is_enabled()) {
+            return epilogue.composed(burn::nn::BatchNorm::from(self.clone()).forward(input));
+        }
+        let batch = batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue);
+        for (running, batch) in [(&self.running_mean, batch.mean), (&self.running_var, batch.variance)] {
+            let before = running.value_sync().to_device(&device);
+            running.update(moving_average(before, batch, 1.0, self.momentum));
+        }
+        batch.output
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn;
+    use burn::nn::pool::MaxPool2dConfig;
+    use burn::tensor::TensorData;
+    use burn::tensor::activation::relu;
+
+    use super::*;
+    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+
+    fn layers(channels: usize, device: &Device) -> (BatchNorm, nn::BatchNorm) {
+        let mut burns = nn::BatchNormConfig::new(channels).with_momentum(0.3).init(device);
+        burns.gamma = Param::from_tensor(random([channels], 7, device));
+        burns.beta = Param::from_tensor(random([channels], 8, device));
+        // Running statistics are shared by what is converted.
+        let record = burns.clone().into_record();
+        (
+            BatchNorm::from(nn::BatchNormConfig::new(channels).with_momentum(0.3).init(device))
+                .load_record(record),
+            burns,
+        )
+    }
+
+    fn compare<const D: usize>(shape: [usize; D], device: &Device) {
+        let (ours, burns) = layers(shape[1], device);
+        for step in 0..3 {
+            let x = [random(shape, step, device) * 3.0 + 1.0];
+            let found = results(&ours, &x, |layer, x| layer.forward(x[0].clone()));
+            let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
+            assert_close(&found, &expected, &format!("{shape:?}, step {step}"));
+        }
+        let part = |values: TensorData| [("values".to_string(), values.try_into_vec().expect("f32"))];
+        let ours_running = [&ours.running_mean, &ours.running_var];
+        for (running, expected) in ours_running.into_iter().zip([&burns.running_mean, &burns.running_var]) {
+            let [found, expected] = [running, expected].map(|running| running.value_sync().into_data());
+            assert_close(&part(found), &part(expected), &format!("statistics of {shape:?}"));
+        }
+        let x = random(shape, 9, device).inner();
+        let [found, expected] = [ours.valid().forward(x.clone()), burns.valid().forward(x)];
+        let context = format!("inference of {shape:?}");
+        assert_close(&part(found.into_data()), &part(expected.into_data()), &context);
+    }
+
+    #[test]
+    fn outputs_gradients_and_statistics_are_burns() {
+        for device in autodiff_devices() {
+            compare([9, 4], &device);
+            compare([3, 5, 11], &device);
+            compare([4, 3, 6, 7], &device);
+            compare([2, 3, 4, 2, 3], &device);
+        }
+    }
+
+    #[test]
+    fn epilogues_are_burns_layers() {
+        for device in autodiff_devices() {
+            let (ours, burns) = layers(3, &device);
+            let x = [random([4, 3, 6, 7], 3, &device)];
+            let expected = results(&burns, &x, |layer, x| relu(layer.forward(x[0].clone())));
+            let found = results(&ours, &x, |layer, x| layer.forward_with(x[0].clone(), Epilogue::Relu));
+            assert_close(&found, &expected, "ReLU");
+            let expected = results(&burns, &x, |layer, x| {
+                MaxPool2dConfig::new([2, 2]).init().forward(relu(layer.forward(x[0].clone())))
+            });
+            let found = results(&ours, &x, |layer, x| layer.forward_with(x[0].clone(), Epilogue::ReluPool));
+            assert_close(&found, &expected, "ReLU and pooling");
+        }
+    }
+
+    #[test]
+    fn it_is_shown_and_configured_as_burns() {
+        let (device, config) = (Device::flex(), BatchNormConfig::new(5).with_epsilon(1e-3));
+        assert_eq!(config.to_string(), nn::BatchNormConfig::from(config.clone()).to_string());
+        let ours = config.init(&device);
+        assert_eq!(ours.to_string(), nn::BatchNorm::from(ours.clone()).to_string());
+    }
+
+    #[test]
+    #[should_panic(expected = "momentum must be finite and within [0, 1].")]
+    fn a_momentum_above_1_is_a_panic() {
+        BatchNormConfig::new(5).with_momentum(1.5).init(&Device::flex());
+    }
+}
