@@ -31,7 +31,7 @@ impl Block {
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.pool.forward(self.activation.forward(self.norm.forward(self.conv.forward(x))))
+        normalised(self, self.conv.forward(x))
     }
 }
 
