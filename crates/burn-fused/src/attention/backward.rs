@@ -65,12 +65,14 @@ impl Saved {
         let mut of_q = buffer(of_q, queries * q_width);
         let mut of_k = buffer(true, keys * kv_width);
         let mut of_v = buffer(v.is_some(), keys * kv_width);
-        let mut qs = of_q.chunks_mut(queries * q_width);
-        let mut vs = of_v.chunks_mut(keys * kv_width);
-        let parts = of_k.chunks_mut(keys * kv_width).zip(stats.chunks(heads * queries)).enumerate();
-        let parts = parts.map(|(batch, (of_k, stats))| {
-            let gradients = [qs.next().unwrap_or_default(), of_k, vs.next().unwrap_or_default()];
-            Part { setup, skips, batch, inputs, output: values(&self.output), gradient, stats, gradients }
+        let [mut qs, mut ks, mut vs] =
+            [(&mut of_q, queries * q_width), (&mut of_k, keys * kv_width), (&mut of_v, keys * kv_width)]
+                .map(|(buffer, len)| buffer.chunks_mut(len / setup.split));
+        let parts = stats.chunks(heads / setup.split * queries).enumerate().map(|(n, stats)| {
+            let (batch, heads) = setup.part(n);
+            let gradients = [&mut qs, &mut ks, &mut vs].map(|parts| parts.next().unwrap_or_default());
+            let output = values(&self.output);
+            Part { setup, skips, batch, heads, inputs, output, gradient, stats, gradients }
         });
         match rayon::current_num_threads() {
             1 => parts.for_each(|part| part.run(poll::current())),
@@ -78,18 +80,19 @@ impl Saved {
             _ => parts.collect::<Vec<_>>().into_par_iter().for_each(|part| part.run(|| ())),
         }
         let tensor = |buffer: Buffer, length, width| {
-            (!buffer.is_empty()).then(|| buffer.into_tensor(&[batch, length, width]))
+            (!buffer.is_empty()).then(|| setup.joined(buffer, length).into_tensor(&[batch, length, width]))
         };
         [tensor(of_q, queries, q_width), tensor(of_k, keys, kv_width), tensor(of_v, keys, kv_width)]
     }
 }
 
-/// One of the batch.
+/// Some heads of one of the batch.
 struct Part<'a> {
     setup: &'a Setup,
     /// Whether keys that are masked for all queries of a block can be left out.
     skips: bool,
     batch: usize,
+    heads: Range<usize>,
     /// Queries, keys, and values or none.
     inputs: [&'a [f32]; 3],
     /// The context, or the weights if there are no values.
@@ -109,6 +112,7 @@ impl Part<'_> {
     fn run(mut self, poll: fn()) {
         let Self { setup, skips, batch, stats, .. } = self;
         let Sizes { queries, keys, heads, kv_heads, .. } = setup.sizes;
+        let shared = heads / kv_heads;
         let mut blocks = setup.blocks(batch, BLOCK[0], skips);
         for block in &mut blocks {
             let stats = stats.chunks(queries).map(|stats| &stats[block.first..][..block.rows]);
@@ -118,11 +122,10 @@ impl Part<'_> {
         }
         let means = self.means();
         let mut scratch = Scratch::new(setup);
-        for kv_head in 0..kv_heads {
+        for kv_head in self.heads.start / shared..self.heads.end / shared {
             for first in (0..keys).step_by(BLOCK[1]) {
                 let keys = first..keys.min(first + BLOCK[1]);
                 self.pack(kv_head, keys.clone(), &mut scratch);
-                let shared = heads / kv_heads;
                 for head in kv_head * shared..(kv_head + 1) * shared {
                     for block in &blocks {
                         let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
@@ -140,8 +143,8 @@ impl Part<'_> {
     /// products of the output and its gradient.
     fn means(&self) -> Vec<f32> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
-        let mut means = vec![0.0; heads * queries];
-        for (head, sums) in means.chunks_exact_mut(queries).enumerate() {
+        let mut means = vec![0.0; self.heads.len() * queries];
+        for (head, sums) in self.heads.clone().zip(means.chunks_exact_mut(queries)) {
             let (output, width) = match self.inputs[2].is_empty() {
                 true => {
                     let first = (self.batch * heads + head) * queries * keys;
@@ -178,13 +181,16 @@ impl Part<'_> {
         [adds_queries, adds_keys]: [bool; 2],
     ) {
         let Self { setup, batch, inputs: [q, _, v], gradient, stats, .. } = *self;
+        let heads = self.heads.clone();
         let [of_q, of_k, of_v] = &mut self.gradients;
-        let Sizes { queries, heads, kv_heads, width, .. } = setup.sizes;
-        let [q_step, kv_step] = setup.sizes.rows();
+        let Sizes { queries, width, kv_heads, .. } = setup.sizes;
+        let shared = setup.sizes.heads / kv_heads;
+        let (q_step, kv_step) = (heads.len() * width, heads.len() / shared * width);
+        let at = block.head - heads.start;
         let Scratch { scores, of_scores, k_panels, k_rows, v_panels, rows } = scratch;
         let (step, padded) = (Setup::step(BLOCK[1].min(setup.sizes.keys)), setup.packed_width());
         let (start, seen) = (block.keys.start, block.keys.len());
-        let q = setup.head(q, [batch, queries, heads, block.head]);
+        let q = setup.head(q, [batch, queries, setup.sizes.heads, block.head]);
         let gradient_rows = View { values: gradient, ..q };
         if seen > 0 {
             setup.multiply_panels(block, q, (k_panels, packed.start), scores, step);
@@ -197,8 +203,8 @@ impl Part<'_> {
             } else {
                 setup.multiply_panels(block, gradient_rows, (v_panels, packed.start), of_scores, step);
             }
-            let rows = block.head * queries + block.first;
-            let (stats, means) = (&stats[rows..][..block.rows], &means[rows..][..block.rows]);
+            let row = at * queries + block.first;
+            let (stats, means) = (&stats[row..][..block.rows], &means[row..][..block.rows]);
             setup.level.run(SoftmaxBackward {
                 setup,
                 block,
@@ -214,14 +220,14 @@ impl Part<'_> {
                 size: [block.rows, seen],
                 a: Scalars { values: of_scores, first: 0, term_step: 1, row_step: step },
                 b: View { values: k_rows, first: (start - packed.start) * padded, step: padded },
-                target: &mut of_q[block.first * q_step + block.head * width..],
+                target: &mut of_q[block.first * q_step + at * width..],
                 step: q_step,
                 columns: width,
                 adds: adds_queries,
             });
         }
         let mut add = |weights: &[f32], matrix: View<'_>, target: &mut [f32]| {
-            let target = &mut target[block.head * kv_heads / heads * width..];
+            let target = &mut target[at / shared * width..];
             if !adds_keys {
                 for key in packed.clone().filter(|key| !block.keys.contains(key)) {
                     target[key * kv_step..][..width].fill(0.0);

@@ -1,5 +1,6 @@
 //! Forward of attention: scores, softmax and context of a few queries at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
@@ -29,18 +30,21 @@ pub fn forward(
     let mut stats = vec![[0.0; 2]; batch * heads * queries];
     let skips = setup.skips(&[values(&tensors[1]), values(&tensors[2])]);
     let inputs = tensors.each_ref().map(values);
-    let mut of_weights = all_weights.chunks_mut(heads * queries * keys);
-    let parts = context.chunks_mut(queries * width).zip(stats.chunks_mut(heads * queries));
-    let parts = parts.enumerate().map(|(batch, (context, stats))| {
+    let part_heads = heads / setup.split;
+    let mut of_weights = all_weights.chunks_mut(part_heads * queries * keys);
+    let part_stats = stats.chunks_mut(part_heads * queries);
+    let parts = context.chunks_mut(queries * width / setup.split).zip(part_stats);
+    let parts = parts.enumerate().map(|(n, (context, stats))| {
+        let (batch, heads) = setup.part(n);
         let weights = of_weights.next().unwrap_or_default();
-        Part { setup: &setup, skips, batch, inputs, context, stats, weights }
+        Part { setup: &setup, skips, batch, heads, inputs, context, stats, weights }
     });
     match rayon::current_num_threads() {
         1 => parts.for_each(Part::run),
         _ => parts.collect::<Vec<_>>().into_par_iter().for_each(Part::run),
     }
     let [q, k, v] = tensors;
-    let context = context.into_tensor(&[batch, queries, width]);
+    let context = setup.joined(context, queries).into_tensor(&[batch, queries, width]);
     let saved = Saved { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };
     let of_weights = weights.then(|| {
         let weights = all_weights.into_tensor(&[batch, heads, queries, keys]);
@@ -49,12 +53,13 @@ pub fn forward(
     ((context, OfContext { saved, v }), of_weights)
 }
 
-/// One of the batch.
+/// Some heads of one of the batch.
 struct Part<'a> {
     setup: &'a Setup,
     /// Whether keys that are masked for all queries of a block can be left out.
     skips: bool,
     batch: usize,
+    heads: Range<usize>,
     inputs: [&'a [f32]; 3],
     /// `[queries, heads * width]`.
     context: &'a mut [f32],
@@ -69,27 +74,29 @@ const SCORES: usize = 1 << 16;
 
 impl Part<'_> {
     fn run(self) {
-        let Self { setup, skips, batch, inputs: [q, k, v], context, stats, weights } = self;
-        let Sizes { queries, keys, heads, kv_heads, width, .. } = setup.sizes;
+        let Self { setup, skips, batch, heads, inputs: [q, k, v], context, stats, weights } = self;
+        let Sizes { queries, keys, kv_heads, width, .. } = setup.sizes;
+        let shared = setup.sizes.heads / kv_heads;
         let blocks = setup.blocks(batch, (SCORES / keys).clamp(8, 32), skips);
         let (step, padded) = (Setup::step(keys), setup.packed_width());
         let mut scores = Buffer::new(blocks[0].rows * step);
         let mut k_panels = Buffer::new(keys.next_multiple_of(PANEL) * padded);
         let mut v_rows = Buffer::new(keys * padded);
-        for head in 0..heads {
-            let (shared, kv_head) = (heads / kv_heads, head * kv_heads / heads);
+        for (at, head) in heads.clone().enumerate() {
             if head % shared == 0 {
-                let [k, v] = [k, v].map(|values| setup.head(values, [batch, keys, kv_heads, kv_head]));
+                let [k, v] = [k, v].map(|values| setup.head(values, [batch, keys, kv_heads, head / shared]));
                 setup.pack_transposed(k, keys, setup.scale, &mut k_panels);
                 setup.pack(v, keys, &mut v_rows);
             }
-            let q = setup.head(q, [batch, queries, heads, head]);
+            let q = setup.head(q, [batch, queries, setup.sizes.heads, head]);
             for block in &blocks {
                 let mut block = Block { head, ..block.clone() };
-                let stats = &mut stats[head * queries + block.first..][..block.rows];
-                let at = (head * queries + block.first) * keys;
-                let weights =
-                    if weights.is_empty() { &mut [] } else { &mut weights[at..][..block.rows * keys] };
+                let row = at * queries + block.first;
+                let stats = &mut stats[row..][..block.rows];
+                let weights = match weights.is_empty() {
+                    true => &mut [],
+                    false => &mut weights[row * keys..][..block.rows * keys],
+                };
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);
@@ -103,8 +110,8 @@ impl Part<'_> {
                     size: [block.rows, block.keys.len()],
                     a: Scalars { values: &scores, first: 0, term_step: 1, row_step: step },
                     b: View { values: &v_rows, first: block.keys.start * padded, step: padded },
-                    target: &mut context[block.first * heads * width + head * width..],
-                    step: heads * width,
+                    target: &mut context[(block.first * heads.len() + at) * width..],
+                    step: heads.len() * width,
                     columns: width,
                     adds: false,
                 });

@@ -23,6 +23,7 @@ use self::kernels::{AllFinite, Multiply, PANEL, Pack, PackTransposed, View};
 use self::masks::Masks;
 use crate::dropout::Mask;
 use crate::extension::on_flex;
+use crate::memory::Buffer;
 use crate::nn::Dropout;
 use crate::simd::{Level, MAX_LANES};
 
@@ -80,7 +81,8 @@ impl Attention<'_> {
         let masks = Masks::of(&self.masks, &sizes)?;
         let (dropout, level) = (self.dropout.mask(device), Level::current());
         let (scale, fill, quiet) = (self.scale as f32, self.min_float as f32, self.quiet_softmax);
-        Some(Setup { sizes, scale, fill, quiet, masks, dropout, level })
+        let split = if rayon::current_num_threads() > sizes.batch { sizes.kv_heads } else { 1 };
+        Some(Setup { sizes, scale, fill, quiet, masks, dropout, level, split })
     }
 
     /// Context and weights, composed of Burn's operators.
@@ -173,9 +175,33 @@ struct Setup {
     masks: Masks,
     dropout: Option<Mask>,
     level: Level,
+    /// Parts of each of the batch, by heads, for threads.
+    split: usize,
 }
 
 impl Setup {
+    /// The place in the batch, and the heads, of a part.
+    fn part(&self, n: usize) -> (usize, Range<usize>) {
+        let heads = self.sizes.heads / self.split;
+        let first = n % self.split * heads;
+        (n / self.split, first..first + heads)
+    }
+
+    /// The rows of all heads, of parts `[batch, split, length, heads * width]`.
+    fn joined(&self, parts: Buffer, length: usize) -> Buffer {
+        if self.split == 1 {
+            return parts;
+        }
+        let mut joined = Buffer::new(parts.len());
+        let width = parts.len() / (self.sizes.batch * self.split * length);
+        for (at, row) in parts.chunks_exact(width).enumerate() {
+            let (part, at) = (at / length, at % length);
+            let (batch, part) = (part / self.split, part % self.split);
+            joined[((batch * length + at) * self.split + part) * width..][..width].copy_from_slice(row);
+        }
+        joined
+    }
+
     /// Blocks of `most` queries of the first head of a batch, with the keys that they see if `skips`.
     fn blocks(&self, batch: usize, most: usize, skips: bool) -> Vec<Block> {
         let Sizes { queries, keys, .. } = self.sizes;
