@@ -88,7 +88,7 @@ mod tests {
     use burn::tensor::{DType, TensorData};
 
     use super::*;
-    use crate::nn::testing::{assert_close, random, results};
+    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
     use crate::simd::Level;
 
     fn targets(batch: usize, classes: usize, seed: usize, device: &Device) -> Tensor<1, Int> {
@@ -142,13 +142,14 @@ mod tests {
 
     #[test]
     fn scores_are_in_any_order_and_targets_of_any_type() {
-        let device = Device::flex().autodiff();
-        let loss = CrossEntropyLossConfig::new().with_smoothing(Some(0.2)).init(&device);
-        for dtype in [DType::I64, DType::I32, DType::I16, DType::U8, DType::U32] {
-            let targets = targets(12, 30, 1, &device).cast(dtype);
-            let logits = random([30, 12], 1, &device);
+        let types = [DType::I64, DType::I32, DType::I16, DType::U8, DType::U32];
+        for (device, dtype) in autodiff_devices().iter().flat_map(|device| types.map(|dtype| (device, dtype)))
+        {
+            let loss = CrossEntropyLossConfig::new().with_smoothing(Some(0.2)).init(device);
+            let targets = targets(12, 30, 1, device).cast(dtype);
+            let logits = random([30, 12], 1, device);
             assert_as_burns(&loss, logits.clone().transpose(), &targets, &format!("{dtype:?}"));
-            assert_as_burns(&loss, random([20, 40], 1, &device).slice([3..15, 4..34]), &targets, "a view");
+            assert_as_burns(&loss, random([20, 40], 1, device).slice([3..15, 4..34]), &targets, "a view");
             let twice = results(&loss, std::slice::from_ref(&logits), |loss, x| {
                 let scores = x[0].clone().transpose();
                 loss.forward(scores.clone(), targets.clone()) + loss.forward(scores, targets.clone())

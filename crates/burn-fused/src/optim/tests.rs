@@ -1,5 +1,6 @@
 //! Our optimizers against Burn's: parameters and records over 50 steps.
 
+use burn::backend::Flex;
 use burn::grad_clipping::GradientClippingConfig;
 use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
 use burn::optim as burns;
@@ -252,10 +253,15 @@ fn values_stay_where_they_are_unless_they_are_shared() {
     assert_eq!(addresses([&x]), of_gradient);
     assert_ne!(x.to_data(), held.to_data());
     let (held, g) = (x.clone(), gradient(5));
-    let (x, _) = optimizer.step(0.1, x, g.clone(), state);
-    let [x, held, g_now] = [&x, &held, &g].map(|tensor| addresses([tensor]));
-    assert!(x != held && x != g_now);
+    let (x, state) = optimizer.step(0.1, x, g.clone(), state);
+    let [now, held, of_gradient] = [&x, &held, &g].map(|tensor| addresses([tensor]));
+    assert!(now != held && now != of_gradient);
     assert_eq!(g.to_data(), gradient(5).to_data());
+    // The last view into the gradients of all parameters.
+    let (_held, view) = (x.clone(), random([70, 65], 6, &device).narrow(0, 0, 64));
+    let (x, _) = optimizer.step(0.1, x, view, state);
+    let x = x.try_into_primitive::<Flex>().expect("on flex");
+    assert_eq!(x.bytes().len(), 64 * 65 * 4);
 }
 
 /// Steps of one parameter, without a module.

@@ -47,8 +47,9 @@ pub fn update<const D: usize, const M: usize>(
     let parameter = if parameter.is_unique() {
         run(slice_mut(&mut parameter), None, Some(values(&gradient)));
         parameter
-    } else if gradient.is_unique() {
-        // A training loop that holds the module during the step drops the old values after it.
+    } else if gradient.is_unique() && gradient.storage::<f32>().len() == values(&gradient).len() {
+        // A training loop that holds the module during the step drops the old values after it. A view would keep
+        // the gradients of all parameters.
         run(slice_mut(&mut gradient), Some(values(&parameter)), None);
         gradient
     } else {
