@@ -48,6 +48,7 @@ fn pairs(device: &Device) -> Vec<Pair> {
     losses(&mut pairs, device);
     attention(&mut pairs, device);
     recurrent(&mut pairs, device);
+    images(&mut pairs, device);
     pairs
 }
 
@@ -192,4 +193,15 @@ fn recurrent(pairs: &mut Vec<Pair>, device: &Device) {
             Box::new(move || ours.forward(y.clone(), None).sum()),
         ));
     }
+}
+
+fn images(pairs: &mut Vec<Pair>, device: &Device) {
+    let x = random([32, 64, 16, 16], device);
+    let padding = burn::nn::PaddingConfig2d::Explicit(1, 1, 1, 1);
+    let layer = burn::nn::conv::Conv2dConfig::new([64, 64], [3, 3]).with_padding(padding).init(device);
+    pair!(pairs, "Conv2d 64 to 64, 32 images of 16 x 16", layer, fused::conv::Conv2d, x.clone());
+    let layer = burn::nn::BatchNormConfig::new(64).init(device);
+    pair!(pairs, "BatchNorm 64, 32 images of 16 x 16", layer, fused::BatchNorm, x.clone());
+    let layer = burn::nn::pool::MaxPool2dConfig::new([2, 2]).init();
+    pair!(pairs, "MaxPool2d 2 x 2, 32 x 64 of 16 x 16", layer, fused::pool::MaxPool2d, x);
 }
