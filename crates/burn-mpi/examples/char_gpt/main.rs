@@ -272,6 +272,8 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::SUCCESS;
     }
+    // Transfers make progress inside long backwards.
+    burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;

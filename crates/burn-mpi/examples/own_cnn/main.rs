@@ -29,7 +29,8 @@ const WARM_UP: usize = 3;
 
 #[derive(Clone, Debug)]
 pub struct Image {
-    pub pixels: Vec<u8>,
+    /// Normalised.
+    pub pixels: Vec<f32>,
     pub label: u8,
 }
 
@@ -108,7 +109,10 @@ fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
     let labels = read(format!("{part}-labels-idx1-ubyte"))?;
     let images = images.get(16..).unwrap_or_default().chunks_exact(SIDE * SIDE);
     let labels = labels.get(8..).unwrap_or_default();
-    let images = images.zip(labels).map(|(pixels, &label)| Image { pixels: pixels.to_vec(), label });
+    let normalised = |&pixel: &u8| (f32::from(pixel) / 255.0 - 0.1307) / 0.3081;
+    let images = images.zip(labels);
+    let images =
+        images.map(|(pixels, &label)| Image { pixels: pixels.iter().map(normalised).collect(), label });
     Ok(InMemDataset::new(images.collect()))
 }
 
@@ -177,6 +181,8 @@ fn test<N: Network>(world: &World, model: &N, options: &Options) -> Result<f64, 
 }
 
 fn main() -> ExitCode {
+    // Transfers make progress inside long backwards.
+    burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;

@@ -56,8 +56,8 @@ impl Network for Cnn {
     }
 
     fn scores(&self, images: &[Image], device: &Device) -> Tensor<2> {
-        let pixels = images.iter().flat_map(|image| &image.pixels);
-        let pixels: Vec<f32> = pixels.map(|&pixel| (f32::from(pixel) / 255.0 - 0.1307) / 0.3081).collect();
+        let mut pixels = Vec::with_capacity(images.len() * SIDE * SIDE);
+        images.iter().for_each(|image| pixels.extend_from_slice(&image.pixels));
         let pixels = TensorData::new(pixels, [images.len(), 1, SIDE, SIDE]);
         let x = self.block2.forward(self.block1.forward(Tensor::from_data(pixels, device)));
         let x = self.activation.forward(self.linear1.forward(x.flatten(1, 3)));
