@@ -1,10 +1,13 @@
 //! The modules are compared with Burn's.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::module::Module;
 use burn::nn::attention as burns;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 use super::*;
-use crate::nn::testing::{Part, assert_close, numbers, random, results};
+use crate::nn::testing::{Part, assert_close, autodiff_devices, numbers, random, results};
 use crate::simd::Level;
 
 /// A mask that is true with this probability.
@@ -26,15 +29,12 @@ struct Masks {
     attn: Option<Tensor<3, Bool>>,
 }
 
-/// An input of Burn's or ours, of queries, keys and values.
+/// An input of Burn's or ours, of queries, keys and values; the last are used for those that are not there.
 macro_rules! input {
     ($attention:ident, $x:expr, $masks:expr) => {{
         let (x, masks) = ($x, $masks);
-        let mut input = match x.len() {
-            1 => $attention::MhaInput::self_attn(x[0].clone()),
-            2 => $attention::MhaInput::new(x[0].clone(), x[1].clone(), x[1].clone()),
-            _ => $attention::MhaInput::new(x[0].clone(), x[1].clone(), x[2].clone()),
-        };
+        let at = |n: usize| x[n.min(x.len() - 1)].clone();
+        let mut input = $attention::MhaInput::new(at(0), at(1), at(2));
         if let Some(mask) = &masks.pad {
             input = input.mask_pad(mask.clone());
         }
@@ -75,7 +75,7 @@ fn config(d_model: usize, heads: usize) -> MultiHeadAttentionConfig {
 
 #[test]
 fn outputs_and_gradients_are_those_of_burns_module() {
-    let device = Device::flex().autodiff();
+    let [device, checkpointing] = autodiff_devices();
     for (seed, [batch, queries, keys, heads, width]) in [
         [1, 1, 1, 1, 1],
         [2, 3, 5, 1, 7],
@@ -92,9 +92,10 @@ fn outputs_and_gradients_are_those_of_burns_module() {
         for (bias, quiet, both) in [(true, false, false), (false, true, true)] {
             let config = config(heads * width, heads).with_query_bias(bias).with_quiet_softmax(quiet);
             let config = config.with_value_bias(bias).with_output_bias(bias);
-            let ours = config.init(&device);
+            let device = if quiet { &checkpointing } else { &device };
+            let ours = config.init(device);
             let burns = burns::MultiHeadAttention::from(ours.clone());
-            let tokens = |length, seed| random([batch, length, heads * width], seed, &device) * 3.0;
+            let tokens = |length, seed| random([batch, length, heads * width], seed, device) * 3.0;
             let x = [tokens(queries, seed), tokens(keys, seed + 50), tokens(keys, seed + 99)];
             let masks = [
                 (None, None),
@@ -157,6 +158,146 @@ fn self_attention_with_hidden_blocks_of_keys() {
                 let bad = [x[0].clone().slice_fill([0..1, 260..261, 3..4], value)];
                 let expected = burns_results(&burns, &bad, &masks, both);
                 assert_close(&our_results(&ours, &bad, &masks, both), &expected, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn modules_are_used_as_burns_can_be() {
+    let device = Device::flex().autodiff();
+    let ours = config(12, 3).init(&device);
+    let burns = burns::MultiHeadAttention::from(ours.clone());
+    let none = Masks::default();
+    let assert_same =
+        |ours: &MultiHeadAttention, burns: &burns::MultiHeadAttention, x: &[Tensor<3>], context| {
+            assert_close(&our_results(ours, x, &none, true), &burns_results(burns, x, &none, true), context);
+        };
+    let x = [random([2, 5, 12], 1, &device)];
+    assert_same(&ours, &burns, &[random([2, 12, 5], 1, &device).swap_dims(1, 2)], "swapped axes");
+    assert_same(&ours, &burns, &[random([4, 9, 12], 1, &device).slice([1..3, 2..7])], "a slice");
+    let empty = [random([2, 0, 12], 1, &device), x[0].clone()];
+    assert_close(
+        &our_results(&ours, &empty, &none, false),
+        &burns_results(&burns, &empty, &none, false),
+        "no queries",
+    );
+    assert_same(&ours.clone().no_grad(), &burns.clone().no_grad(), &x, "frozen");
+    let tied = MultiHeadAttention { key: ours.query.clone(), ..ours.clone() };
+    assert_same(&tied, &tied.clone().into(), &x, "tied");
+    let partly = MultiHeadAttention { query: ours.query.clone().no_grad(), ..ours.clone() };
+    assert_same(&partly, &partly.clone().into(), &x, "partly frozen");
+    let twice = |context: Tensor<3>, again: Tensor<3>| context + again * 2.0;
+    let found = results(&ours, &x, |layer, x| {
+        let forward = |x| layer.forward(MhaInput::self_attn(x)).context;
+        twice(forward(x[0].clone()), forward(forward(x[0].clone())))
+    });
+    let expected = results(&burns, &x, |layer, x| {
+        let forward = |x| layer.forward(burns::MhaInput::self_attn(x)).context;
+        twice(forward(x[0].clone()), forward(forward(x[0].clone())))
+    });
+    assert_close(&found, &expected, "twice");
+}
+
+#[test]
+fn panics_are_burns() {
+    let device = Device::flex();
+    let ours = config(6, 2).init(&device);
+    let burns = burns::MultiHeadAttention::from(ours.clone());
+    let zeros = |shape: [usize; 3]| Tensor::<3>::zeros(shape, &device);
+    let hidden = |shape: [usize; 3]| Some(mask(shape, 0.5, 1));
+    for (q, k, v, attn) in [
+        ([2, 3, 5], [2, 4, 6], [2, 4, 6], None),
+        ([2, 3, 6], [1, 4, 6], [1, 4, 6], None),
+        ([2, 3, 6], [2, 4, 6], [2, 5, 6], None),
+        ([2, 3, 6], [2, 4, 6], [2, 4, 6], hidden([2, 3, 5])),
+        ([2, 3, 6], [2, 4, 6], [2, 4, 6], hidden([3, 3, 4])),
+    ] {
+        let (x, masks) = ([q, k, v].map(zeros), Masks { pad: None, attn });
+        let message = |panicked: Result<_, Box<dyn std::any::Any + Send>>| {
+            let panicked = panicked.err().expect("it panics");
+            panicked.downcast_ref::<String>().cloned().unwrap_or_default()
+        };
+        let of_burns = catch_unwind(AssertUnwindSafe(|| {
+            burns.forward(input!(burns, &x, &masks));
+        }));
+        let of_ours = catch_unwind(AssertUnwindSafe(|| {
+            use crate::nn::attention;
+            ours.forward(input!(attention, &x, &masks));
+        }));
+        assert_eq!(message(of_ours), message(of_burns));
+    }
+}
+
+#[test]
+fn multi_head_attention_is_cached_shown_configured_and_recorded_as_burns() {
+    let device = Device::flex();
+    let config = MultiHeadAttentionConfig::new(8, 2);
+    let of_burns = burns::MultiHeadAttentionConfig::from(config.clone());
+    assert_eq!(config.to_string(), of_burns.to_string());
+    let burns = of_burns.init(&device);
+    let ours = config.init(&device).load_record(burns.clone().into_record());
+    assert_eq!(ours.to_string(), burns.to_string());
+    for cross in [false, true] {
+        let (mut of_ours, mut of_burns) = match cross {
+            true => (
+                MhaCache::autoregressive_cross_attention(),
+                burns::MhaCache::autoregressive_cross_attention(),
+            ),
+            false => (MhaCache::autoregressive(), burns::MhaCache::autoregressive()),
+        };
+        for length in [2, 3, 4] {
+            let x = random::<3>([2, 4, 8], 1, &device).narrow(1, 0, length);
+            let memory = if cross { random([2, 5, 8], 2, &device) } else { x.clone() };
+            let x = [x, memory];
+            use crate::nn::attention;
+            let found = ours.forward_cache(input!(attention, &x, &Masks::default()), &mut of_ours);
+            let expected = burns.forward_cache(input!(burns, &x, &Masks::default()), &mut of_burns);
+            let part = |context, weights| {
+                let values = outputs(context, weights, true).into_data().try_into_vec().expect("f32");
+                [("output".into(), values)]
+            };
+            let context = format!("{length} tokens, cross-attention {cross}");
+            assert_close(
+                &part(found.context, found.weights),
+                &part(expected.context, expected.weights),
+                &context,
+            );
+        }
+    }
+}
+
+#[test]
+fn cross_attention_is_burns() {
+    let device = Device::flex().autodiff();
+    for (heads, kv_heads, quiet) in [(4, 4, false), (4, 2, true), (3, 1, false)] {
+        let config = CrossAttentionConfig::new(10, 14, heads, kv_heads, 5).with_dropout(0.0);
+        let config = config.with_quiet_softmax(quiet);
+        let of_burns = burns::CrossAttentionConfig::new(10, 14, heads, kv_heads, 5).with_dropout(0.0);
+        let of_burns = of_burns.with_quiet_softmax(quiet);
+        assert_eq!(config.to_string(), of_burns.to_string());
+        let burns = of_burns.init(&device);
+        let ours = config.init(&device).load_record(burns.clone().into_record());
+        assert_eq!(ours.to_string(), burns.to_string());
+        let tokens = random([2, 7, 10], 1, &device);
+        let x = [random([2, 20, 14], 2, &device)];
+        for mask in [None, Some(padding(&[3, 20], 20))] {
+            let mut expected =
+                results(&burns, &x, |layer, x| layer.forward(tokens.clone(), x[0].clone(), mask.clone()));
+            let mut found =
+                results(&ours, &x, |layer, x| layer.forward(tokens.clone(), x[0].clone(), mask.clone()));
+            for parts in [&mut expected, &mut found] {
+                parts.retain(|(name, _)| !name.ends_with("key.bias"));
+            }
+            assert_close(&found, &expected, &format!("{heads} heads, {kv_heads} of keys"));
+            let (mut of_ours, mut of_burns) = (CrossAttentionCache::new(), burns::CrossAttentionCache::new());
+            for context in [x[0].clone(), x[0].clone() * 2.0] {
+                let query = tokens.clone();
+                let found = ours.forward_cache(query.clone(), context.clone(), mask.clone(), &mut of_ours);
+                let expected = burns.forward_cache(query, context, mask.clone(), &mut of_burns);
+                let part =
+                    |tensor: Tensor<3>| [("output".into(), tensor.into_data().try_into_vec().expect("f32"))];
+                assert_close(&part(found), &part(expected), "cached");
             }
         }
     }
