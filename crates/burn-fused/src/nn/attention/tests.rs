@@ -215,7 +215,7 @@ fn panics_are_burns() {
     ] {
         let (x, masks) = ([q, k, v].map(zeros), Masks { pad: None, attn });
         let message = |panicked: Result<_, Box<dyn std::any::Any + Send>>| {
-            let panicked = panicked.err().expect("it panics");
+            let panicked = panicked.expect_err("it panics");
             panicked.downcast_ref::<String>().cloned().unwrap_or_default()
         };
         let of_burns = catch_unwind(AssertUnwindSafe(|| {
