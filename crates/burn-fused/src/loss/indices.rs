@@ -37,22 +37,26 @@ pub(crate) fn cross_entropy_of_indices(
     options: Options<'_>,
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
-    let aims = |[scores]: [&FlexTensor; 1]| Aims::of(scores, targets, options);
-    match on_flex([scores.into_dispatch()], aims, |[scores], aims, backward| aims.forward(scores, backward)) {
+    let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, options);
+    match on_flex([scores.into_dispatch()], labels, |[scores], labels, backward| {
+        labels.forward(scores, backward)
+    }) {
         Ok(loss) => Tensor::from_dispatch(loss),
         Err([scores]) => composed(Tensor::from_dispatch(scores)),
     }
 }
 
-/// What the loss compares the scores with.
+/// The classes of the rows, and how they count.
 #[derive(Debug, Clone)]
-struct Aims {
+struct Labels {
     rows: Vec<Row>,
     classes: usize,
     /// The weight of each class, if there are weights.
     weights: Option<FlexTensor>,
+    /// The sum of the classes' weights.
+    uniform: f32,
     smoothing: Option<f32>,
-    /// The sum of the rows' weights.
+    /// The sum of the weights of the rows that count.
     normalizer: f64,
 }
 
@@ -71,7 +75,7 @@ struct Row {
 /// Values of a block of rows, between polls.
 const BLOCK: usize = 1 << 16;
 
-impl Aims {
+impl Labels {
     fn of(scores: &FlexTensor, targets: &Tensor<1, Int>, options: Options<'_>) -> Option<Self> {
         let Options { padding, weights, smoothing } = options;
         let [batch, classes] = scores.shape().dims();
@@ -91,10 +95,12 @@ impl Aims {
             Some(Row { target, is_padding, ..Row::default() })
         });
         let rows: Vec<Row> = rows.collect::<Option<_>>()?;
-        let of_targets = weights.as_ref().map(values);
-        let weight = |row: &Row| of_targets.map_or(1.0, |weights| f64::from(weights[row.target]));
+        let of_classes = weights.as_ref().map(values);
+        let weight = |row: &Row| of_classes.map_or(1.0, |weights| f64::from(weights[row.target]));
         let normalizer = rows.iter().filter(|row| !row.is_padding).map(weight).sum();
-        Some(Self { rows, classes, weights, smoothing, normalizer })
+        let uniform = of_classes
+            .map_or(classes as f64, |weights| weights.iter().map(|&weight| f64::from(weight)).sum());
+        Some(Self { rows, classes, weights, uniform: uniform as f32, smoothing, normalizer })
     }
 
     fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, State) {
@@ -110,18 +116,18 @@ impl Aims {
                 blocks,
                 || (),
                 |(rows, target)| {
-                    level.run(Forward { aims: &self, scores: target, rows });
-                    level.run(Backward { aims: &self, rows, source: None, target, factor });
+                    level.run(Forward { labels: &self, scores: target, rows });
+                    level.run(Backward { labels: &self, rows, source: None, target, factor });
                 },
             );
         } else {
             let blocks = rows.chunks_mut(at_once).zip(values(&scores).chunks(size));
-            in_parallel(blocks, || (), |(rows, scores)| level.run(Forward { aims: &self, scores, rows }));
+            in_parallel(blocks, || (), |(rows, scores)| level.run(Forward { labels: &self, scores, rows }));
         }
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
         self.rows = rows;
-        (tensor(vec![loss as f32], &[1]), State { aims: self, scores, is_gradient, level })
+        (tensor(vec![loss as f32], &[1]), State { labels: self, scores, is_gradient, level })
     }
 
     /// Rows of a block.
@@ -157,7 +163,7 @@ fn in_parallel<B: Send>(
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
-    aims: Aims,
+    labels: Labels,
     scores: FlexTensor,
     /// Whether the scores are their gradient already, for a gradient 1 of the loss.
     is_gradient: bool,
@@ -166,17 +172,17 @@ struct State {
 
 impl Saved<1> for State {
     fn backward(self, upstream: FlexTensor, of_scores: bool) -> [Option<FlexTensor>; 1] {
-        let Self { aims, scores, is_gradient, level } = self;
+        let Self { labels, scores, is_gradient, level } = self;
         if is_gradient {
             return KnownGradient(Some(scores)).backward(upstream, of_scores);
         }
-        let factor = (f64::from(values(&upstream)[0]) / aims.normalizer) as f32;
+        let factor = (f64::from(values(&upstream)[0]) / labels.normalizer) as f32;
         let mut gradient = Buffer::new(values(&scores).len());
-        let at_once = aims.rows_at_once();
-        let size = at_once * aims.classes;
+        let at_once = labels.rows_at_once();
+        let size = at_once * labels.classes;
         let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
-        in_parallel(aims.rows.chunks(at_once).zip(blocks), poll::current(), |(rows, (source, target))| {
-            level.run(Backward { aims: &aims, rows, source: Some(source), target, factor });
+        in_parallel(labels.rows.chunks(at_once).zip(blocks), poll::current(), |(rows, (source, target))| {
+            level.run(Backward { labels: &labels, rows, source: Some(source), target, factor });
         });
         [Some(gradient.into_tensor(&scores.shape()))]
     }
@@ -184,7 +190,7 @@ impl Saved<1> for State {
 
 /// Sums and losses of rows.
 struct Forward<'a> {
-    aims: &'a Aims,
+    labels: &'a Labels,
     scores: &'a [f32],
     rows: &'a mut [Row],
 }
@@ -194,21 +200,21 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { aims, scores, rows } = self;
-        let weights = aims.weights.as_ref().map_or(&[][..], values);
-        match aims.classes < LANES {
-            true => few_sums(rows, scores, aims.classes),
-            false => sums(rows, scores, aims.classes),
+        let Self { labels, scores, rows } = self;
+        let weights = labels.weights.as_ref().map_or(&[][..], values);
+        match labels.classes < LANES {
+            true => few_sums(rows, scores, labels.classes),
+            false => sums(rows, scores, labels.classes),
         }
-        for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(aims.classes)) {
+        for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(labels.classes)) {
             let Row { highest, sum, .. } = *row;
             let log = sum.ln();
-            let own = aims.weight(weights, row.target) * (scores[row.target] - highest - log);
-            row.loss = match aims.smoothing {
+            let own = labels.weight(weights, row.target) * (scores[row.target] - highest - log);
+            row.loss = match labels.smoothing {
                 None => -own,
                 Some(share) => {
                     // Apart from the target's: a probability of 0 may be infinitely far from theirs.
-                    let others = [0..row.target, row.target + 1..aims.classes].map(|classes| {
+                    let others = [0..row.target, row.target + 1..labels.classes].map(|classes| {
                         let scores = &scores[classes.clone()];
                         if weights.is_empty() {
                             let distances = fold(scores, 0.0, |sum, x| sum + (x - highest), |a, b| a + b);
@@ -217,7 +223,7 @@ impl Kernel for Forward<'_> {
                         let terms = scores.iter().zip(&weights[classes]);
                         terms.map(|(x, weight)| f64::from(weight * (x - highest - log))).sum::<f64>() as f32
                     });
-                    let each = share / aims.classes as f32;
+                    let each = share / labels.classes as f32;
                     -((1.0 - share + each) * own + each * (others[0] + others[1]))
                 }
             };
@@ -291,7 +297,7 @@ fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn
 
 /// Gradients of rows of scores.
 struct Backward<'a> {
-    aims: &'a Aims,
+    labels: &'a Labels,
     rows: &'a [Row],
     /// The scores, if they are not in the target.
     source: Option<&'a [f32]>,
@@ -305,22 +311,18 @@ impl Kernel for Backward<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { aims, rows, source, target, factor } = self;
-        let weights = aims.weights.as_ref().map_or(&[][..], values);
-        let share = aims.smoothing.unwrap_or(0.0);
-        let each = factor * share / aims.classes as f32;
-        let uniform: f32 = match weights.is_empty() {
-            true => aims.classes as f32,
-            false => weights.iter().sum(),
-        };
-        for (at, (row, scores)) in rows.iter().zip(target.chunks_exact_mut(aims.classes)).enumerate() {
+        let Self { labels, rows, source, target, factor } = self;
+        let weights = labels.weights.as_ref().map_or(&[][..], values);
+        let share = labels.smoothing.unwrap_or(0.0);
+        let each = factor * share / labels.classes as f32;
+        for (at, (row, scores)) in rows.iter().zip(target.chunks_exact_mut(labels.classes)).enumerate() {
             if let Some(source) = source {
-                scores.copy_from_slice(&source[at * aims.classes..][..aims.classes]);
+                scores.copy_from_slice(&source[at * labels.classes..][..labels.classes]);
             }
-            let own = factor * (1.0 - share) * aims.weight(weights, row.target);
+            let own = factor * (1.0 - share) * labels.weight(weights, row.target);
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
             // The terms of the loss, times the probability.
-            let scale = (own + each * uniform) / row.sum;
+            let scale = (own + each * labels.uniform) / row.sum;
             match weights.is_empty() || share == 0.0 {
                 true => scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each),
                 false => {
