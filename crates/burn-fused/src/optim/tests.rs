@@ -264,6 +264,20 @@ fn values_stay_where_they_are_unless_they_are_shared() {
     assert_eq!(x.bytes().len(), 64 * 65 * 4);
 }
 
+#[test]
+fn parameters_of_a_training_loop_stay_where_they_are() {
+    let device = Device::flex().autodiff();
+    let mut layer = crate::nn::LinearConfig::new(33, 65).init(&device);
+    let mut optimizer = AdamWConfig::new().init();
+    let before = addresses([&layer.weight.val()]);
+    for seed in 1..4 {
+        let loss = layer.forward(random([3, 33], seed, &device)).sum();
+        let gradients = GradientsParams::from_grads(loss.backward(), &layer);
+        layer = optimizer.step(0.1, layer, gradients);
+        assert_eq!(addresses([&layer.weight.val()]), before, "step {seed}");
+    }
+}
+
 /// Steps of one parameter, without a module.
 fn assert_alone_equal<const D: usize>(shape: [usize; D], bad: Option<f32>, device: &Device) {
     let (ours, burns) = (AdamWConfig::new().with_amsgrad(true), burns::AdamWConfig::new().with_amsgrad(true));
