@@ -34,6 +34,10 @@ mod linear;
 pub mod loss;
 pub mod norm;
 pub mod pool;
+/// The same modules at Burn's other path.
+pub mod modules {
+    pub use super::*;
+}
 mod rnn;
 #[cfg(test)]
 pub(crate) mod testing;
