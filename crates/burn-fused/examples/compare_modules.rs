@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use burn::module::Module;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use burn_fused::nn as fused;
 
@@ -135,6 +136,7 @@ fn attention(pairs: &mut Vec<Pair>, device: &Device) {
         ("MultiHeadAttention 256, 4 heads, 4 x 256", [4, 256, 256], 4, false),
         ("MultiHeadAttention 256, causal, 4 x 256", [4, 256, 256], 4, true),
         ("MultiHeadAttention 512, 8 heads, 16 x 32", [16, 32, 512], 8, false),
+        ("MultiHeadAttention 256, causal, 1 x 1024", [1, 1024, 256], 4, true),
     ] {
         let config = burn::nn::attention::MultiHeadAttentionConfig::new(shape[2], heads).with_dropout(0.0);
         let (x, layer) = (random(shape, device), config.init(device));
@@ -173,6 +175,41 @@ fn attention(pairs: &mut Vec<Pair>, device: &Device) {
             Box::new(move || ours.forward(fused::transformer::TransformerEncoderInput::new(y.clone())).sum()),
         ));
     }
+
+    let config = burn::nn::transformer::TransformerDecoderConfig::new(256, 1024, 4, 1).with_dropout(0.0);
+    let (x, layer) = (random([16, 32, 256], device), config.init(device));
+    let (y, ours) = (x.clone(), fused::transformer::TransformerDecoder::from(layer.clone()));
+    pairs.push((
+        "TransformerDecoder 256, 16 x 32",
+        Box::new(move || {
+            layer.forward(burn::nn::transformer::TransformerDecoderInput::new(x.clone(), x.clone())).sum()
+        }),
+        Box::new(move || {
+            ours.forward(fused::transformer::TransformerDecoderInput::new(y.clone(), y.clone())).sum()
+        }),
+    ));
+
+    let config = burn::nn::transformer::PositionWiseFeedForwardConfig::new(256, 1024).with_dropout(0.0);
+    let (x, layer) = (random([16, 32, 256], device), config.init(device));
+    pair!(
+        pairs,
+        "PositionWiseFeedForward 256, 16 x 32",
+        layer,
+        fused::transformer::PositionWiseFeedForward,
+        x
+    );
+
+    let config = burn::nn::attention::CrossAttentionConfig::new(256, 256, 4, 2, 64).with_dropout(0.0);
+    let layer = config.init(device);
+    let config = fused::attention::CrossAttentionConfig::new(256, 256, 4, 2, 64).with_dropout(0.0);
+    let ours = config.init(device).load_record(layer.clone().into_record());
+    let (x, context) = (random([16, 32, 256], device), random([16, 64, 256], device));
+    let (y, same) = (x.clone(), context.clone());
+    pairs.push((
+        "CrossAttention 256, 4 and 2 heads",
+        Box::new(move || layer.forward(x.clone(), context.clone(), None).sum()),
+        Box::new(move || ours.forward(y.clone(), same.clone(), None).sum()),
+    ));
 }
 
 fn recurrent(pairs: &mut Vec<Pair>, device: &Device) {
