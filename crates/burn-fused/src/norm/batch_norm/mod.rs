@@ -14,13 +14,14 @@ use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
+use burn::tensor::{DType, Tensor};
 
 use crate::epilogue::Epilogue;
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::precision::{cast, supported, tensor_of, wide};
+use crate::memory::Buffer;
+use crate::precision::{Half, cast, supported, wide};
 use crate::shapes::{expect, refuse};
 use crate::simd::{Kernel, Lanes, Level};
 
@@ -191,7 +192,7 @@ struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = (Vec<f32>, Moments, Vec<u8>);
+    type Output = (Buffer, Moments, Vec<u8>);
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) -> Self::Output {
@@ -212,10 +213,10 @@ struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = [Vec<f32>; 3];
+    type Output = (Buffer, [Vec<f32>; 2]);
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> [Vec<f32>; 3] {
+    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
         let Self { input, moments, argmax, gradient } = self;
         match input.shape.pixels() {
             1 => rows::backward(input, moments, gradient),
@@ -297,8 +298,16 @@ fn forward(
     if epilogue == Epilogue::ReluPool {
         size[2..].copy_from_slice(&epilogue.size([shape.height, shape.width]));
     }
-    let output = tensor_of(x.dtype(), level, output, &size);
+    let output = rounded(x.dtype(), level, output, &size);
     (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })
+}
+
+/// A tensor of `values`, rounded to `dtype`.
+fn rounded(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
+    match Half::of(dtype) {
+        Some(half) => half.tensor(half.narrowed(level, &values), shape),
+        None => values.into_tensor(shape),
+    }
 }
 
 /// Saved by forward for backward.
@@ -327,8 +336,8 @@ impl Saved<3> for State {
         let (moments, argmax) = &*results;
         let gradient = &wide(level, &gradient);
         let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [&scale, &shift].map(values) };
-        let [of_x, of_scale, of_shift] = level.run(Backward { input, moments, argmax, gradient });
-        let of_x = tensor_of(x.dtype(), level, of_x, &x.shape());
+        let (of_x, [of_scale, of_shift]) = level.run(Backward { input, moments, argmax, gradient });
+        let of_x = rounded(x.dtype(), level, of_x, &x.shape());
         [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{Affine, Back, Input, Moments};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
-use crate::memory::Uninit;
+use crate::memory::Buffer;
 
 /// Independent partial sums, so that no addition waits for another.
 const PARTS: usize = 32;
@@ -14,15 +14,14 @@ const BLOCK: usize = 1024;
 
 /// See [`Forward`](super::Forward).
 #[inline(always)]
-pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f32>, Moments, Vec<u8>) {
+pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
     let Input { shape, epilogue, x, .. } = input;
     let (pixels, values) = (shape.pixels(), shape.values() as f64);
     let pooled = epilogue == Epilogue::ReluPool;
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
     let mut moments = Moments::default();
-    let mut whole = Uninit::new(if pooled { 0 } else { x.len() });
-    let mut halved = vec![0.0; if pooled { shape.output_len(epilogue) } else { 0 }];
-    let mut argmax = vec![0; if backward { halved.len() } else { 0 }];
+    let mut output = Buffer::new(shape.output_len(epilogue));
+    let mut argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
     let mut rows = vec![0.0; if pooled { 2 * shape.width } else { 0 }];
     let mut unkept = vec![0; shape.width / 2];
     for channel in 0..shape.channels {
@@ -42,24 +41,18 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f3
                     let (upper, lower) = rows.split_at(shape.width);
                     let to = from + y * width..from + (y + 1) * width;
                     let argmax = argmax.get_mut(to.clone()).unwrap_or(&mut unkept);
-                    pool_row(upper, lower, &mut halved[to], argmax);
+                    pool_row(upper, lower, &mut output[to], argmax);
                 }
                 continue;
             }
-            let target = &mut whole.values()[shape.plane(image, channel)..][..pixels];
+            let target = &mut output[shape.plane(image, channel)..][..pixels];
             let pairs = target.iter_mut().zip(plane);
             match epilogue {
-                Epilogue::Relu => pairs.for_each(|(to, &x)| _ = to.write(relu(affine.apply(x)))),
-                _ => pairs.for_each(|(to, &x)| _ = to.write(affine.apply(x))),
+                Epilogue::Relu => pairs.for_each(|(to, &x)| *to = relu(affine.apply(x))),
+                _ => pairs.for_each(|(to, &x)| *to = affine.apply(x)),
             }
         }
     }
-    let output = match pooled {
-        true => halved,
-        // SAFETY: `whole` has `shape.len()` values, which are the planes of all channels of
-        // all images, and the loops wrote each of them.
-        false => unsafe { whole.assume_init() },
-    };
     (output, moments, argmax)
 }
 
@@ -70,11 +63,11 @@ pub(super) fn backward(
     moments: &Moments,
     argmax: &[u8],
     gradient: &[f32],
-) -> [Vec<f32>; 3] {
+) -> (Buffer, [Vec<f32>; 2]) {
     let Input { shape, epilogue, x, .. } = input;
     let pixels = shape.pixels();
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
-    let mut of_x = Uninit::new(x.len());
+    let mut of_x = Buffer::new(x.len());
     let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
     // One channel's gradient before the epilogue.
     let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
@@ -120,16 +113,14 @@ pub(super) fn backward(
                 Epilogue::Identity => &gradient[from..][..pixels],
                 Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
             };
-            let target = &mut of_x.values()[from..][..pixels];
+            let target = &mut of_x[from..][..pixels];
             let pairs = x[from..][..pixels].iter().zip(of_plane);
             for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
-                to.write(back.apply(x, gradient));
+                *to = back.apply(x, gradient);
             }
         }
     }
-    // SAFETY: `of_x` has `shape.len()` values, which are the planes of all channels of all
-    // images. The loop wrote each of them: `x` and `of_plane` have `pixels` values as well.
-    [unsafe { of_x.assume_init() }, of_scale, of_shift]
+    (of_x, [of_scale, of_shift])
 }
 
 /// The sums of `terms` of all pairs of `x` and `y`, in a fixed order.

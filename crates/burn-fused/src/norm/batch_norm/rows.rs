@@ -3,10 +3,11 @@
 
 use super::{Affine, Back, Input, Moments};
 use crate::epilogue::{Epilogue, passes, relu};
+use crate::memory::Buffer;
 
 /// See [`Forward`](super::Forward).
 #[inline(always)]
-pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Vec<f32>, Moments, Vec<u8>) {
+pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u8>) {
     let Input { shape, epilogue, x, .. } = input;
     let (channels, values) = (shape.channels, shape.values() as f64);
     let mut sums = vec![0.0f64; channels];
@@ -24,7 +25,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Vec<f32>, Moments, Vec
     let mut moments = Moments::default();
     means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
     let affines = Affines::of(&input, &moments);
-    let mut output = vec![0.0; x.len()];
+    let mut output = Buffer::new(x.len());
     for (row, of_row) in x.chunks_exact(channels).zip(output.chunks_exact_mut(channels)) {
         affines.apply(row, of_row);
         if epilogue != Epilogue::Identity {
@@ -36,7 +37,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Vec<f32>, Moments, Vec
 
 /// See [`Backward`](super::Backward).
 #[inline(always)]
-pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) -> [Vec<f32>; 3] {
+pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) -> (Buffer, [Vec<f32>; 2]) {
     let Input { shape, epilogue, x, .. } = input;
     let channels = shape.channels;
     let affines = Affines::of(&input, moments);
@@ -61,7 +62,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
         levels.push(level);
         slopes.push(slope);
     }
-    let mut of_x = vec![0.0; x.len()];
+    let mut of_x = Buffer::new(x.len());
     let rows = x.chunks_exact(channels).zip(gradient.chunks_exact(channels));
     for ((row, of_row), target) in rows.zip(of_x.chunks_exact_mut(channels)) {
         affines.pass(epilogue, row, of_row, &mut passed);
@@ -75,7 +76,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     }
     let scales = distances.iter().zip(&moments.inverse);
     let of_scale = scales.map(|(sum, &inverse)| (sum * f64::from(inverse)) as f32).collect();
-    [of_x, of_scale, gradients.iter().map(|&sum| sum as f32).collect()]
+    (of_x, [of_scale, gradients.iter().map(|&sum| sum as f32).collect()])
 }
 
 /// [`Affine`] of all channels, one vector for each of its numbers, so that a row is computed

@@ -78,9 +78,9 @@ impl Case {
         let Self { epilogue, x, scale, shift, gradient, .. } = self;
         let input = Input { shape, epilogue: *epilogue, x, parameters: [scale, shift] };
         let (output, moments, argmax) = level.run(Forward { input, epsilon: EPSILON, backward: true });
-        let [of_x, of_scale, of_shift] =
+        let (of_x, [of_scale, of_shift]) =
             level.run(Backward { input, moments: &moments, argmax: &argmax, gradient });
-        [output, moments.mean, moments.variance, of_x, of_scale, of_shift]
+        [output.to_vec(), moments.mean, moments.variance, of_x.to_vec(), of_scale, of_shift]
     }
 
     /// The formulas, evaluated one value after another.
