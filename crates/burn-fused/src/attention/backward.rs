@@ -107,6 +107,8 @@ struct Part<'a> {
 
 /// Queries and keys of a block: their products, and the matrices that these are made of, are in cache.
 const BLOCK: [usize; 2] = [32, 256];
+/// Blocks between two calls of the poll callback: they take some 200 µs.
+const POLL: usize = 8;
 
 impl Part<'_> {
     fn run(mut self, poll: fn()) {
@@ -127,13 +129,15 @@ impl Part<'_> {
                 let keys = first..keys.min(first + BLOCK[1]);
                 self.pack(kv_head, keys.clone(), &mut scratch);
                 for head in kv_head * shared..(kv_head + 1) * shared {
-                    for block in &blocks {
+                    for (n, block) in blocks.iter().enumerate() {
+                        if n % POLL == 0 {
+                            poll();
+                        }
                         let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
                         let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
                         let block = Block { head, keys: seen, ..block.clone() };
                         self.add_block(&block, keys.clone(), &means, &mut scratch, adds);
                     }
-                    poll();
                 }
             }
         }

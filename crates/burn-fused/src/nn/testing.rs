@@ -1,6 +1,6 @@
 //! Comparison of a module with Burn's: outputs, and the gradients of inputs and parameters.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
 /// Numbers from -1 to 1.
@@ -22,6 +22,27 @@ pub fn autodiff_devices() -> [Device; 2] {
 /// A tensor of [`numbers`].
 pub fn random<const D: usize>(shape: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     Tensor::from_data(TensorData::new(numbers(shape.iter().product(), seed), shape), device)
+}
+
+/// `module` with parameters that are the same in each run.
+pub fn fixed<M: Module>(module: M) -> M {
+    module.map(&mut Fixed { seed: 100 })
+}
+
+struct Fixed {
+    seed: u64,
+}
+
+impl ModuleMapper for Fixed {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.seed += 1;
+        param.map(|before| {
+            let tensor = random(before.dims(), self.seed, &before.device());
+            // Weights of as large outputs as inputs; factors and biases near 1.
+            let tensor = if D > 1 { tensor / (before.dims()[0] as f32).sqrt() } else { tensor * 0.3 + 0.7 };
+            if before.is_require_grad() { tensor.detach().require_grad() } else { tensor }
+        })
+    }
 }
 
 /// Values with a name.

@@ -7,6 +7,7 @@ use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use crate::attention::Attention;
 use crate::nn::cache::TensorCache;
+use crate::nn::convert::converts;
 use crate::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 
 /// Configuration of [`CrossAttention`], as [`burn::nn::attention::CrossAttentionConfig`].
@@ -32,6 +33,17 @@ pub struct CrossAttentionConfig {
     #[config(default = false)]
     pub quiet_softmax: bool,
 }
+
+converts!(CrossAttentionConfig of burn::nn::attention::CrossAttentionConfig {
+    d_model,
+    d_context,
+    n_heads,
+    n_heads_kv,
+    d_head,
+    dropout,
+    min_float,
+    quiet_softmax,
+});
 
 /// Attention of queries to the elements of a context, as [`burn::nn::attention::CrossAttention`].
 ///

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Device, Tensor};
 use super::*;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::generate_autoregressive_mask;
-use crate::nn::testing::{assert_close, random, results};
+use crate::nn::testing::{assert_close, fixed, random, results};
 
 fn pad(batch: usize, length: usize) -> Tensor<2, Bool> {
     random([batch, length], 3, &Device::flex()).greater_elem(0.6)
@@ -18,7 +18,7 @@ fn an_encoder_is_burns() {
     for (norm_first, quiet) in [(false, false), (true, false), (false, true)] {
         let config = TransformerEncoderConfig::new(24, 40, 3, 2).with_dropout(0.0);
         let config = config.with_norm_first(norm_first).with_quiet_softmax(quiet);
-        let burns = burns::TransformerEncoderConfig::from(config).init(&device);
+        let burns = fixed(burns::TransformerEncoderConfig::from(config).init(&device));
         let ours = TransformerEncoder::from(burns.clone());
         let x = [random([3, 37, 24], 1, &device)];
         let (causal, pad) = (generate_autoregressive_mask(3, 37, &device), pad(3, 37));
@@ -47,7 +47,7 @@ fn a_decoder_is_burns() {
     for norm_first in [false, true] {
         let config =
             TransformerDecoderConfig::new(24, 40, 3, 2).with_dropout(0.0).with_norm_first(norm_first);
-        let burns = burns::TransformerDecoderConfig::from(config).init(&device);
+        let burns = fixed(burns::TransformerDecoderConfig::from(config).init(&device));
         let ours = TransformerDecoder::from(burns.clone());
         let x = [random([3, 19, 24], 1, &device), random([3, 37, 24], 2, &device)];
         let (causal, pad) = (generate_autoregressive_mask(3, 19, &device), pad(3, 37));
@@ -70,10 +70,10 @@ fn inference_with_a_cache_is_burns() {
     let device = Device::flex();
     for norm_first in [false, true] {
         let config = TransformerEncoderConfig::new(24, 40, 3, 2).with_norm_first(norm_first);
-        let burns = burns::TransformerEncoderConfig::from(config).init(&device);
+        let burns = fixed(burns::TransformerEncoderConfig::from(config).init(&device));
         let ours = TransformerEncoder::from(burns.clone());
         let config = TransformerDecoderConfig::new(24, 40, 3, 2).with_norm_first(norm_first);
-        let burns_decoder = burns::TransformerDecoderConfig::from(config).init(&device);
+        let burns_decoder = fixed(burns::TransformerDecoderConfig::from(config).init(&device));
         let our_decoder = TransformerDecoder::from(burns_decoder.clone());
         let (x, memory) = (random::<3>([2, 9, 24], 1, &device), random::<3>([2, 5, 24], 2, &device));
         let (mut burns_cache, mut our_cache) =
@@ -119,7 +119,7 @@ fn feed_forward_has_any_activation() {
     ] {
         let name = format!("{activation:?}");
         let config = PositionWiseFeedForwardConfig::new(12, 50).with_dropout(0.0).with_activation(activation);
-        let burns = burns::PositionWiseFeedForwardConfig::from(config).init(&device);
+        let burns = fixed(burns::PositionWiseFeedForwardConfig::from(config).init(&device));
         let ours = PositionWiseFeedForward::from(burns.clone());
         let x = [random([3, 7, 12], 1, &device)];
         let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
