@@ -103,7 +103,8 @@ mod tests {
     #[test]
     fn maxima_and_gradients_are_burns() {
         for device in autodiff_devices() {
-            for shape in [[1, 1, 2, 2], [2, 3, 5, 7], [3, 2, 8, 66], [1, 4, 33, 3], [2, 2, 32, 32]] {
+            // The largest are of memory that was used before.
+            for shape in [[1, 1, 2, 2], [2, 3, 5, 7], [3, 2, 8, 66], [4, 8, 33, 35], [2, 2, 32, 32]] {
                 let x = random(shape, 3, &device);
                 // Of equal values, one gets the gradient.
                 let rounded = (x.clone() * 2.0).round();
