@@ -4,7 +4,7 @@ use burn::nn::activation::ActivationConfig;
 use burn::nn::{self, LstmState};
 
 use super::*;
-use crate::nn::testing::{Part, assert_close, random, results};
+use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
 use crate::simd::Level;
 
 /// Of batches, steps, inputs and hidden units.
@@ -93,14 +93,14 @@ fn gru_is_burns() {
 
 #[test]
 fn both_directions_are_burns() {
-    let device = Device::flex().autodiff();
-    for bits in 0..8 {
+    let [device, checkpointing] = autodiff_devices();
+    for (bits, device) in (0..8).map(|bits| (bits, &device)).chain([(7, &checkpointing)]) {
         let bit = |at: u32| bits >> at & 1 == 1;
         let (batch, steps, width, hidden) = (3, 5, 6, 20);
         let shape = if bit(0) { [batch, steps, width] } else { [steps, batch, width] };
-        let mut tensors = vec![random(shape, 1, &device)];
+        let mut tensors = vec![random(shape, 1, device)];
         if bit(1) {
-            tensors.extend([2, 3].map(|seed| random([2, batch, hidden], seed, &device)));
+            tensors.extend([2, 3].map(|seed| random([2, batch, hidden], seed, device)));
         }
         let state = |x: &[Tensor<3>]| {
             let [_, hidden, cell] = x else { return None };
@@ -112,7 +112,7 @@ fn both_directions_are_burns() {
             |(output, state): (Tensor<3>, LstmState<3>)| joined(vec![output, state.cell, state.hidden]);
         let burns =
             nn::BiLstmConfig::new(width, hidden, true).with_batch_first(bit(0)).with_input_forget(bit(2));
-        let burns = burns.init(&device);
+        let burns = burns.init(device);
         let ours = BiLstm::from(burns.clone());
         let found: Vec<Part> =
             results(&ours, &tensors, |layer, x| lstm(layer.forward(x[0].clone(), state(x))));
@@ -121,7 +121,7 @@ fn both_directions_are_burns() {
 
         tensors.truncate(2);
         let gru = |(output, state): (Tensor<3>, Tensor<3>)| joined(vec![output, state]);
-        let burns = nn::BiGruConfig::new(width, hidden, bit(2)).with_batch_first(bit(0)).init(&device);
+        let burns = nn::BiGruConfig::new(width, hidden, bit(2)).with_batch_first(bit(0)).init(device);
         let ours = BiGru::from(burns.clone());
         let found = results(&ours, &tensors, |layer, x| gru(layer.forward(x[0].clone(), x.get(1).cloned())));
         let expected =
