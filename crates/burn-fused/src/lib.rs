@@ -3,8 +3,10 @@
 //! Burn composes the backward of a convolution of transposed convolutions and
 //! stores each intermediate result. The operators here compute convolution, bias,
 //! ReLU and pooling in one pass, forward and backward, in SIMD code that is selected
-//! at run time. They take Burn's tensors and modules and support its autodiff. They
-//! need no MPI, and no change to a model but its `forward`.
+//! at run time. They take Burn's tensors and modules and support its autodiff.
+//!
+//! [`nn`] has all of [`burn::nn`], with fused modules in place of Burn's of the same names, and [`optim`] all of
+//! [`burn::optim`]: a program changes its imports. The operators are functions as well:
 //!
 //! | operator | computes |
 //! | --- | --- |
@@ -14,7 +16,7 @@
 //! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
 //! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between them |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
-//! | [`linear::linear`] | linear layer with at most 32 outputs, or of 16-bit inputs |
+//! | [`linear::linear`], [`linear::linear_activated`] | linear layer, and its activation |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //! | [`optim`] | AdamW, Adam and SGD: parameters and moments in one pass |

@@ -16,11 +16,17 @@ const TERMS: usize = 512;
 /// `product = a b`, or `product += a b` if `adds`, stored row by row.
 ///
 /// # Panics
-/// If the sizes of the matrices do not match, or the product is empty.
+/// If the sizes of the matrices do not match.
 pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32], adds: bool) {
     assert!([a, b].iter().all(|matrix| matrix.values.len() == matrix.rows * matrix.columns));
     let fits = a.columns == b.rows && product.len() == a.rows * b.columns;
-    assert!(fits && !product.is_empty(), "matrix product: sizes do not match");
+    assert!(fits, "matrix product: sizes do not match");
+    if product.is_empty() || a.columns == 0 {
+        if !adds {
+            product.fill(0.0);
+        }
+        return;
+    }
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     // Distances between columns and between rows.

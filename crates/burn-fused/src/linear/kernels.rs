@@ -22,11 +22,11 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if something is empty.
+    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if the weights are empty.
     pub fn of(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
         let [inputs, outputs] = weights.shape().dims();
         let batch = x.shape().num_elements().checked_div(inputs)?;
-        (batch > 0 && outputs > 0).then_some(Self { batch, inputs, outputs })
+        (outputs > 0).then_some(Self { batch, inputs, outputs })
     }
 
     /// The shape of the output for these inputs.

@@ -17,7 +17,8 @@ const FEW: usize = 32;
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
     let sizes = Sizes::of(x, weights)?;
     let own = sizes.outputs <= FEW || Half::of(x.dtype()).is_some();
-    (own && supported(x, &[weights, bias]) && bias.shape().num_elements() == sizes.outputs).then_some(sizes)
+    (own && sizes.batch > 0 && supported(x, &[weights, bias]) && bias.shape().num_elements() == sizes.outputs)
+        .then_some(sizes)
 }
 
 /// The output of inputs, weights and biases.

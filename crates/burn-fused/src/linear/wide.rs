@@ -14,7 +14,7 @@ use crate::poll;
 use crate::product::multiply;
 use crate::simd::Level;
 
-/// The sizes of the operator, if all is f32 and nothing is empty but the bias.
+/// The sizes of the operator, if all is f32 and the weights are not empty.
 pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
     let f32s = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
     f32s.then(|| Sizes::of(tensors[0], tensors[1]))?

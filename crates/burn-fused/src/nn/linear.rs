@@ -131,6 +131,19 @@ mod tests {
     }
 
     #[test]
+    fn inputs_without_rows_have_outputs_without_rows_and_no_gradients() {
+        let device = Device::flex().autodiff();
+        let ours = LinearConfig::new(5, 40).init(&device);
+        for shape in [[0, 3, 5], [3, 0, 5], [0, 0, 5]] {
+            let found = results(&ours, &[random(shape, 1, &device)], |layer, x| layer.forward(x[0].clone()));
+            assert!(
+                found[0].1.is_empty() && found[2].1 == [0.0; 200] && found[3].1 == [0.0; 40],
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
     fn it_is_shown_and_configured_as_burns() {
         let device = Device::flex();
         let config = LinearConfig::new(3, 4).with_bias(false);
