@@ -28,6 +28,10 @@ use burn_mpi::{
 const CHARACTERS: usize = 256;
 /// Bound of the numbers among the options.
 const MOST: usize = 1 << 20;
+/// Bound of the layers, for the time in which they are made.
+const MOST_LAYERS: usize = 1 << 10;
+/// Bound of the attention mask, for its memory.
+const MOST_MASKED: u64 = 1 << 30;
 /// Bound of the network, for its memory.
 const MOST_PARAMETERS: u64 = 500_000_000;
 /// Steps before those that are timed: the first one determines the buckets.
@@ -61,6 +65,7 @@ impl Default for Options {
 impl Options {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self::default();
+        let mut given = Vec::new();
         while let Some(name) = words.next() {
             let value = words.next().ok_or_else(|| format!("{name} requires a value"))?;
             let number = || match value.parse() {
@@ -96,9 +101,24 @@ impl Options {
                 "--text" => options.text = Some(value.into()),
                 _ => return Err(format!("unknown option {name}")),
             }
+            given.push(name);
         }
-        let Self { width, layers, heads, tokens, .. } = options;
-        if width % heads != 0 {
+        let Self { width, layers, heads, batch, tokens, lstm, .. } = options;
+        if let (true, Some(name)) =
+            (lstm, given.iter().find(|name| ["--layers", "--heads", "--dropout"].contains(&name.as_str())))
+        {
+            return Err(format!("{name} is an option of the transformer: leave it out, or --network lstm"));
+        }
+        if layers > MOST_LAYERS {
+            return Err(format!("--layers {layers}: at most {MOST_LAYERS}"));
+        }
+        let masked = batch as u64 * (tokens as u64).pow(2);
+        if !lstm && masked > MOST_MASKED {
+            return Err(format!(
+                "--batch {batch} --tokens {tokens}: a mask of {masked} values, and at most {MOST_MASKED}"
+            ));
+        }
+        if !lstm && width % heads != 0 {
             return Err(format!("--heads {heads} does not divide --width {width}"));
         }
         // The matrices of a layer, and the embeddings: with gradients and moments, four times as much.

@@ -83,6 +83,9 @@ impl Options {
         let folder = words.next().filter(|word| !word.starts_with('-')).ok_or(USAGE)?;
         let mut options = Self { folder: folder.into(), batch: 64, steps: 400, stock: false };
         while let Some(name) = words.next() {
+            if !["--batch", "--steps", "--modules"].contains(&name.as_str()) {
+                return Err(format!("unknown option {name}; {USAGE}"));
+            }
             let value = words.next().ok_or_else(|| format!("{name} requires a value"))?;
             let number = || match value.parse() {
                 Ok(number) if (1..=1 << 20).contains(&number) => Ok(number),
@@ -92,33 +95,61 @@ impl Options {
                 ("--batch", _) => options.batch = number()?,
                 ("--steps", _) => options.steps = number()?,
                 ("--modules", "fused" | "stock") => options.stock = value == "stock",
-                _ => return Err(format!("unknown option {name} {value}; {USAGE}")),
+                _ => return Err(format!("{name} {value}: fused or stock is required")),
             }
         }
         Ok(options)
     }
 }
 
-/// MNIST's `train` or `t10k`: a header of 16 or 8 bytes, and the values.
+/// MNIST's `train` or `t10k`.
 fn mnist(folder: &Path, part: &str) -> Result<InMemDataset<Image>, String> {
-    let read = |name: String| {
-        let path = folder.join(name);
-        std::fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
-    };
-    let images = read(format!("{part}-images-idx3-ubyte"))?;
-    let labels = read(format!("{part}-labels-idx1-ubyte"))?;
-    let images = images.get(16..).unwrap_or_default().chunks_exact(SIDE * SIDE);
-    let labels = labels.get(8..).unwrap_or_default();
+    let (images, pixels) = values(folder, &format!("{part}-images-idx3-ubyte"), &[SIDE, SIDE])?;
+    let (labels, classes) = values(folder, &format!("{part}-labels-idx1-ubyte"), &[])?;
+    if pixels.len() / (SIDE * SIDE) != classes.len() {
+        let counts = (pixels.len() / (SIDE * SIDE), classes.len());
+        return Err(format!("{images} has {} images, and {labels} {} labels", counts.0, counts.1));
+    }
+    if let Some(label) = classes.iter().find(|&&label| label > 9) {
+        return Err(format!("{labels}: label {label}, and there are ten classes"));
+    }
     let normalised = |&pixel: &u8| (f32::from(pixel) / 255.0 - 0.1307) / 0.3081;
-    let images = images.zip(labels);
-    let images =
-        images.map(|(pixels, &label)| Image { pixels: pixels.iter().map(normalised).collect(), label });
-    Ok(InMemDataset::new(images.collect()))
+    let images = pixels.chunks_exact(SIDE * SIDE).map(|pixels| pixels.iter().map(normalised).collect());
+    Ok(InMemDataset::new(images.zip(classes).map(|(pixels, label)| Image { pixels, label }).collect()))
+}
+
+/// An IDX file of bytes: its path, and the values of items of this shape. Its header has the bytes 0, 0 and 8, the
+/// number of dimensions, and each dimension in four bytes.
+fn values(folder: &Path, name: &str, item: &[usize]) -> Result<(String, Vec<u8>), String> {
+    let path = folder.join(name);
+    let (file, path) = (&path, path.display().to_string());
+    // Opening a pipe would wait for a writer.
+    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err(format!("{path}: it is not a regular file"));
+    }
+    let mut bytes = std::fs::read(file).map_err(|error| format!("{path}: {error}"))?;
+    let dimensions = 1 + item.len();
+    let header = 4 + 4 * dimensions;
+    let numbers = bytes.get(4..header).unwrap_or_default().as_chunks::<4>().0;
+    let shape: Vec<usize> = numbers.iter().map(|number| u32::from_be_bytes(*number) as usize).collect();
+    let starts = bytes.starts_with(&[0, 0, 8, dimensions as u8]);
+    match shape.split_first() {
+        Some((count, found))
+            if starts && found == item && bytes.len() == header + count * item.iter().product::<usize>() =>
+        {
+            Ok((path, bytes.split_off(header)))
+        }
+        _ => Err(format!(
+            "{path}: it is no whole IDX file of bytes [count{}]",
+            item.iter().map(|size| format!(", {size}")).collect::<String>()
+        )),
+    }
 }
 
 /// Trains on a shard of each rank.
 fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Error>> {
-    let images = world.agree(mnist(&options.folder, "train"))?;
+    let read = |part| mnist(&options.folder, part);
+    let (images, tests) = world.agree(read("train").and_then(|images| Ok((images, read("t10k")?))))?;
     let device = Device::flex().autodiff();
     // The same initial weights in every job.
     device.seed(1);
@@ -153,8 +184,10 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
             break;
         }
     }
+    // Statistics of normalisation are those of each rank's own samples.
+    let model = sync.average_buffers(model)?;
     check_equal_weights(world, &model)?;
-    let accuracy = test(world, &model.valid(), options)?;
+    let accuracy = test(world, &model.valid(), tests)?;
     if world.is_root() {
         let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
         timed.sort();
@@ -165,8 +198,7 @@ fn train<N: Network>(world: &World, options: &Options) -> Result<(), Box<dyn Err
 }
 
 /// The accuracy on the test images, a shard of which each rank has.
-fn test<N: Network>(world: &World, model: &N, options: &Options) -> Result<f64, Box<dyn Error>> {
-    let images = world.agree(mnist(&options.folder, "t10k"))?;
+fn test<N: Network>(world: &World, model: &N, images: InMemDataset<Image>) -> Result<f64, Box<dyn Error>> {
     let mut correct = Mean::default();
     for batch in ShardedDataset::new(world, images, 1000)?.batches() {
         let batch = batch?;
@@ -181,6 +213,10 @@ fn test<N: Network>(world: &World, model: &N, options: &Options) -> Result<f64, 
 }
 
 fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     // Transfers make progress inside long backwards.
     burn_fused::set_poll(burn_mpi::poll);
     run(|world| {
