@@ -3,11 +3,11 @@
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LinearLayout};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{converts, shown_as_burns};
 use crate::Activation;
-use crate::linear::{linear, linear_activated};
+use crate::linear::linear_activated;
 
 /// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
 #[derive(Config, Debug)]
@@ -56,7 +56,7 @@ impl Linear {
     /// If the last axis of `input` is not `d_input`.
     #[track_caller]
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        linear(input, self)
+        self.forward_activated(input, Activation::Identity)
     }
 
     /// `activation` of the outputs, in the same pass.
@@ -65,6 +65,8 @@ impl Linear {
     /// As [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_activated<const D: usize>(&self, input: Tensor<D>, activation: Activation) -> Tensor<D> {
+        let [d_input, _] = self.weight.shape().dims();
+        assert_shape!(input, [.., d_input]);
         linear_activated(input, self, activation)
     }
 }
@@ -141,6 +143,13 @@ mod tests {
                 "{found:?}"
             );
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "assert_shape!(input, [.., d_input]): axis 1 expected 4, got 3")]
+    fn inputs_of_another_width_panic_in_burns_words() {
+        let device = Device::flex();
+        LinearConfig::new(4, 2).init(&device).forward(Tensor::<2>::zeros([1, 3], &device));
     }
 
     #[test]

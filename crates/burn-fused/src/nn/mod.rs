@@ -20,6 +20,10 @@
 //! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!
+//! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. An LSTM's gate that no loss
+//! depends on has a gradient of zeros, where Burn's has none. Inputs of 16 bits beside parameters in f32
+//! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d` and `BatchNorm`.
+//!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is.
 

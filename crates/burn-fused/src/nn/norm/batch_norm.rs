@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor, assert_shape};
 use crate::Epilogue;
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::norm::{batch_norm, moving_average};
+use crate::precision::in_f32;
 
 /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
 #[derive(Config, Debug)]
@@ -74,11 +75,12 @@ impl BatchNorm {
     /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] unless there are four dimensions.
     #[track_caller]
     pub fn forward_with<const D: usize>(&self, input: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
-        let (device, [channels]) = (input.device(), self.gamma.shape().dims());
-        assert_shape!(input, [_, channels, ..]);
+        let (device, [num_features]) = (input.device(), self.gamma.shape().dims());
+        assert_shape!(input, [_, num_features, ..]);
         assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling does not support {D} dimensions");
         if !(device.is_autodiff() && self.training.is_enabled()) {
-            return epilogue.composed(burn::nn::BatchNorm::from(self.clone()).forward(input));
+            let burns = burn::nn::BatchNorm::from(self.clone());
+            return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }
         let batch = batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue);
         for (running, batch) in [(&self.running_mean, batch.mean), (&self.running_var, batch.variance)] {
@@ -98,6 +100,15 @@ mod tests {
 
     use super::*;
     use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+
+    #[test]
+    fn activations_of_16_bits_are_normalised_in_training_and_in_inference() {
+        let device = Device::flex().autodiff();
+        let layer = BatchNormConfig::new(2).init(&device);
+        let x = random([3, 2, 4, 4], 1, &device).cast(burn::tensor::DType::BF16);
+        assert_eq!(layer.forward(x.clone()).dtype(), burn::tensor::DType::BF16);
+        assert_eq!(layer.valid().forward(x.inner()).dtype(), burn::tensor::DType::BF16);
+    }
 
     fn layers(channels: usize, device: &Device) -> (BatchNorm, nn::BatchNorm) {
         let mut burns = nn::BatchNormConfig::new(channels).with_momentum(0.3).init(device);

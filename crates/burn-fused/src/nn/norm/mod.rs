@@ -58,8 +58,8 @@ pub struct LayerNorm {
 
 impl From<LayerNorm> for burn::nn::LayerNorm {
     fn from(ours: LayerNorm) -> Self {
-        let config = burn::nn::LayerNormConfig::new(ours.gamma.shape()[0]).with_epsilon(ours.epsilon);
-        // New parameters are not initialised before they are used, which these are not.
+        // Of any size: its parameters are not initialised before they are used, which they are not.
+        let config = burn::nn::LayerNormConfig::new(1).with_epsilon(ours.epsilon);
         let mut burns = config.with_bias(false).init(&Device::flex());
         (burns.gamma, burns.beta) = (ours.gamma, ours.beta);
         burns
@@ -69,7 +69,11 @@ impl From<LayerNorm> for burn::nn::LayerNorm {
 /// The epsilon of Burn's layer is private. It is read from how the layer is displayed, which has all its digits.
 impl From<burn::nn::LayerNorm> for LayerNorm {
     fn from(burns: burn::nn::LayerNorm) -> Self {
-        let content = burns.custom_content(Content::new(DisplaySettings::new()));
+        // Of other parameters: to display these would initialise them, and an initialised parameter that is moved to
+        // another device is no leaf of its graph.
+        let mut shown = burns.clone();
+        shown.gamma = Param::from_tensor(Tensor::empty([0], &Device::flex()));
+        let content = shown.custom_content(Content::new(DisplaySettings::new()));
         let attributes = content.map(|content| content.attributes).unwrap_or_default();
         let epsilon = attributes.iter().find(|attribute| attribute.name == "epsilon");
         let epsilon = epsilon.and_then(|epsilon| epsilon.value.parse().ok());

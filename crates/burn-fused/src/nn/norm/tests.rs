@@ -223,3 +223,16 @@ fn the_wrapper_is_burns_with_our_layers() {
         assert_eq!(layer.load_record(burns.into_record()).num_features(), config.num_features());
     }
 }
+
+#[test]
+fn conversion_leaves_parameters_uninitialised_so_that_they_stay_leaves_on_another_device() {
+    let device = Device::flex().autodiff();
+    for layer in [
+        LayerNorm::from(burn::nn::LayerNormConfig::new(4).init(&device)),
+        LayerNorm::from(burn::nn::LayerNorm::from(LayerNormConfig::new(4).init(&device))),
+    ] {
+        let layer = layer.to_device(&device);
+        let gradients = layer.forward(Tensor::<2>::ones([2, 4], &device)).sum().backward();
+        assert!(layer.gamma.val().grad(&gradients).is_some());
+    }
+}

@@ -3,10 +3,10 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::Initializer;
-use burn::nn::activation::{Activation, ActivationConfig};
 use burn::tensor::{Device, Tensor, s};
 
 use super::{GateController, last_states};
+use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::recurrent::{self, Order};
 

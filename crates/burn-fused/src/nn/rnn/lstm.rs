@@ -2,11 +2,11 @@
 
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::activation::{Activation, ActivationConfig};
 use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
 
 use super::{GateController, last_states};
+use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::recurrent::{self, Order};
 
@@ -103,9 +103,9 @@ macro_rules! from {
                     reverse: lstm.reverse,
                     clip: lstm.clip,
                     input_forget: lstm.input_forget,
-                    gate_activation: lstm.gate_activation,
-                    cell_activation: lstm.cell_activation,
-                    hidden_activation: lstm.hidden_activation,
+                    gate_activation: lstm.gate_activation.into(),
+                    cell_activation: lstm.cell_activation.into(),
+                    hidden_activation: lstm.hidden_activation.into(),
                 }
             }
         }

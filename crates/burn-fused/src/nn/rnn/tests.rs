@@ -267,3 +267,13 @@ fn a_missing_forget_gate_is_a_panic() {
     lstm.forget_gate = None;
     lstm.forward(random([2, 3, 3], 1, &Device::flex()), None);
 }
+
+#[test]
+fn configurations_take_our_activations() {
+    let activation = crate::nn::activation::ActivationConfig::Relu;
+    let config = GruConfig::new(2, 3, true).with_hidden_activation(activation.clone());
+    let layer = config.init(&Device::flex());
+    assert!(matches!(layer.hidden_activation, crate::nn::activation::Activation::Relu(_)));
+    let layer = LstmConfig::new(2, 3, true).with_cell_activation(activation).init(&Device::flex());
+    assert!(matches!(layer.cell_activation, crate::nn::activation::Activation::Relu(_)));
+}
