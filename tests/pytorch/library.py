@@ -59,7 +59,8 @@ class Row:
         if self.network == "cnn":
             return [data, "--batch", self.batch, "--steps", steps]
         shape = ["--network", self.network, "--width", self.width, "--batch", self.batch, "--tokens", self.tokens]
-        return shape + ["--dropout", self.dropout, "--text", text, "--steps", steps]
+        dropout = ["--dropout", self.dropout] if self.network == "gpt" else []
+        return shape + dropout + ["--text", text, "--steps", steps]
 
     def program(self, folder):
         """The example."""
