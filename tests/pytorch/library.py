@@ -198,7 +198,7 @@ def compare(options):
     for name in sorted({row.program(options.examples) for row in options.rows}):
         if not os.access(name, os.X_OK):
             raise CannotCompare(f"no program {name}; build it: scripts/cargo.sh build --release --package burn-mpi "
-                                "--features data --examples")
+                                "--features data,fused --examples")
     if not options.text.is_file():
         raise CannotCompare(f"no text {options.text}; select a file: --text FILE")
     times, problems, others = {}, set(), OtherPrograms()
