@@ -85,9 +85,13 @@ fn rows(pairs: &mut Vec<Pair>, device: &Device) {
         pair!(pairs, format!("RmsNorm {name}"), layer, fused::RmsNorm, x.clone());
         let layer = burn::nn::DropoutConfig::new(0.1).init();
         pair!(pairs, format!("Dropout {name}"), layer, fused::Dropout, x);
-        let x = random([16, 32, 4 * width], device);
-        pair!(pairs, format!("Gelu 4 x {name}"), burn::nn::Gelu::new(), fused::Gelu, x.clone());
-        pair!(pairs, format!("Relu 4 x {name}"), burn::nn::Relu::new(), fused::Relu, x);
+        pair!(
+            pairs,
+            format!("Gelu 4 x {name}"),
+            burn::nn::Gelu::new(),
+            fused::Gelu,
+            random([16, 32, 4 * width], device)
+        );
     }
     for vocabulary in [1000, 10_000] {
         let layer = burn::nn::EmbeddingConfig::new(vocabulary, 256).init(device);

@@ -183,6 +183,9 @@ const PART: usize = 1024;
 
 /// `activation` of each value of `x`.
 pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> Tensor<D> {
+    if activation == Activation::Identity {
+        return x;
+    }
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
     let forward = |[x]: [FlexTensor; 1], (), backward| forward(contiguous(x), activation, backward);
     match on_flex([x.into_dispatch()], supported, forward) {

@@ -527,6 +527,36 @@ fn a_module_that_ranks_share_is_refused() {
 }
 
 #[test]
+fn gradients_stay_until_they_are_dropped_and_are_not_those_of_a_module_of_other_shapes() {
+    let failures = run(3, &with_seed(7), |world| {
+        let device = Device::flex().autodiff();
+        let module = broadcast_module(world, LinearConfig::new(4, 2).init(&device))?;
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &module, SyncOptions::default());
+        let mut step = |factor: f32, finished: &Linear| {
+            // The last rank has no samples.
+            let own = usize::from(world.rank() < 2);
+            let loss = module.forward(Tensor::<2>::ones([1, 4], &device) * factor).sum();
+            sync.backward(&loss, &module, own, 2, MicroBatch::Last)?;
+            sync.finish(finished)
+        };
+        let weights = |gradients: &burn::optim::GradientsParams| {
+            let gradient = gradients.get::<2>(module.weight.id).expect("of the weights");
+            gradient.into_data().try_to_vec::<f32>().expect("f32")
+        };
+        let first = step(1.0, &module)?;
+        let second = step(3.0, &module)?;
+        assert_eq!(weights(&first), [1.0; 8]);
+        assert_eq!(weights(&second), [3.0; 8]);
+        // As many values, which a view would take from both parameters.
+        let other = LinearConfig::new(2, 5).with_bias(false).init(&device);
+        step(1.0, &other).map(drop)
+    })
+    .unwrap_err();
+    assert!(failures.to_string().contains("it had another shape"), "{failures}");
+}
+
+#[test]
 fn a_total_that_is_not_that_of_the_step_is_an_error_of_all_ranks_and_the_next_step_is_right() {
     let steps = run(3, &with_seed(0), |world| {
         let module = linear(0.5);

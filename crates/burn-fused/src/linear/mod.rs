@@ -12,7 +12,7 @@ mod wide;
 
 use burn::tensor::Tensor;
 
-use crate::activation::Activation;
+use crate::activation::{Activation, activate};
 use crate::extension::on_flex;
 use crate::precision::cast;
 use crate::shapes::expect;
@@ -81,11 +81,14 @@ pub fn linear_activated<const D: usize>(
     let has_bias = bias.is_some();
     // The number of an operator's tensors is fixed: without a bias, there is an empty one.
     let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
-    let tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
-    let tensors = match on_flex(tensors, narrow::sizes_of, narrow::forward) {
-        Ok(output) => return activation.composed(Tensor::from_dispatch(output)),
-        Err(tensors) => tensors,
-    };
+    let is_narrow = narrow::computes(x.dtype(), outputs);
+    let mut tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
+    if is_narrow {
+        tensors = match on_flex(tensors, narrow::sizes_of, narrow::forward) {
+            Ok(output) => return activate(Tensor::from_dispatch(output), activation),
+            Err(tensors) => tensors,
+        };
+    }
     let forward = |tensors, sizes, backward| wide::forward(tensors, sizes, activation, backward);
     match on_flex(tensors, wide::sizes_of, forward) {
         Ok(output) => Tensor::from_dispatch(output),

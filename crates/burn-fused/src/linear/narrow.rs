@@ -2,6 +2,7 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
+use burn::tensor::DType;
 
 use super::kernels::{self, Sizes};
 use crate::extension::Saved;
@@ -13,12 +14,14 @@ use crate::simd::Level;
 /// Maximum number of outputs of the operator for f32: two of the widest vectors.
 const FEW: usize = 32;
 
-/// The sizes of the operator, if types are supported and shapes match and are not empty.
+/// Whether a layer of so many outputs, of inputs of this type, is computed here.
+pub fn computes(dtype: DType, outputs: usize) -> bool {
+    outputs <= FEW || Half::of(dtype).is_some()
+}
+
+/// The sizes of the operator, if types are supported and nothing is empty but the bias.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
-    let sizes = Sizes::of(x, weights)?;
-    let own = sizes.outputs <= FEW || Half::of(x.dtype()).is_some();
-    (own && sizes.batch > 0 && supported(x, &[weights, bias]) && bias.shape().num_elements() == sizes.outputs)
-        .then_some(sizes)
+    Sizes::of(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))
 }
 
 /// The output of inputs, weights and biases.

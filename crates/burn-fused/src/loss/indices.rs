@@ -142,13 +142,13 @@ impl Labels {
     }
 }
 
-/// Runs `block` for each block, on all threads, and `after` each, on this one.
+/// Runs `block` for each block, on all threads if there are several blocks, and `after` each, on this one.
 fn in_parallel<B: Send>(
-    blocks: impl Iterator<Item = B> + Send,
+    blocks: impl ExactSizeIterator<Item = B> + Send,
     after: impl Fn(),
     block: impl Fn(B) + Sync + Send,
 ) {
-    match rayon::current_num_threads() > 1 {
+    match blocks.len() > 1 && rayon::current_num_threads() > 1 {
         true => {
             blocks.par_bridge().for_each(block);
             after();

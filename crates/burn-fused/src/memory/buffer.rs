@@ -1,9 +1,8 @@
 //! Buffers of tensors, from a pool: what a step frees, the next one takes.
 //!
-//! Memory that is returned to the system is cleared page by page when it is used again, which takes a fifth of
-//! the time of a step of a transformer. Together the buffers that are in use and those of the pool are never
-//! more than one and a half times the most that have been in use at the same time: gradients are of other sizes than
-//! the activations that are freed for them.
+//! Memory that is returned to the system is cleared page by page when it is used again. Together the buffers that are
+//! in use and those of the pool are never more than one and a half times the most that have been in use at the same
+//! time: gradients are of other sizes than the activations that are freed for them.
 
 use std::fmt;
 use std::mem::MaybeUninit;

@@ -4,8 +4,8 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::Identity;
 use super::convert::converts;
+use super::Identity;
 use crate::activation::{Activation as Function, activate};
 
 pub use burn::nn::activation::*;
@@ -38,34 +38,6 @@ impl Gelu {
 
     fn function(&self) -> Function {
         if self.approximate { Function::GeluApproximate } else { Function::Gelu }
-    }
-}
-
-/// ReLU, as [`burn::nn::Relu`], in one operator.
-#[derive(Module, Debug, Default)]
-pub struct Relu;
-
-impl From<burn::nn::Relu> for Relu {
-    fn from(_: burn::nn::Relu) -> Self {
-        Self
-    }
-}
-
-impl From<Relu> for burn::nn::Relu {
-    fn from(_: Relu) -> Self {
-        Self
-    }
-}
-
-impl Relu {
-    /// The layer.
-    pub fn new() -> Self {
-        Self
-    }
-
-    /// ReLU of each value of `input`.
-    pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        activate(input, Function::Relu)
     }
 }
 

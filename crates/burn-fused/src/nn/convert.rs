@@ -1,13 +1,14 @@
 //! What our modules share with Burn's: conversions and how they are shown.
 
 /// `From` in both directions between our type and Burn's of the same name and public fields; `each` is before
-/// fields that are a `Vec`.
+/// fields that are a `Vec`, and `maybe` before those that are an `Option`, of what is converted as well.
 macro_rules! converts {
-    ($name:ident of $($burn:ident)::+ { $($field:ident),* $(,)? } $(each { $($list:ident),* })?) => {
+    ($name:ident of $($burn:ident)::+ { $($field:ident),* $(,)? } $(each { $($list:ident),* })? $(maybe { $($option:ident),* })?) => {
         impl From<$($burn)::+> for $name {
             fn from(burns: $($burn)::+) -> Self {
                 Self {
                     $($($list: burns.$list.into_iter().map(Into::into).collect(),)*)?
+                    $($($option: burns.$option.map(Into::into),)*)?
                     $($field: burns.$field.into()),*
                 }
             }
@@ -17,6 +18,7 @@ macro_rules! converts {
             fn from(ours: $name) -> Self {
                 Self {
                     $($($list: ours.$list.into_iter().map(Into::into).collect(),)*)?
+                    $($($option: ours.$option.map(Into::into),)*)?
                     $($field: ours.$field.into()),*
                 }
             }

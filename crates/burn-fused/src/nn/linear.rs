@@ -74,6 +74,7 @@ impl Linear {
 #[cfg(test)]
 mod tests {
     use burn::nn;
+    use burn::tensor::DType;
 
     use super::*;
     use crate::nn::testing::{assert_close, random, results};
@@ -142,6 +143,22 @@ mod tests {
                 found[0].1.is_empty() && found[2].1 == [0.0; 200] && found[3].1 == [0.0; 40],
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_missing_bias_is_one_of_zeros_for_inputs_of_16_bits_too() {
+        let device = Device::flex().autodiff();
+        for (dtype, outputs) in [(DType::F32, 5), (DType::F32, 40), (DType::BF16, 5), (DType::BF16, 40)] {
+            let bare = LinearConfig::new(7, outputs).with_bias(false).init(&device);
+            let zeros =
+                Linear { bias: Some(Param::from_tensor(Tensor::zeros([outputs], &device))), ..bare.clone() };
+            let run = |layer: &Linear, x: Tensor<2>| layer.forward(x.cast(dtype)).cast(DType::F32);
+            let x = [random([6, 7], 3, &device)];
+            let found = results(&bare, &x, |layer, x| run(layer, x[0].clone()));
+            let mut expected = results(&zeros, &x, |layer, x| run(layer, x[0].clone()));
+            assert!(expected.pop().is_some_and(|(name, _)| name == "gradient of bias"));
+            assert_eq!(found, expected, "{dtype:?}, {outputs} outputs");
         }
     }
 

@@ -12,7 +12,7 @@
 //! | [`transformer::PositionWiseFeedForward`] | the activation in the first layer |
 //! | [`Dropout`] | the mask is computed in forward and in backward, and not stored |
 //! | [`norm::Normalization`], [`activation::Activation`] | one of our layers, or of Burn's where there is none |
-//! | [`Gelu`], [`Relu`] | one pass forward, and one backward |
+//! | [`Gelu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_relu_pool) |
@@ -47,7 +47,7 @@ mod rnn;
 pub(crate) mod testing;
 pub mod transformer;
 
-pub use activation::{Gelu, Relu};
+pub use activation::Gelu;
 pub use burn::nn::*;
 pub use dropout::{Dropout, DropoutConfig};
 pub use embedding::{Embedding, EmbeddingConfig};

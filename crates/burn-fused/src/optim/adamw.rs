@@ -54,11 +54,7 @@ impl AdamWConfig {
 
     /// The optimizer of a module.
     pub fn init(&self) -> ModuleOptimizer {
-        let optimizer = ModuleOptimizer::from(self.build());
-        match &self.grad_clipping {
-            Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
-            None => optimizer,
-        }
+        super::of_module(self.build(), self.grad_clipping.as_ref())
     }
 }
 

@@ -35,6 +35,8 @@
 //! The decay rates and bias corrections are computed in f32, as in Burn, and in f64 in PyTorch, which differs by up
 //! to 7e-5 of a correction of the second moment.
 
+use burn::grad_clipping::GradientClippingConfig;
+
 mod adam;
 mod adamw;
 mod adaptive;
@@ -47,3 +49,12 @@ pub use adam::{Adam, AdamConfig};
 pub use adamw::{AdamW, AdamWConfig};
 pub use burn::optim::*;
 pub use sgd::{Sgd, SgdConfig, SgdState};
+
+/// The optimizer of a module, with its clipping of gradients.
+fn of_module(optimizer: impl Optimizer, clipping: Option<&GradientClippingConfig>) -> ModuleOptimizer {
+    let optimizer = ModuleOptimizer::from(optimizer);
+    match clipping {
+        Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
+        None => optimizer,
+    }
+}

@@ -37,11 +37,7 @@ impl SgdConfig {
 
     /// The optimizer of a module.
     pub fn init(&self) -> ModuleOptimizer {
-        let optimizer = ModuleOptimizer::from(self.build());
-        match &self.gradient_clipping {
-            Some(clipping) => optimizer.with_grad_clipping(clipping.init()),
-            None => optimizer,
-        }
+        super::of_module(self.build(), self.gradient_clipping.as_ref())
     }
 }
 

@@ -214,7 +214,8 @@ impl GradientSync {
     }
 
     /// Ends the step on every rank and returns the averaged gradients for Burn's
-    /// optimizers. A parameter without a gradient on any rank has none, as after
+    /// optimizers: on flex in the memory of the buckets, which a step copies first if they
+    /// are still there when it begins. A parameter without a gradient on any rank has none, as after
     /// Burn's `backward`.
     ///
     /// # Errors
@@ -232,6 +233,10 @@ impl GradientSync {
             match self.finished(param) {
                 Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => return Ok(None),
                 finished => finished.map(drop)?,
+            }
+            // A view of another size would be of other parameters' gradients.
+            if self.layout.specs()[param].shape != shape {
+                return Err(self.other_module(param));
             }
             let gradient = self.buckets()?.gradient_tensor(param, shape);
             gradient.map(Some).ok_or_else(|| self.missing(param, MissingGradient::NoStep))

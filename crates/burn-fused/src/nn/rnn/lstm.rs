@@ -88,32 +88,10 @@ pub struct Lstm {
     pub hidden_activation: Activation,
 }
 
-/// `From` for the fields of an LSTM, in one direction.
-macro_rules! from {
-    ($from:ty, $to:ty) => {
-        impl From<$from> for $to {
-            fn from(lstm: $from) -> Self {
-                Self {
-                    input_gate: lstm.input_gate.into(),
-                    forget_gate: lstm.forget_gate.map(Into::into),
-                    output_gate: lstm.output_gate.into(),
-                    cell_gate: lstm.cell_gate.into(),
-                    d_hidden: lstm.d_hidden,
-                    batch_first: lstm.batch_first,
-                    reverse: lstm.reverse,
-                    clip: lstm.clip,
-                    input_forget: lstm.input_forget,
-                    gate_activation: lstm.gate_activation.into(),
-                    cell_activation: lstm.cell_activation.into(),
-                    hidden_activation: lstm.hidden_activation.into(),
-                }
-            }
-        }
-    };
-}
-
-from!(burn::nn::Lstm, Lstm);
-from!(Lstm, burn::nn::Lstm);
+converts!(Lstm of burn::nn::Lstm {
+    input_gate, output_gate, cell_gate, d_hidden, batch_first, reverse, clip, input_forget, gate_activation,
+    cell_activation, hidden_activation,
+} maybe { forget_gate });
 shown_as_burns!(Lstm of burn::nn::Lstm);
 
 impl Lstm {
