@@ -4,8 +4,8 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::convert::converts;
 use super::Identity;
+use super::convert::converts;
 use crate::activation::{Activation as Function, activate};
 
 pub use burn::nn::activation::*;
