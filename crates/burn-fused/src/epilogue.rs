@@ -54,38 +54,3 @@ pub(crate) fn relu(x: f32) -> f32 {
 pub(crate) fn passes(x: f32) -> bool {
     x > 0.0 || x.is_nan()
 }
-
-/// Maximum of a square of two pixels of two rows, and its argmax: the first of equal values, the last NaN.
-#[inline(always)]
-pub(crate) fn largest(upper: &[f32], lower: &[f32]) -> (f32, u8) {
-    let (mut largest, mut at) = (upper[0], 0);
-    for (p, x) in [(1, upper[1]), (2, lower[0]), (3, lower[1])] {
-        let wins = x > largest || x.is_nan();
-        largest = if wins { x } else { largest };
-        at = if wins { p } else { at };
-    }
-    (largest, at)
-}
-
-/// ReLU of the [`largest`] of each 2x2 square of two rows, and its argmax.
-#[inline(always)]
-pub(crate) fn pool_row(upper: &[f32], lower: &[f32], output: &mut [f32], argmax: &mut [u8]) {
-    let squares = upper.chunks_exact(2).zip(lower.chunks_exact(2));
-    for (((upper, lower), output), index) in squares.zip(output).zip(argmax) {
-        let (largest, at) = largest(upper, lower);
-        *output = relu(largest);
-        *index = if passes(largest) { at } else { NO_MAXIMUM as u8 };
-    }
-}
-
-/// Backward of [`pool_row`]: each gradient at its argmax, and zeros elsewhere.
-#[inline(always)]
-pub(crate) fn spread_row(gradients: &[f32], argmax: &[u8], upper: &mut [f32], lower: &mut [f32]) {
-    let squares = upper.chunks_exact_mut(2).zip(lower.chunks_exact_mut(2));
-    for (((upper, lower), &gradient), &index) in squares.zip(gradients).zip(argmax) {
-        upper[0] = if index == 0 { gradient } else { 0.0 };
-        upper[1] = if index == 1 { gradient } else { 0.0 };
-        lower[0] = if index == 2 { gradient } else { 0.0 };
-        lower[1] = if index == 3 { gradient } else { 0.0 };
-    }
-}

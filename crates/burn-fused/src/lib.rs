@@ -123,6 +123,7 @@ mod product;
 mod recurrent;
 mod shapes;
 pub mod simd;
+mod squares;
 mod stamp;
 
 pub use activation::Activation;

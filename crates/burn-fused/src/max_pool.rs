@@ -5,11 +5,11 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::epilogue::{largest, spread_row};
 use crate::extension::{Saved, on_flex};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Level};
+use crate::squares::Squares;
 
 /// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
 /// equal values, the first in reading order gets the gradient.
@@ -58,18 +58,12 @@ impl Kernel for Forward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { sizes: [height, width], planes, output, argmax } = self;
-        let mut targets = output.chunks_exact_mut(width / 2).zip(argmax.chunks_exact_mut(width / 2));
-        for plane in planes.chunks_exact(height * width) {
-            for rows in plane.chunks_exact(2 * width) {
-                let (upper, lower) = rows.split_at(width);
-                let (output, argmax) = targets.next().expect("as many rows");
-                let squares = upper.chunks_exact(2).zip(lower.chunks_exact(2));
-                for (((upper, lower), output), argmax) in squares.zip(output).zip(argmax) {
-                    (*output, *argmax) = largest(upper, lower);
-                }
-            }
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sizes, planes, output, argmax } = self;
+        let mut squares = Squares::new(sizes);
+        let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
+        for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
+            squares.pool(simd, false, plane, output, argmax);
         }
     }
 }
@@ -116,20 +110,12 @@ impl Kernel for Backward<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { sizes: [height, width], of_planes, gradient, argmax } = self;
-        let mut sources = gradient.chunks_exact(width / 2).zip(argmax.chunks_exact(width / 2));
-        for plane in of_planes.chunks_exact_mut(height * width) {
-            let mut pairs = plane.chunks_exact_mut(2 * width);
-            for rows in &mut pairs {
-                let (upper, lower) = rows.split_at_mut(width);
-                let (gradient, argmax) = sources.next().expect("as many rows");
-                spread_row(gradient, argmax, upper, lower);
-                // Of odd width, the last column is in no square.
-                upper[width / 2 * 2..].fill(0.0);
-                lower[width / 2 * 2..].fill(0.0);
-            }
-            pairs.into_remainder().fill(0.0);
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sizes, of_planes, gradient, argmax } = self;
+        let mut squares = Squares::new(sizes);
+        let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
+        for (plane, (gradient, argmax)) in of_planes.chunks_exact_mut(sizes[0] * sizes[1]).zip(sources) {
+            squares.spread(simd, gradient, argmax, plane);
         }
     }
 }

@@ -71,7 +71,7 @@ pub(super) fn backward(
     back: Back<'_, u16>,
     argmax: &[Vec<u8>],
     poll: &mut dyn FnMut(),
-) -> Gradients<u16> {
+) -> Gradients<Vec<u16>> {
     let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]
     if conv.route == Route::Tiles {

@@ -200,7 +200,7 @@ fn forward(
         }
         None => {
             let (output, argmax) = conv.forward(values(&images), parameters, backward);
-            (tensor(output, &size), vec![argmax])
+            (output.into_tensor(&size), vec![argmax])
         }
     };
     (output.clone(), State { images, weights, conv, output, argmax: Arc::new(argmax) })
@@ -235,7 +235,7 @@ impl Saved<3> for State {
                 let [input, output, gradient] = tensors.map(values);
                 let back = Back { input, weights, output, argmax: &argmax[0], gradient, of_input: of_images };
                 let found = conv.backward(back, poll);
-                (found.input.map(|found| tensor(found, &size)), found.weights, found.bias)
+                (found.input.map(|found| found.into_tensor(&size)), found.weights, found.bias)
             }
         };
         let of_weights = tensor(of_weights, &[outputs, inputs, 3, 3]);

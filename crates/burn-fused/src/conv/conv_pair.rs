@@ -154,7 +154,7 @@ fn forward(
         level.run(ForwardPass { shapes, epilogue, input, layers: parameters, quantize, backward, buffers })
     });
     let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
-    let output = tensor(output, &[shapes[1].batch, shapes[1].outputs, height, width]);
+    let output = output.into_tensor(&[shapes[1].batch, shapes[1].outputs, height, width]);
     (output, State { images, layers, shapes, level, between: Arc::new(between) })
 }
 
@@ -191,7 +191,7 @@ impl Saved<5> for State {
                 buffers,
             })
         });
-        let of_images = first.input.take().map(|found| tensor(found, &images.shape()));
+        let of_images = first.input.take().map(|found| found.into_tensor(&images.shape()));
         let [[weights1, bias1], [weights2, bias2]] = [(first, 0), (second, 1)].map(|(found, n)| {
             let [weights, bias] = &layers[n];
             [tensor(found.weights, &weights.shape()), tensor(found.bias, &bias.shape())].map(Some)

@@ -6,7 +6,6 @@
 //! clipped values, which is short when ranges follow the values. Values and gradients
 //! are the same bits on every SIMD level.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
@@ -15,9 +14,9 @@ use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::extension::{Saved, on_flex};
-use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
+use crate::flex_tensor::{contiguous, f32_on_flex, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
-use crate::memory::Uninit;
+use crate::memory::Buffer;
 use crate::precision::{Half, cast};
 use crate::shapes::refuse;
 use crate::simd::{Kernel, Lanes, Level};
@@ -88,13 +87,12 @@ fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
 fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, Clipped) {
     let x = contiguous(x);
     let values = values(&x);
-    let (mut output, mut clipped) = (Uninit::new(values.len()), Vec::new());
+    let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
     // Without values, there may be no steps, and no length of a part.
     if !values.is_empty() {
-        Level::current().run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
+        Level::current().run(Forward { values, steps, output: &mut output, clipped: &mut clipped });
     }
-    // SAFETY: the kernel has written each value, if there is one.
-    (tensor(unsafe { output.assume_init() }, &x.shape()), Clipped(Arc::new(clipped)))
+    (output.into_tensor(&x.shape()), Clipped(Arc::new(clipped)))
 }
 
 /// Saved by forward for backward: the indices of clipped values.
@@ -146,7 +144,7 @@ impl Steps {
 struct Forward<'a> {
     values: &'a [f32],
     steps: &'a Steps,
-    output: &'a mut [MaybeUninit<f32>],
+    output: &'a mut [f32],
     clipped: &'a mut Vec<u32>,
 }
 
@@ -185,7 +183,7 @@ impl Kernel for Forward<'_> {
 #[inline(always)]
 fn part(
     values: &[f32],
-    output: &mut [MaybeUninit<f32>],
+    output: &mut [f32],
     first: usize,
     clipped: &mut Vec<u32>,
     steps: impl Iterator<Item = Step> + Clone,
@@ -193,7 +191,7 @@ fn part(
     let mut all = true;
     for ((slot, &value), step) in output.iter_mut().zip(values).zip(steps.clone()) {
         let (quantized, passes) = step.apply(value);
-        slot.write(quantized);
+        *slot = quantized;
         all &= passes;
     }
     if !all {

@@ -2,12 +2,10 @@
 //! vector, so each input is read once for all of them.
 
 use std::borrow::Cow;
-use std::mem::MaybeUninit;
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 
-use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load, store};
 
 /// Sizes of a layer.
@@ -151,27 +149,24 @@ impl<'a> Panel<'a> {
         scalars: Scalars<'_>,
         start: &[f32],
     ) -> Vec<f32> {
-        let mut output = Uninit::new(rows * self.width);
-        let values = output.values();
+        let mut output = vec![0.0; rows * self.width];
         for first in (0..self.stride).step_by(2 * S::F32_LANES) {
             let factor = (rows, terms, scalars);
             // Sixteen registers: eight sums, two vectors, a scalar.
             match (self.stride - first > S::F32_LANES, rows, S::F32_LANES) {
-                (false, 8.., _) => self.store::<S, 1, 8>(simd, first, factor, start, values),
-                (false, 4.., _) => self.store::<S, 1, 4>(simd, first, factor, start, values),
-                (false, ..) => self.store::<S, 1, 1>(simd, first, factor, start, values),
-                (true, 8.., MAX_LANES) => self.store::<S, 2, 8>(simd, first, factor, start, values),
-                (true, 4.., _) => self.store::<S, 2, 4>(simd, first, factor, start, values),
-                (true, ..) => self.store::<S, 2, 1>(simd, first, factor, start, values),
+                (false, 8.., _) => self.store::<S, 1, 8>(simd, first, factor, start, &mut output),
+                (false, 4.., _) => self.store::<S, 1, 4>(simd, first, factor, start, &mut output),
+                (false, ..) => self.store::<S, 1, 1>(simd, first, factor, start, &mut output),
+                (true, 8.., MAX_LANES) => self.store::<S, 2, 8>(simd, first, factor, start, &mut output),
+                (true, 4.., _) => self.store::<S, 2, 4>(simd, first, factor, start, &mut output),
+                (true, ..) => self.store::<S, 2, 1>(simd, first, factor, start, &mut output),
             }
         }
-        // SAFETY: for each group of columns, `store` initialises the values of all rows, and the groups
-        // are all columns.
-        unsafe { output.assume_init() }
+        output
     }
 
     /// Stores the products of `N` vectors of columns from `first` on, for `R` rows at a time; there are at
-    /// least `R` rows. All values are initialised.
+    /// least `R` rows.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "the index names a register")]
     fn store<S: Lanes, const N: usize, const R: usize>(
@@ -180,7 +175,7 @@ impl<'a> Panel<'a> {
         first: usize,
         (rows, terms, scalars): (usize, usize, Scalars<'_>),
         start: &[f32],
-        output: &mut [MaybeUninit<f32>],
+        output: &mut [f32],
     ) {
         let columns = first..self.width.min(first + N * S::F32_LANES);
         let vectors = (&self.values[first..], self.stride);

@@ -19,7 +19,7 @@ use super::scratch::Line;
 const SMALLEST: usize = 256;
 
 /// Values of f32 for a tensor, aligned to the widest vector.
-pub(crate) struct Buffer {
+pub struct Buffer {
     lines: Box<[Line]>,
     len: usize,
 }

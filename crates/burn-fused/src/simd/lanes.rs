@@ -1,8 +1,6 @@
 //! The instructions of a SIMD level: those of `pulp`, a matrix transposition, and the inner loop of matrix
 //! products, rows of scalars by a panel of vectors.
 
-use std::mem::MaybeUninit;
-
 #[cfg(target_arch = "x86_64")]
 use bytemuck::cast;
 use pulp::Simd;
@@ -153,15 +151,25 @@ pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
 
 /// Stores the first `target.len()` values of a vector.
 #[inline(always)]
-pub(crate) fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
-    if target.len() >= S::F32_LANES {
-        target[..S::F32_LANES].write_copy_of_slice(bytemuck::cast_slice(&[vector]));
-        return;
+pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
+    match target.len() >= S::F32_LANES {
+        true => target[..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[vector])),
+        false => simd.partial_store_f32s(target, vector),
     }
-    let first = simd.mask_between_m32s(0, target.len() as u32);
-    // SAFETY: `target` has fewer values than the vector has lanes, so the mask enables
-    // exactly its first `target.len()` lanes, whose addresses are within `target`.
-    unsafe { simd.mask_store_ptr_f32s(first, target.as_mut_ptr().cast(), vector) };
+}
+
+/// Brings values to the cache that are read soon: planes of a few pages are too short for the processor to learn that
+/// it needs the next. Other targets than x86-64 are left to do it themselves.
+#[inline(always)]
+pub(crate) fn prefetch(values: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in values.chunks(16) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: it is a hint, which accesses no memory as far as the program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
 }
 
 /// Where the scalars of a product are: of a term and a row, at

@@ -1,46 +1,16 @@
 //! ReLU, 2x2 max pooling and fake quantization on vectors, each lane on its own.
 
-use std::mem::MaybeUninit;
-
 use super::blocks::keep_argmax;
 use super::plane::Plane;
 use crate::epilogue::{Epilogue, NO_MAXIMUM};
 use crate::int8::Step;
 use crate::simd::Lanes;
+use crate::squares::{largest, passes};
 
 /// ReLU, which propagates NaN.
 #[inline(always)]
 pub fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
-}
-
-/// Lanes in which ReLU passes `x` on.
-#[inline(always)]
-pub fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
-    simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))
-}
-
-#[inline(always)]
-fn is_nan<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
-    simd.not_m32s(simd.equal_f32s(x, x))
-}
-
-/// ReLU of the maximum of four, and its index: the first of equal values, the last
-/// NaN.
-#[inline(always)]
-pub fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
-    let mut largest = values[0];
-    let mut which = simd.splat_u32s(0);
-    for (p, &value) in values.iter().enumerate().skip(1) {
-        let wins = simd.or_m32s(simd.greater_than_f32s(value, largest), is_nan(simd, value));
-        largest = simd.select_f32s(wins, value, largest);
-        which = simd.select_u32s(wins, simd.splat_u32s(p as u32), which);
-    }
-    let passes = passes(simd, largest);
-    (
-        simd.select_f32s(passes, largest, simd.splat_f32s(0.0)),
-        simd.select_u32s(passes, which, simd.splat_u32s(NO_MAXIMUM)),
-    )
 }
 
 /// Stores one image's sums of some channels, one in each lane of `plane`, with the epilogue: those of
@@ -53,7 +23,7 @@ pub fn finish<S: Lanes>(
     plane: Plane,
     (sums, scratch): (&mut [S::f32s], &mut [S::f32s]),
     [channels, step]: [usize; 2],
-    target: &mut [MaybeUninit<f32>],
+    target: &mut [f32],
     argmax: &mut [u8],
 ) {
     if epilogue == Epilogue::Relu {
@@ -73,7 +43,7 @@ pub fn finish<S: Lanes>(
         let (upper, lower) = (&rows[..2 * width], &rows[plane.stride..]);
         for x in 0..width {
             let four = [upper[2 * x], upper[2 * x + 1], lower[2 * x], lower[2 * x + 1]];
-            (pooled[y * width + x], index[y * width + x]) = largest(simd, four);
+            (pooled[y * width + x], index[y * width + x]) = largest(simd, four, true);
         }
     }
     Plane::plain([height, width]).store(simd, pooled, [channels, step], target);

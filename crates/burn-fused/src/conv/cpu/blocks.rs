@@ -1,8 +1,6 @@
 //! Blocks of images for the direct convolution, one image per SIMD lane: loads,
 //! stores and the steps around the convolution.
 
-use std::mem::MaybeUninit;
-
 use super::Shape;
 use super::plane::Plane;
 use crate::epilogue::NO_MAXIMUM;
@@ -93,7 +91,7 @@ pub(super) fn store_block<S: Lanes>(
     plane: Plane,
     lanes: &[S::f32s],
     block: usize,
-    target: &mut [MaybeUninit<f32>],
+    target: &mut [f32],
 ) {
     let (first, images) = images_of::<S>(batch, block);
     let pixels = plane.size[0] * plane.size[1];

@@ -2,10 +2,11 @@
 //! weights. The input's gradient is the first loop with flipped weights.
 
 use super::Shape;
-use super::activation::{largest, relu};
+use super::activation::relu;
 use super::plane::Plane;
 use crate::epilogue::Epilogue;
 use crate::simd::Lanes;
+use crate::squares::largest;
 
 /// Weights and biases of a convolution over planes in lanes.
 pub struct Correlation<'a> {
@@ -124,7 +125,7 @@ impl<'a> Correlation<'a> {
     ) {
         if self.epilogue == Epilogue::ReluPool {
             let at = (channel * (height / 2) + y) * (width / 2) + x;
-            let (largest, which) = largest(simd, sums);
+            let (largest, which) = largest(simd, sums, true);
             output[at] = largest;
             if !index.is_empty() {
                 index[at] = which;

@@ -10,7 +10,7 @@ use super::source::{Planes, Source};
 use super::{Back, Gradients, Shape};
 use crate::epilogue::Epilogue;
 use crate::int8::{Extremes, Int8Error, QParams, Scheme, Step};
-use crate::memory::Uninit;
+use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes};
 
 /// The parameters, affine, for activations of this minimum and maximum; `None` leaves them as
@@ -49,7 +49,7 @@ pub struct ForwardPass<'a, 'p, const N: usize> {
 }
 
 impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
-    type Output = (Vec<f32>, Between);
+    type Output = (Buffer, Between);
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
@@ -65,7 +65,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
         let keep = N > 1 && (backward || apart);
         let mut middle = if keep { Kept::new::<S::f32s>(blocks * planed) } else { Kept::default() };
         let (mut extremes, mut parameters) = (Extremes::new(), None);
-        let mut output = Uninit::new(last.output_len(epilogue));
+        let mut output = Buffer::new(last.output_len(epilogue));
         let [Buffers { input, output: lanes, part, .. }, two] = self.buffers;
         for turn in 0..N * blocks {
             let (block, layer) = if apart { (turn % blocks, turn / blocks) } else { (turn / N, turn % N) };
@@ -105,7 +105,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
             Correlation::forward(shape, epilogue, layers[layer]).run(simd, plane, input, found, index);
             append_argmax(index, blocks, &mut argmax[layer]);
             if is_last {
-                store_block(simd, [shape.batch, shape.outputs], result, found, block, output.values());
+                store_block(simd, [shape.batch, shape.outputs], result, found, block, &mut output);
             } else {
                 add_borders(simd, last, after, found, between);
                 if apart {
@@ -114,9 +114,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
                 }
             }
         }
-        // SAFETY: the last convolution came once to every block, with every channel of its
-        // images, and `store_block` initialises all values of each.
-        (unsafe { output.assume_init() }, Between { middle, argmax })
+        (output, Between { middle, argmax })
     }
 }
 
@@ -160,7 +158,7 @@ impl<const N: usize> Kernel for BackwardPass<'_, N> {
             false => Vec::new(),
         });
         let source = Source::gradient(last, epilogue, back);
-        let mut of_input = back.of_input.then(|| Uninit::new(shapes[0].input_len()));
+        let mut of_input = back.of_input.then(|| Buffer::new(shapes[0].input_len()));
         for (shape, buffers) in shapes.iter().zip(&mut *buffers) {
             buffers.sums.take(shape.weight_len() + shape.outputs).fill(simd.splat_f32s(0.0));
         }
@@ -212,13 +210,10 @@ impl<const N: usize> Kernel for BackwardPass<'_, N> {
                     Correlation::backward(shape, &flipped[layer]).run(simd, plane, gradient, half, &mut []);
                 }
                 if let (0, Some(of_input)) = (layer, &mut of_input) {
-                    store_block(simd, [batch, inputs], result, half, block, of_input.values());
+                    store_block(simd, [batch, inputs], result, half, block, of_input);
                 }
             }
         }
-        // SAFETY: the loop covered every channel of every image of the batch, and
-        // `store_block` initialises all pixels of each.
-        let mut of_input = of_input.map(|of_input| unsafe { of_input.assume_init() });
         std::array::from_fn(|layer| {
             let shape = shapes[layer];
             let sums = buffers[layer].sums.take::<S::f32s>(shape.weight_len() + shape.outputs);

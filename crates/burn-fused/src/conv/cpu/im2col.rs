@@ -1,12 +1,16 @@
 //! im2col + GEMM, for many channels: the 3x3 neighbourhoods of a group of pixels
 //! are the columns of a matrix, which stays in the cache.
 
+use std::ops::Range;
+
 use super::scratch::{Buffers, with_buffers};
 use super::{Back, Convolution, Gradients, Shape};
-use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
+use crate::epilogue::{Epilogue, passes, relu};
 use crate::matrix::Matrix;
+use crate::memory::Buffer;
 use crate::product::multiply;
 use crate::simd::{Kernel, Lanes};
+use crate::squares::Squares;
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.
 pub fn forward(
@@ -14,9 +18,9 @@ pub fn forward(
     input: &[f32],
     [weights, bias]: [&[f32]; 2],
     keeps: bool,
-) -> (Vec<f32>, Vec<u8>) {
+) -> (Buffer, Vec<u8>) {
     let Convolution { level, shape, epilogue, .. } = conv;
-    let mut output = vec![0.0; shape.output_len(epilogue)];
+    let mut output = Buffer::new(shape.output_len(epilogue));
     let mut argmax = vec![0; if keeps { output.len() } else { 0 }];
     let weights = Matrix::new(weights, [shape.outputs, shape.inputs * 9]);
     with_buffers(|[buffers, _]| {
@@ -37,7 +41,7 @@ pub fn forward(
 pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
     let Convolution { level, shape, epilogue, .. } = conv;
     let mut gradients = Gradients {
-        input: back.of_input.then(|| vec![0.0; shape.input_len()]),
+        input: back.of_input.then(|| Buffer::zeroed(shape.input_len())),
         weights: vec![0.0; shape.weight_len()],
         bias: vec![0.0; shape.outputs],
     };
@@ -108,6 +112,12 @@ impl Group {
     /// Pixels of all images' parts.
     pub fn pixels(&self, shape: Shape) -> usize {
         self.images * self.part(shape)
+    }
+
+    /// Pools one image's part, of an even number of rows but for the last odd one.
+    fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
+        let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
+        Squares::new([rows, shape.width])
     }
 }
 
@@ -215,25 +225,21 @@ impl Kernel for Columns<'_> {
     }
 }
 
-/// Calls `each` with the rows of a product of each channel and image, the channel, and where these rows are
-/// in the output.
+/// The rows of a product of each channel and image: where they are in it, the channel, and where they are in the output.
 #[inline(always)]
 fn planes(
     shape: Shape,
     epilogue: Epilogue,
     group: Group,
-    product: &mut [f32],
-    mut each: impl FnMut(&mut [f32], usize, usize),
-) {
-    let (part, pixels) = (group.part(shape), group.pixels(shape));
+) -> impl Iterator<Item = (Range<usize>, usize, usize)> {
+    let (part, images) = (group.part(shape), group.pixels(shape) / group.part(shape));
     let [height, width] = shape.output_size(epilogue);
     let above = epilogue.size([group.rows[0], 0])[0] * width;
-    for (channel, row) in product.chunks_exact_mut(pixels).enumerate() {
-        for (image, values) in row.chunks_exact_mut(part).enumerate() {
-            let plane = ((group.first + image) * shape.outputs + channel) * height * width;
-            each(values, channel, plane + above);
-        }
-    }
+    (0..shape.outputs * images).map(move |at| {
+        let (channel, image) = (at / images, at % images);
+        let plane = ((group.first + image) * shape.outputs + channel) * height * width;
+        (at * part..(at + 1) * part, channel, plane + above)
+    })
 }
 
 /// From a product to the output: bias, ReLU and pooling.
@@ -251,27 +257,23 @@ impl Kernel for FromProduct<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
+    fn run<S: Lanes>(self, simd: S) {
         let Self { shape, epilogue, group, product, bias, output, argmax } = self;
-        planes(shape, epilogue, group, product, |values, channel, to| {
+        let mut squares = group.squares(shape, epilogue);
+        for (at, channel, to) in planes(shape, epilogue, group) {
+            let values = &mut product[at];
             values.iter_mut().for_each(|x| *x += bias[channel]);
             let target = &mut output[to..];
             match epilogue {
                 Epilogue::Identity => target[..values.len()].copy_from_slice(values),
                 Epilogue::Relu => target.iter_mut().zip(values).for_each(|(out, x)| *out = relu(*x)),
                 Epilogue::ReluPool => {
-                    let width = shape.width / 2;
-                    for (y, rows) in values.chunks_exact(2 * shape.width).enumerate() {
-                        let (upper, lower) = rows.split_at(shape.width);
-                        let output = &mut target[y * width..][..width];
-                        match argmax.get_mut(to + y * width..to + (y + 1) * width) {
-                            Some(argmax) => pool_row(upper, lower, output, argmax),
-                            None => pool_row(upper, lower, output, &mut vec![0; width]),
-                        }
-                    }
+                    let size = squares.len();
+                    let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[to..][..size] };
+                    squares.pool(simd, true, values, &mut target[..size], argmax);
                 }
             }
-        });
+        }
     }
 }
 
@@ -289,9 +291,11 @@ impl Kernel for ToProduct<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
+    fn run<S: Lanes>(self, simd: S) {
         let Self { shape, epilogue, group, back, product, bias } = self;
-        planes(shape, epilogue, group, product, |values, _, from| {
+        let mut squares = group.squares(shape, epilogue);
+        for (at, _, from) in planes(shape, epilogue, group) {
+            let values = &mut product[at];
             let gradient = &back.gradient[from..];
             match epilogue {
                 Epilogue::Identity => values.copy_from_slice(&gradient[..values.len()]),
@@ -302,18 +306,11 @@ impl Kernel for ToProduct<'_> {
                     }
                 }
                 Epilogue::ReluPool => {
-                    if shape.height % 2 + shape.width % 2 > 0 {
-                        values.fill(0.0);
-                    }
-                    let width = shape.width / 2;
-                    for (y, rows) in values.chunks_exact_mut(2 * shape.width).enumerate() {
-                        let (upper, lower) = rows.split_at_mut(shape.width);
-                        let argmax = &back.argmax[from + y * width..][..width];
-                        spread_row(&gradient[y * width..][..width], argmax, upper, lower);
-                    }
+                    let argmax = &back.argmax[from..][..squares.len()];
+                    squares.spread(simd, &gradient[..squares.len()], argmax, values);
                 }
             }
-        });
+        }
         for (bias, row) in bias.iter_mut().zip(product.chunks_exact(group.pixels(shape))) {
             *bias += sum(row);
         }

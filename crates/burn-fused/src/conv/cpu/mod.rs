@@ -24,6 +24,7 @@ pub use scratch::with_buffers;
 
 use crate::conv::Algorithm;
 use crate::epilogue::Epilogue;
+use crate::memory::Buffer;
 use crate::precision::{Bf16Products, bf16_products};
 use crate::simd::Level;
 
@@ -112,9 +113,9 @@ pub struct Back<'a, T = f32> {
 
 /// The gradients of a convolution.
 #[derive(Debug, Clone)]
-pub struct Gradients<T = f32> {
+pub struct Gradients<T = Buffer> {
     /// Of the input, if requested.
-    pub input: Option<Vec<T>>,
+    pub input: Option<T>,
     /// Of the weights.
     pub weights: Vec<f32>,
     /// Of the biases.
@@ -127,7 +128,7 @@ impl Convolution {
     /// [`NO_MAXIMUM`](crate::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
     /// in the order of the output with im2col, images in lanes with the direct convolution, channels in
     /// lanes with the others.
-    pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Vec<f32>, Vec<u8>) {
+    pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Buffer, Vec<u8>) {
         let Self { level, route, shape, epilogue } = self;
         let keeps = backward && epilogue == Epilogue::ReluPool;
         match route {

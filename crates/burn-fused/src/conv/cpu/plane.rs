@@ -4,10 +4,8 @@
 //! the images side by side. Convolution, ReLU and pooling are then vertical
 //! instructions, which process all images of the block at once.
 
-use std::mem::MaybeUninit;
-
-use super::activation::passes;
 use crate::simd::{Lanes, MAX_LANES, load, store};
+use crate::squares::passes;
 
 /// The layout of a plane of images in lanes, with or without a border of zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,13 +135,7 @@ impl Plane {
     /// # Panics
     /// If `images` is 0 or more than there are lanes, or lengths do not fit.
     #[inline(always)]
-    pub fn store<S: Lanes>(
-        self,
-        simd: S,
-        plane: &[S::f32s],
-        [images, step]: [usize; 2],
-        target: &mut [MaybeUninit<f32>],
-    ) {
+    pub fn store<S: Lanes>(self, simd: S, plane: &[S::f32s], [images, step]: [usize; 2], target: &mut [f32]) {
         let pixels = self.size[0] * self.size[1];
         assert!(images <= S::F32_LANES && images > 0 && target.len() >= (images - 1) * step + pixels);
         let mut rows = [simd.splat_f32s(0.0); MAX_LANES];

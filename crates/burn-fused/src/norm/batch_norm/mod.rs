@@ -195,11 +195,11 @@ impl Kernel for Forward<'_> {
     type Output = (Buffer, Moments, Vec<u8>);
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
         let Self { input, epsilon, backward } = self;
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),
-            _ => planes::forward(input, epsilon, backward),
+            _ => planes::forward(simd, input, epsilon, backward),
         }
     }
 }
@@ -216,11 +216,11 @@ impl Kernel for Backward<'_> {
     type Output = (Buffer, [Vec<f32>; 2]);
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
         let Self { input, moments, argmax, gradient } = self;
         match input.shape.pixels() {
             1 => rows::backward(input, moments, gradient),
-            _ => planes::backward(input, moments, argmax, gradient),
+            _ => planes::backward(simd, input, moments, argmax, gradient),
         }
     }
 }

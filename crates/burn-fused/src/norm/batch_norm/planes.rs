@@ -1,11 +1,13 @@
 //! Batch normalisation of images: one channel at a time, plane by plane.
 //!
-//! The compiler vectorises the scalar loops for each SIMD level. The order of each
-//! sum is fixed, so all levels give the same bits.
+//! The order of each sum is fixed, so all SIMD levels give the same bits. Loops instead of closures: the closures of
+//! iterators may be compiled apart, without the level.
 
-use super::{Affine, Back, Input, Moments};
-use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
+use super::{Affine, Back, Input, Moments, Shape};
+use crate::epilogue::{Epilogue, passes, relu};
 use crate::memory::Buffer;
+use crate::simd::{Lanes, load, prefetch};
+use crate::squares::Squares;
 
 /// Independent partial sums, so that no addition waits for another.
 const PARTS: usize = 32;
@@ -14,7 +16,12 @@ const BLOCK: usize = 1024;
 
 /// See [`Forward`](super::Forward).
 #[inline(always)]
-pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
+pub(super) fn forward<S: Lanes>(
+    simd: S,
+    input: Input<'_>,
+    epsilon: f64,
+    backward: bool,
+) -> (Buffer, Moments, Vec<u8>) {
     let Input { shape, epilogue, x, .. } = input;
     let (pixels, values) = (shape.pixels(), shape.values() as f64);
     let pooled = epilogue == Epilogue::ReluPool;
@@ -22,34 +29,34 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer
     let mut moments = Moments::default();
     let mut output = Buffer::new(shape.output_len(epilogue));
     let mut argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
-    let mut rows = vec![0.0; if pooled { 2 * shape.width } else { 0 }];
-    let mut unkept = vec![0; shape.width / 2];
+    let mut squares = squares(shape, epilogue);
+    let mut normalised = vec![0.0; if pooled { pixels } else { 0 }];
     for channel in 0..shape.channels {
-        let planes = (0..shape.batch).map(|image| &x[shape.plane(image, channel)..][..pixels]);
-        let mean = planes.clone().map(|plane| sums(plane, plane, |x, _| [x])[0]).sum::<f64>() / values;
-        let mean = mean as f32;
-        let square = |x, _| [(x - mean) * (x - mean)];
-        let variance = planes.clone().map(|plane| sums(plane, plane, square)[0]).sum::<f64>() / values;
-        moments.push(mean, variance, epsilon);
+        let (mut sum, mut square) = (0.0, 0.0);
+        for image in 0..shape.batch {
+            let plane = &x[shape.plane(image, channel)..][..pixels];
+            prefetch_next(shape, x, image, channel);
+            sum += sums(simd, plane, plane, Values)[0];
+        }
+        let mean = (sum / values) as f32;
+        for image in 0..shape.batch {
+            let plane = &x[shape.plane(image, channel)..][..pixels];
+            square += sums(simd, plane, plane, Distances { mean })[0];
+        }
+        moments.push(mean, square / values, epsilon);
         let affine = Affine::of(&input, &moments, channel);
-        for (image, plane) in planes.enumerate() {
-            if pooled {
-                let [height, width] = epilogue.size([shape.height, shape.width]);
-                let from = (image * shape.channels + channel) * height * width;
-                for (y, squares) in plane.chunks_exact(2 * shape.width).enumerate() {
-                    rows.iter_mut().zip(squares).for_each(|(to, &x)| *to = affine.apply(x));
-                    let (upper, lower) = rows.split_at(shape.width);
-                    let to = from + y * width..from + (y + 1) * width;
-                    let argmax = argmax.get_mut(to.clone()).unwrap_or(&mut unkept);
-                    pool_row(upper, lower, &mut output[to], argmax);
-                }
-                continue;
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let plane = &x[from..][..pixels];
+            let target = if pooled { &mut normalised[..] } else { &mut output[from..][..pixels] };
+            for (to, &x) in target.iter_mut().zip(plane) {
+                let x = affine.apply(x);
+                *to = if epilogue == Epilogue::Relu { relu(x) } else { x };
             }
-            let target = &mut output[shape.plane(image, channel)..][..pixels];
-            let pairs = target.iter_mut().zip(plane);
-            match epilogue {
-                Epilogue::Relu => pairs.for_each(|(to, &x)| *to = relu(affine.apply(x))),
-                _ => pairs.for_each(|(to, &x)| *to = affine.apply(x)),
+            if pooled {
+                let at = (image * shape.channels + channel) * squares.len();
+                let argmax = if backward { &mut argmax[at..][..squares.len()] } else { &mut [] };
+                squares.pool(simd, true, &normalised, &mut output[at..][..squares.len()], argmax);
             }
         }
     }
@@ -58,7 +65,8 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer
 
 /// See [`Backward`](super::Backward).
 #[inline(always)]
-pub(super) fn backward(
+pub(super) fn backward<S: Lanes>(
+    simd: S,
     input: Input<'_>,
     moments: &Moments,
     argmax: &[u8],
@@ -69,6 +77,7 @@ pub(super) fn backward(
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
     let mut of_x = Buffer::new(x.len());
     let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
+    let mut squares = squares(shape, epilogue);
     // One channel's gradient before the epilogue.
     let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
     for channel in 0..shape.channels {
@@ -77,29 +86,26 @@ pub(super) fn backward(
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
             let plane = &x[from..][..pixels];
+            prefetch_next(shape, x, image, channel);
             let of_plane = match epilogue {
                 Epilogue::Identity => &gradient[from..][..pixels],
                 Epilogue::Relu => {
                     let passed = &mut passed[image * pixels..][..pixels];
                     let pairs = gradient[from..][..pixels].iter().zip(plane);
-                    passed.iter_mut().zip(pairs).for_each(|(to, (&gradient, &x))| {
+                    for (to, (&gradient, &x)) in passed.iter_mut().zip(pairs) {
                         *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
-                    });
+                    }
                     passed
                 }
                 Epilogue::ReluPool => {
                     let passed = &mut passed[image * pixels..][..pixels];
-                    let [height, width] = epilogue.size([shape.height, shape.width]);
-                    let from = (image * shape.channels + channel) * height * width;
-                    for (y, rows) in passed.chunks_exact_mut(2 * shape.width).enumerate() {
-                        let from = from + y * width..from + (y + 1) * width;
-                        let (upper, lower) = rows.split_at_mut(shape.width);
-                        spread_row(&gradient[from.clone()], &argmax[from], upper, lower);
-                    }
+                    let at = (image * shape.channels + channel) * squares.len();
+                    let range = at..at + squares.len();
+                    squares.spread(simd, &gradient[range.clone()], &argmax[range], passed);
                     passed
                 }
             };
-            let found = sums(of_plane, plane, |gradient, x| [gradient, gradient * (x - affine.mean)]);
+            let found = sums(simd, of_plane, plane, Gradients { mean: affine.mean });
             gradients += found[0];
             distances += found[1];
         }
@@ -123,29 +129,99 @@ pub(super) fn backward(
     (of_x, [of_scale, of_shift])
 }
 
+/// Prefetches the channel's plane of the next image, or of the next channel's first one.
+#[inline(always)]
+fn prefetch_next(shape: Shape, x: &[f32], image: usize, channel: usize) {
+    let next = if image + 1 < shape.batch { (image + 1, channel) } else { (0, channel + 1) };
+    let from = shape.plane(next.0, next.1).min(x.len());
+    prefetch(&x[from..x.len().min(from + shape.pixels())]);
+}
+
+/// Pools a plane, if `epilogue` does.
+fn squares(shape: Shape, epilogue: Epilogue) -> Squares {
+    let pooled = epilogue == Epilogue::ReluPool;
+    Squares::new(if pooled { [shape.height, shape.width] } else { [0, 0] })
+}
+
+/// The terms of `K` sums.
+trait Terms<const K: usize>: Copy {
+    /// Of pairs of values.
+    fn of<S: Lanes>(self, simd: S, x: S::f32s, y: S::f32s) -> [S::f32s; K];
+}
+
+/// The first value.
+#[derive(Clone, Copy)]
+struct Values;
+
+impl Terms<1> for Values {
+    #[inline(always)]
+    fn of<S: Lanes>(self, _simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+        [x]
+    }
+}
+
+/// The square of the first value's distance from the mean.
+#[derive(Clone, Copy)]
+struct Distances {
+    mean: f32,
+}
+
+impl Terms<1> for Distances {
+    #[inline(always)]
+    fn of<S: Lanes>(self, simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+        let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
+        [simd.mul_f32s(distance, distance)]
+    }
+}
+
+/// A gradient, and its product with its value's distance from the mean.
+#[derive(Clone, Copy)]
+struct Gradients {
+    mean: f32,
+}
+
+impl Terms<2> for Gradients {
+    #[inline(always)]
+    fn of<S: Lanes>(self, simd: S, gradient: S::f32s, x: S::f32s) -> [S::f32s; 2] {
+        let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
+        [gradient, simd.mul_f32s(gradient, distance)]
+    }
+}
+
 /// The sums of `terms` of all pairs of `x` and `y`, in a fixed order.
 #[inline(always)]
-fn sums<const K: usize>(x: &[f32], y: &[f32], terms: impl Fn(f32, f32) -> [f32; K]) -> [f64; K] {
+fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], terms: T) -> [f64; K] {
     let mut found = [0.0; K];
+    let lanes = S::F32_LANES;
     for (x, y) in x.chunks(BLOCK).zip(y.chunks(BLOCK)) {
-        let mut parts = [[0.0f32; PARTS]; K];
-        let ((x, x_rest), (y, y_rest)) = (x.as_chunks::<PARTS>(), y.as_chunks::<PARTS>());
-        for (x, y) in x.iter().zip(y) {
-            for i in 0..PARTS {
-                let terms = terms(x[i], y[i]);
+        // As many vectors as have the parts in their lanes.
+        let mut parts = [[simd.splat_f32s(0.0); K]; PARTS];
+        let parts = &mut parts[..PARTS / lanes];
+        let whole = x.len() / PARTS * PARTS;
+        for at in (0..whole).step_by(PARTS) {
+            for (i, parts) in parts.iter_mut().enumerate() {
+                let from = at + i * lanes;
+                let terms = terms.of(simd, load(simd, &x[from..][..lanes]), load(simd, &y[from..][..lanes]));
                 for k in 0..K {
-                    parts[k][i] += terms[k];
+                    parts[k] = simd.add_f32s(parts[k], terms[k]);
                 }
             }
         }
-        for (i, (&x, &y)) in x_rest.iter().zip(y_rest).enumerate() {
-            let terms = terms(x, y);
+        for (at, parts) in (whole..x.len()).step_by(lanes).zip(&mut *parts) {
+            let part = at..x.len().min(at + lanes);
+            let inside = simd.mask_between_m32s(0, part.len() as u32).mask();
+            let terms = terms.of(simd, load(simd, &x[part.clone()]), load(simd, &y[part]));
             for k in 0..K {
-                parts[k][i] += terms[k];
+                let term = simd.select_f32s(inside, terms[k], simd.splat_f32s(0.0));
+                parts[k] = simd.add_f32s(parts[k], term);
             }
         }
         for k in 0..K {
-            found[k] += total(parts[k]);
+            let mut values = [0.0; PARTS];
+            for (values, parts) in values.chunks_exact_mut(lanes).zip(&*parts) {
+                simd.partial_store_f32s(values, parts[k]);
+            }
+            found[k] += total(values);
         }
     }
     found

@@ -1,7 +1,5 @@
 //! Products of pixels and weights, and the epilogue.
 
-use std::mem::MaybeUninit;
-
 use super::super::activation::finish;
 use super::super::scratch::Scratch;
 use super::{Flat, LEVEL, padded};
@@ -90,19 +88,11 @@ impl Kernel for Convolve<'_> {
                     let at = (image * outputs.next_multiple_of(TILE) + first) * size;
                     let argmax = self.argmax.get_mut(at..).unwrap_or_default();
                     let plane = flat.plane();
-                    finish(simd, epilogue, plane, (sums, pooled), [channels, size], uninit(wide), argmax);
+                    finish(simd, epilogue, plane, (sums, pooled), [channels, size], wide, argmax);
                     let at = (image * outputs + first) * size;
                     Half::Bf16.narrow(LEVEL, wide, &mut self.results[at..][..channels * size]);
                 }
             }
         }
     }
-}
-
-/// Values that are about to be overwritten.
-#[inline(always)]
-fn uninit(values: &mut [f32]) -> &mut [MaybeUninit<f32>] {
-    // SAFETY: both types have the same layout, and this slice is given to `finish` alone, which
-    // writes initialised values.
-    unsafe { &mut *(std::ptr::from_mut(values) as *mut [MaybeUninit<f32>]) }
 }

@@ -96,7 +96,7 @@ pub fn backward(
     epilogue: Epilogue,
     back: Back<'_, u16>,
     between: &mut dyn FnMut(),
-) -> Gradients<u16> {
+) -> Gradients<Vec<u16>> {
     let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
     let mut weights = vec![0.0; shape.weight_len()];

@@ -1,8 +1,6 @@
 //! The convolution itself: the output of forward, and the gradient of the input, which
 //! is the output's gradient convolved with the flipped weights.
 
-use std::mem::MaybeUninit;
-
 use super::super::Shape;
 use super::super::activation::finish;
 use super::super::scratch::Buffers;
@@ -11,7 +9,7 @@ use super::blocks::{BORDER, Block, Pace, TILE};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
 use super::transform::{Input, Output, POINTS, PRODUCTS, square};
 use crate::epilogue::Epilogue;
-use crate::memory::Uninit;
+use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Scalars, add_products, load};
 
 /// Approximate number of tiles of a block: their factors for 256 channels are 2.4 MB,
@@ -41,7 +39,7 @@ pub struct Convolve<'a> {
 }
 
 impl Kernel for Convolve<'_> {
-    type Output = (Vec<f32>, Vec<u8>);
+    type Output = (Buffer, Vec<u8>);
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
@@ -55,7 +53,7 @@ impl Kernel for Convolve<'_> {
 
 impl Convolve<'_> {
     #[inline(always)]
-    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Buffer, Vec<u8>) {
         let Self { shape, epilogue, source, .. } = self;
         let Buffers { input, output, part, sums } = self.buffers;
         let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
@@ -63,7 +61,7 @@ impl Convolve<'_> {
         transform_weights(simd, shape, self.weights, self.flipped, part.take(shape.inputs * 9), weights);
 
         let mut pace = Pace::new(self.between);
-        let mut result = Uninit::new(shape.output_len(epilogue));
+        let mut result = Buffer::new(shape.output_len(epilogue));
         let [height, width] = shape.output_size(epilogue);
         let argmax_len = shape.batch * panels.vectors * height * width * S::F32_LANES;
         let mut argmax = vec![0; if self.keeps_argmax { argmax_len } else { 0 }];
@@ -99,13 +97,10 @@ impl Convolve<'_> {
                 }
                 let finish = Finish { shape, epilogue, block, bias: self.bias };
                 let lanes = part.take(2 * plane);
-                let output = result.values();
-                finish.run(simd, [first, vectors], (products, step), lanes, output, &mut argmax);
+                finish.run(simd, [first, vectors], (products, step), lanes, &mut result, &mut argmax);
             }
         }
-        // SAFETY: the blocks cover every tile of the batch and the chunks every output channel,
-        // and `Finish` initialises all values of their outputs.
-        (unsafe { result.assume_init() }, argmax)
+        (result, argmax)
     }
 }
 
@@ -162,7 +157,7 @@ impl Finish<'_> {
         [first, vectors]: [usize; 2],
         (products, step): (&[S::f32s], usize),
         lanes: &mut [S::f32s],
-        output: &mut [MaybeUninit<f32>],
+        output: &mut [f32],
         argmax: &mut [u8],
     ) {
         let Self { shape, epilogue, block, bias } = self;

@@ -127,7 +127,7 @@ pub fn weight_gradients<S: Lanes>(
     shape: Shape,
     sums: &[S::f32s],
     lanes: &mut [S::f32s],
-    target: &mut [std::mem::MaybeUninit<f32>],
+    target: &mut [f32],
 ) {
     let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
     assert!(sums.len() >= panels.len());

@@ -29,6 +29,7 @@ use super::scratch::with_buffers;
 use super::source::Source;
 use super::{Back, Convolution, Gradients, Shape};
 use crate::epilogue::Epilogue;
+use crate::memory::Buffer;
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.
 pub fn forward(
@@ -36,7 +37,7 @@ pub fn forward(
     input: &[f32],
     [weights, bias]: [&[f32]; 2],
     keeps: bool,
-) -> (Vec<f32>, Vec<u8>) {
+) -> (Buffer, Vec<u8>) {
     let Convolution { level, shape, epilogue, .. } = conv;
     with_buffers(|[buffers, _]| {
         level.run(Convolve {

@@ -6,7 +6,6 @@ use super::super::source::Source;
 use super::blocks::{BORDER, Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
 use super::transform::{Input, OutputGradient, PRODUCTS};
-use crate::memory::Uninit;
 use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
 /// Approximate number of tiles of a block. Each block reads and writes the sums once,
@@ -93,10 +92,8 @@ impl WeightGradient<'_> {
                 }
             }
         }
-        let mut of_weights = Uninit::new(shape.weight_len());
-        weight_gradients(simd, shape, sums, part.take(shape.inputs * 9), of_weights.values());
-        // SAFETY: `weight_gradients` initialises all values.
-        let of_weights = unsafe { of_weights.assume_init() };
+        let mut of_weights = vec![0.0; shape.weight_len()];
+        weight_gradients(simd, shape, sums, part.take(shape.inputs * 9), &mut of_weights);
         let of_bias: &[f32] = bytemuck::cast_slice(bias);
         (of_weights, of_bias[..shape.outputs].to_vec())
     }
