@@ -55,6 +55,10 @@
 //! the loss. Outputs and gradients of activations have the type of the activations,
 //! which halves their memory; gradients of parameters are f32. See [`precision`].
 //!
+//! Where the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
+//! `Precision::Bf16.use_precision()` ([`precision::Precision`]) rounds the factors of linear layers' products alone,
+//! those of attention and transformers among them.
+//!
 //! ```
 //! use burn::nn::LinearConfig;
 //! use burn::tensor::{DType, Device, Tensor};

@@ -23,6 +23,15 @@ impl<'a, T> Matrix<'a, T> {
         Self { values, rows, columns, transposed: false }
     }
 
+    /// A matrix of other values in the same layout.
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn with<U>(self, values: &[U]) -> Matrix<'_, U> {
+        let Self { rows, columns, transposed, .. } = self;
+        Matrix { transposed, ..Matrix::new(values, [rows, columns]) }
+    }
+
     /// The transposed matrix, without a copy.
     pub fn transpose(self) -> Self {
         Self { rows: self.columns, columns: self.rows, transposed: !self.transposed, ..self }

@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 
 use crate::activation::{Activation, activate};
 use crate::extension::on_flex;
-use crate::precision::cast;
+use crate::precision::{Precision, cast};
 use crate::shapes::expect;
 
 /// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).
@@ -89,7 +89,9 @@ pub fn linear_activated<const D: usize>(
             Err(tensors) => tensors,
         };
     }
-    let forward = |tensors, sizes, backward| wide::forward(tensors, sizes, activation, backward);
+    let forward = |tensors, sizes, backward| {
+        wide::forward(tensors, sizes, (activation, Precision::current()), backward)
+    };
     match on_flex(tensors, wide::sizes_of, forward) {
         Ok(output) => Tensor::from_dispatch(output),
         Err([x, weights, bias]) => {

@@ -5,6 +5,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, TensorData};
 
 use super::*;
+use crate::extension::Saved;
+use crate::flex_tensor::{tensor, values};
+use crate::precision::{Bf16Products, Half, bf16_products};
 use crate::simd::Level;
 
 fn numbers(count: usize, mut state: u64) -> Vec<f32> {
@@ -89,6 +92,39 @@ fn every_simd_level_matches_the_f64_reference() {
                 for (found, expected) in found.iter().zip(&expected[n]) {
                     let error = (f64::from(*found) - expected).abs() / largest;
                     assert!(error < 1e-5, "{sizes:?} at {level}, part {n}: {found} for {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_in_bf16_are_those_of_rounded_factors_where_there_are_instructions() {
+    for sizes @ [batch, inputs, outputs] in [[7, 70, 33], [33, 45, 129], [64, 32, 64], [1, 1, 17]] {
+        let data = data(sizes);
+        for level in Level::available() {
+            let _held = level.hold();
+            let mut expected = reference(sizes, &data);
+            if bf16_products() != Bf16Products::Widened {
+                let [x, weights, bias, gradient] = data.clone();
+                let [x, weights, gradient] =
+                    [x, weights, gradient].map(|values| Half::Bf16.rounded(level, &values));
+                let of_bias = std::mem::take(&mut expected[3]);
+                expected = reference(sizes, &[x, weights, bias, gradient]);
+                expected[3] = of_bias;
+            }
+            let shapes = [&[batch, inputs][..], &[inputs, outputs], &[outputs], &[batch, outputs]];
+            let [x, weights, bias, gradient] = std::array::from_fn(|n| tensor(data[n].clone(), shapes[n]));
+            let of = wide::sizes_of([&x, &weights, &bias]).expect("all is f32");
+            let how = (Activation::Identity, Precision::Bf16);
+            let (output, state) = wide::forward([x, weights, bias], of, how, true);
+            let gradients = state.backward(gradient, true).map(|found| found.expect("requested"));
+            for (found, expected) in [output].iter().chain(&gradients).zip(&expected) {
+                let largest = expected.iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
+                assert_eq!(values(found).len(), expected.len());
+                for (&found, expected) in values(found).iter().zip(expected) {
+                    let error = (f64::from(found) - expected).abs() / largest;
+                    assert!(error < 1e-5, "{sizes:?} at {level}: {found} for {expected}");
                 }
             }
         }

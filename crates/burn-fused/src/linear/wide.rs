@@ -11,7 +11,7 @@ use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::poll;
-use crate::product::multiply;
+use crate::precision::Precision;
 use crate::simd::Level;
 
 /// The sizes of the operator, if all is f32 and the weights are not empty.
@@ -24,13 +24,13 @@ pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
 pub fn forward(
     [x, weights, bias]: [FlexTensor; 3],
     sizes: Sizes,
-    activation: Activation,
+    (activation, precision): (Activation, Precision),
     backward: bool,
 ) -> (FlexTensor, State) {
     let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
     let Sizes { batch, inputs, outputs } = sizes;
     let mut inner = Buffer::new(batch * outputs);
-    multiply(level, Matrix::new(values(&x), [batch, inputs]), matrix(&weights), &mut inner, false);
+    precision.multiply(level, Matrix::new(values(&x), [batch, inputs]), matrix(&weights), &mut inner);
     let separate = backward && !activation.is_known_by_output();
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
@@ -53,7 +53,7 @@ pub fn forward(
         }
     };
     let has_bias = !values(&bias).is_empty();
-    (output, State { x, weights, inner, has_bias, sizes, activation, level })
+    (output, State { x, weights, inner, has_bias, sizes, activation, precision, level })
 }
 
 /// Saved by forward for backward.
@@ -66,12 +66,13 @@ pub struct State {
     has_bias: bool,
     sizes: Sizes,
     activation: Activation,
+    precision: Precision,
     level: Level,
 }
 
 impl Saved<3> for State {
     fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
-        let Self { x, weights, inner, has_bias, sizes, activation, level } = self;
+        let Self { x, weights, inner, has_bias, sizes, activation, precision, level } = self;
         let (Sizes { batch, inputs, outputs }, poll) = (sizes, poll::current());
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
         let gradient = match inner {
@@ -94,11 +95,11 @@ impl Saved<3> for State {
         let g = values(&gradient);
         let g = Matrix::new(g, [batch, outputs]);
         let mut of_weights = Buffer::new(inputs * outputs);
-        multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights, false);
+        precision.multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights);
         poll();
         let of_x = of_input.then(|| {
             let mut of_x = Buffer::new(batch * inputs);
-            multiply(level, g, matrix(&weights).transpose(), &mut of_x, false);
+            precision.multiply(level, g, matrix(&weights).transpose(), &mut of_x);
             poll();
             of_x.into_tensor(&x.shape())
         });

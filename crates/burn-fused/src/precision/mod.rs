@@ -7,6 +7,7 @@
 //! Micikevicius et al., "Mixed precision training" (2018).
 
 mod product;
+mod setting;
 #[cfg(test)]
 mod tests;
 
@@ -17,12 +18,14 @@ use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
 use crate::flex_tensor::{tensor, values};
+use crate::matrix::Matrix;
 use crate::simd::{Kernel, Lanes, Level};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use product::amx;
 pub(crate) use product::multiply;
 pub use product::{Bf16Products, bf16_products, limit_bf16_products};
+pub use setting::Precision;
 
 /// A 16-bit type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -90,18 +90,9 @@ fn fastest() -> Bf16Products {
 /// # Panics
 /// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
 pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Vec<f32> {
-    assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
-    assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
-    #[cfg(target_arch = "x86_64")]
-    if half == Half::Bf16 && level == Level::Avx512 {
-        let product = match bf16_products() {
-            Bf16Products::Amx => amx::multiply(a, b),
-            Bf16Products::Avx512 => avx512bf16::multiply(a, b),
-            Bf16Products::Widened => None,
-        };
-        if let Some(product) = product {
-            return product;
-        }
+    let mut product = vec![0.0; a.rows * b.columns];
+    if half == Half::Bf16 && add_product(level, a, b, &mut product) {
+        return product;
     }
     let [a, b] = [a, b].map(|matrix| {
         let wide = half.widened(level, matrix.values);
@@ -111,4 +102,22 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Ve
         }
     });
     values(&Flex::float_matmul(a, b).to_contiguous()).to_vec()
+}
+
+/// Adds the product of bf16 values to `sums` by row; whether this process has instructions for it.
+///
+/// # Panics
+/// As [`multiply`].
+pub(super) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
+    assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
+    assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 {
+        return match bf16_products() {
+            Bf16Products::Amx => amx::multiply(a, b, sums),
+            Bf16Products::Avx512 => avx512bf16::multiply(a, b, sums),
+            Bf16Products::Widened => false,
+        };
+    }
+    false
 }

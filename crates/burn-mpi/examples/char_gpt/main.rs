@@ -4,7 +4,7 @@
 //! ```text
 //! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
 //!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-//!     [--modules fused|stock]
+//!     [--modules fused|stock] [--precision f32|bf16]
 //! ```
 //!
 //! The network is of `burn_fused::nn`, or of `burn::nn` with `--modules stock`: network.rs, once with each.
@@ -19,6 +19,7 @@ use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Tensor};
+use burn_fused::precision::{Precision, bf16_products};
 use burn_mpi::{
     Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
     broadcast_module, check_equal_weights, connect, run,
@@ -45,6 +46,8 @@ pub struct Options {
     pub batch: usize,
     pub tokens: usize,
     pub dropout: f64,
+    /// Of products, in fused modules.
+    pub precision: Precision,
     pub stock: bool,
     pub lstm: bool,
     pub steps: usize,
@@ -56,9 +59,23 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let (width, layers, heads, batch, tokens) = (256, 4, 4, 16, 32);
-        let (dropout, stock, lstm, steps) = (0.0, false, false, 100);
+        let (dropout, precision, stock, lstm, steps) = (0.0, Precision::F32, false, false, 100);
         let (rate, backend, text) = (1e-3, Backend::Mpi, None);
-        Self { width, layers, heads, batch, tokens, dropout, stock, lstm, steps, rate, backend, text }
+        Self {
+            width,
+            layers,
+            heads,
+            batch,
+            tokens,
+            dropout,
+            precision,
+            stock,
+            lstm,
+            steps,
+            rate,
+            backend,
+            text,
+        }
     }
 }
 
@@ -82,6 +99,11 @@ impl Options {
                 "--dropout" => match value.parse() {
                     Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
                     _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
+                },
+                "--precision" => match value.as_str() {
+                    "f32" => options.precision = Precision::F32,
+                    "bf16" => options.precision = Precision::Bf16,
+                    _ => return Err(format!("{name} {value}: f32 or bf16 is required")),
                 },
                 "--network" => match value.as_str() {
                     "gpt" => options.lstm = false,
@@ -108,6 +130,9 @@ impl Options {
             (lstm, given.iter().find(|name| ["--layers", "--heads", "--dropout"].contains(&name.as_str())))
         {
             return Err(format!("{name} is an option of the transformer: leave it out, or --network lstm"));
+        }
+        if options.stock && given.iter().any(|name| name == "--precision") {
+            return Err("--precision is of fused modules: leave it out, or --modules fused".to_string());
         }
         if layers > MOST_LAYERS {
             return Err(format!("--layers {layers}: at most {MOST_LAYERS}"));
@@ -285,7 +310,7 @@ pub fn train<N: Network>(
 const USAGE: &str = "\
 char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
          [--heads 4] [--batch 16] [--tokens 32] [--dropout 0] [--network gpt|lstm]
-         [--modules fused|stock]";
+         [--modules fused|stock] [--precision f32|bf16]";
 
 fn main() -> ExitCode {
     if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
@@ -297,6 +322,10 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
+        options.precision.use_precision();
+        if world.is_root() && options.precision == Precision::Bf16 {
+            println!("products of bf16: {}", bf16_products().name());
+        }
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
         match options.stock {
             true => _ = train::<stock::Characters>(world, windows, &options)?,

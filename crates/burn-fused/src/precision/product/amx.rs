@@ -60,10 +60,10 @@ pub(crate) fn tiles() -> Option<Tiles> {
     is_usable().then(|| unsafe { Tiles::configure() })
 }
 
-/// `a` times `b`, not empty; none without the instructions.
-pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>) -> Option<Vec<f32>> {
+/// Adds `a` times `b`, not empty, to `sums` by row; whether the instructions are there.
+pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     // SAFETY: the instructions are available or emulated, or this is not called.
-    is_usable().then(|| product(a, b, || unsafe { adder() }))
+    is_usable().then(|| product(a, b, sums, || unsafe { adder() })).is_some()
 }
 
 /// Adds products with the tiles of this thread.
@@ -76,15 +76,20 @@ unsafe fn adder() -> impl Fn(Operands<'_>) {
     move |operands| tiles.add_products(operands)
 }
 
-/// `a` times `b` by blocks, whose products are added by what `begin` returns. It is called when
+/// Adds `a` times `b` to `product` by blocks, with what `begin` returns. It is called when
 /// everything is packed and allocated: an allocator may be any code.
-pub(super) fn product<A: Fn(Operands<'_>)>(a: Bits<'_>, b: Bits<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
+pub(super) fn product<A: Fn(Operands<'_>)>(
+    a: Bits<'_>,
+    b: Bits<'_>,
+    product: &mut [f32],
+    begin: impl FnOnce() -> A,
+) {
     let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
     let left = pack(a, inner, [PAIRS, 1]);
     let right = pack(b.transpose(), inner, [1, TILE]);
     let steps: Vec<usize> = (0..inner).map(|step| 4 * WORDS * step).collect();
     let words = 2 * inner * WORDS;
-    let mut product = vec![0.0; a.rows * columns];
+    assert_eq!(product.len(), a.rows * columns, "values of a product");
     let add = begin();
     for (column, right) in (0..columns).step_by(BLOCK).zip(right.chunks_exact(words)) {
         for (row, left) in (0..a.rows).step_by(BLOCK).zip(left.chunks_exact(words)) {
@@ -108,11 +113,10 @@ pub(super) fn product<A: Fn(Operands<'_>)>(a: Bits<'_>, b: Bits<'_>, begin: impl
             let mut block = [0.0; BLOCK * BLOCK];
             add(&mut block, BLOCK);
             for (sums, block) in sums.chunks_mut(columns).zip(block.chunks_exact(BLOCK)).take(size[0]) {
-                sums[..size[1]].copy_from_slice(&block[..size[1]]);
+                sums[..size[1]].iter_mut().zip(block).for_each(|(sum, product)| *sum += product);
             }
         }
     }
-    product
 }
 
 /// Pairs of neighbouring values of each row as words, in tiles: `[rows / 32, steps, 2, 16 x 16]`.
@@ -371,7 +375,9 @@ mod tests {
             let a_t = Matrix::new(&left_t, [inner, rows]).transpose();
             let b_t = Matrix::new(&right_t, [columns, inner]).transpose();
             for (a, b) in [(a, b), (a_t, b), (a, b_t), (a_t, b_t)] {
-                assert_eq!(product(a, b, || model), expected, "{rows} x {inner} x {columns}");
+                let mut found = vec![0.0; expected.len()];
+                product(a, b, &mut found, || model);
+                assert_eq!(found, expected, "{rows} x {inner} x {columns}");
             }
         }
     }
@@ -387,11 +393,15 @@ mod tests {
         };
         let (left, right) = (numbers(rows * inner, 7), numbers(inner * columns, 5));
         let [a, b] = [Matrix::new(&left, [rows, inner]), Matrix::new(&right, [inner, columns])];
-        let expected = product(a, b, || model);
+        let [mut expected, mut found] = [(); 2].map(|()| vec![0.0; rows * columns]);
+        product(a, b, &mut expected, || model);
         // SAFETY: the instructions are permitted or emulated.
-        assert_eq!(testing::run_where_needed(|| product(a, b, || unsafe { adder() })), expected);
-        if let Some(found) = super::super::avx512bf16::multiply(a, b) {
-            assert_eq!(found, expected);
+        testing::run_where_needed(|| product(a, b, &mut found, || unsafe { adder() }));
+        assert_eq!(found, expected);
+        // Products are added to what is there.
+        let twice: Vec<f32> = expected.iter().map(|sum| 2.0 * sum).collect();
+        if super::super::avx512bf16::multiply(a, b, &mut found) {
+            assert_eq!(found, twice);
         }
     }
 

@@ -17,10 +17,11 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")
 }
 
-/// `a` times `b`, not empty; none without the instructions.
-pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>) -> Option<Vec<f32>> {
+/// Adds `a` times `b`, not empty, to `sums` by row; whether the instructions are there.
+pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     // SAFETY: the processor has the instructions, or this is not called.
-    is_available().then(|| product(a, b, || |operands: Operands<'_>| unsafe { add_products(operands) }))
+    let add = || |operands: Operands<'_>| unsafe { add_products(operands) };
+    is_available().then(|| product(a, b, sums, add)).is_some()
 }
 
 /// Adds the products of 32 rows and 32 columns to their sums.
