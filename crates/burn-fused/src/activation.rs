@@ -8,6 +8,7 @@ use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -190,7 +191,10 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
     let forward = |[x]: [FlexTensor; 1], (), backward| forward(contiguous(x), activation, backward);
     match on_flex([x.into_dispatch()], supported, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x]) => activation.composed(Tensor::from_dispatch(x)),
+        Err(tensors) => {
+            let [x] = unsupported_tensors("activation", tensors);
+            activation.composed(Tensor::from_dispatch(x))
+        }
     }
 }
 

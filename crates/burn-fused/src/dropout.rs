@@ -5,6 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, target_of, values};
 use crate::nn::Dropout;
 use crate::poll;
@@ -24,18 +25,14 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
-    /// A new mask, with a key from the generator of `device`; none if dropout is inactive: without autodiff, or
-    /// with probability 0.
+    /// A new mask, with a key from the generator of `device`.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
-    pub fn draw(prob: f64, device: &Device) -> Option<Self> {
-        if prob == 0.0 || !device.is_autodiff() {
-            return None;
-        }
+    pub fn draw(prob: f64, device: &Device) -> Self {
         let key = Tensor::<1, Int>::random([1], Distribution::Default, (device, DType::I64));
         let key = key.into_data().iter::<i64>().next().expect("one value");
-        Some(Self::new(prob, key as u64))
+        Self::new(prob, key as u64)
     }
 
     /// # Panics
@@ -81,7 +78,11 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D
     let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { layer.mask(&device) } else { None };
     match on_flex([x.into_dispatch()], mask, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x]) => burn::nn::Dropout::from(layer.clone()).forward(Tensor::from_dispatch(x)),
+        Err(tensors) => {
+            let [x] =
+                if layer.is_active(&device) { unsupported_tensors("dropout", tensors) } else { tensors };
+            burn::nn::Dropout::from(layer.clone()).forward(Tensor::from_dispatch(x))
+        }
     }
 }
 
@@ -126,9 +127,9 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, lay
     };
     match on_flex([residual.into_dispatch(), x.into_dispatch()], mask, forward_added) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([residual, x]) => {
-            let layer = burn::nn::Dropout::from(layer.clone());
-            Tensor::from_dispatch(residual) + layer.forward(Tensor::<D>::from_dispatch(x))
+        Err(tensors) => {
+            let [residual, x] = tensors;
+            Tensor::from_dispatch(residual) + dropout(Tensor::<D>::from_dispatch(x), layer)
         }
     }
 }

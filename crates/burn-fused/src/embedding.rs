@@ -5,6 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -19,7 +20,10 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
     let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());
     match on_flex([weights.into_dispatch()], supported, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([weights]) => burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices),
+        Err(tensors) => {
+            let [weights] = unsupported_tensors("embedding", tensors);
+            burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices)
+        }
     }
 }
 

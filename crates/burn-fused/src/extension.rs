@@ -81,7 +81,7 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
 }
 
 /// The float tensor on flex, within a graph or not.
-fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
+pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     let kind = match &tensor.kind {
         DispatchTensorKind::Autodiff(kind) => kind,
         kind => kind,

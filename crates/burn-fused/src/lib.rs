@@ -26,6 +26,13 @@
 //! Burn's operators: results differ by rounding only. Operands that do not fit each other are a panic
 //! in the words of Burn's checks, on every backend, before anything is computed.
 //!
+//! A debug line of the [`log`] crate says which module is composed, and why, once for each module and reason; with
+//! `env_logger`, `RUST_LOG=burn_fused=debug` shows them:
+//!
+//! ```text
+//! lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported
+//! ```
+//!
 //! ```
 //! use burn::nn::PaddingConfig2d;
 //! use burn::nn::conv::Conv2dConfig;
@@ -111,6 +118,7 @@ mod embedding;
 mod epilogue;
 mod extension;
 pub mod fake_quantize;
+mod fallback;
 mod flex_tensor;
 pub mod int8;
 pub mod linear;

@@ -6,6 +6,7 @@ use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Level};
@@ -16,7 +17,8 @@ use crate::squares::Squares;
 ///
 /// None if `x` is on another backend, not of f32, or without a square.
 pub(crate) fn max_pool(x: &Tensor<4>) -> Option<Tensor<4>> {
-    on_flex([x.clone().into_dispatch()], sizes_of, forward).ok().map(Tensor::from_dispatch)
+    let output = on_flex([x.clone().into_dispatch()], sizes_of, forward);
+    output.map_err(|tensors| unsupported_tensors("max_pool2d", tensors)).ok().map(Tensor::from_dispatch)
 }
 
 /// Height and width, if there is a square.

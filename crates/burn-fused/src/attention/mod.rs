@@ -23,6 +23,7 @@ use self::kernels::{AllFinite, Multiply, PANEL, Pack, PackTransposed, View};
 use self::masks::Masks;
 use crate::dropout::Mask;
 use crate::extension::on_flex;
+use crate::fallback::unsupported_tensors;
 use crate::memory::Buffer;
 use crate::nn::Dropout;
 use crate::simd::{Level, MAX_LANES};
@@ -69,6 +70,7 @@ impl Attention<'_> {
                 (Tensor::from_dispatch(context), weights.ok().map(Tensor::from_dispatch))
             }
             Err(tensors) => {
+                let tensors = unsupported_tensors("attention", tensors);
                 let (context, weights) = self.composed(tensors.map(Tensor::from_dispatch));
                 (context, Some(weights))
             }

@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
@@ -20,6 +19,7 @@ use super::cpu::{Back, Convolution, Route, Shape};
 use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
 use crate::extension::{Saved, on_flex};
+use crate::fallback::{any_unsupported, unsupported_tensors};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
@@ -137,7 +137,8 @@ fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     let forward = |tensors, shape, backward| forward(tensors, shape, epilogue, backward);
     match on_flex(tensors, shape_of, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([images, weights, bias]) => {
+        Err(tensors) => {
+            let [images, weights, bias] = unsupported_tensors("conv2d", tensors);
             let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
             let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
             let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
@@ -149,7 +150,6 @@ fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
 /// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which
 /// the operators support; none of others, whose reason is logged once.
 pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
-    static LOGGED: AtomicU8 = AtomicU8::new(0);
     let reasons = [
         (conv.kernel_size != [3, 3], "kernels other than 3x3"),
         (!matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1)), "padding other than 1"),
@@ -158,14 +158,10 @@ pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
         (conv.groups != 1, "groups"),
         (conv.bias.is_none(), "convolutions without a bias"),
     ];
-    let Some(reason) = reasons.iter().position(|&(holds, _)| holds) else {
-        return conv.bias.as_ref().map(|bias| (conv.weight.val(), bias.val()));
-    };
-    let bit = 1 << reason;
-    if LOGGED.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
-        log::debug!("conv2d is composed of Burn's operators: {} are not supported", reasons[reason].1);
+    if any_unsupported("conv2d", &reasons) {
+        return None;
     }
-    None
+    conv.bias.as_ref().map(|bias| (conv.weight.val(), bias.val()))
 }
 
 /// The sizes of the operator, if types are supported and shapes match and are not empty.

@@ -14,6 +14,7 @@ use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, f32_on_flex, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::Buffer;
@@ -54,7 +55,10 @@ pub fn fake_quantize<const D: usize>(
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
     match on_flex([x.into_dispatch()], supported, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x]) => composed(Tensor::<D>::from_dispatch(x), &steps),
+        Err(tensors) => {
+            let [x] = unsupported_tensors("fake_quantize", tensors);
+            composed(Tensor::<D>::from_dispatch(x), &steps)
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use burn::tensor::Tensor;
 
 use crate::activation::{Activation, activate};
 use crate::extension::on_flex;
+use crate::fallback::unsupported_tensors;
 use crate::precision::{Precision, cast};
 use crate::shapes::expect;
 
@@ -94,7 +95,8 @@ pub fn linear_activated<const D: usize>(
     };
     match on_flex(tensors, wide::sizes_of, forward) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x, weights, bias]) => {
+        Err(tensors) => {
+            let [x, weights, bias] = unsupported_tensors("linear", tensors);
             let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
             let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
             let bias = has_bias.then(|| cast(bias, dtype));

@@ -12,6 +12,7 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 use super::KnownGradient;
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -42,7 +43,10 @@ pub(crate) fn cross_entropy_of_indices(
         labels.forward(scores, backward)
     }) {
         Ok(loss) => Tensor::from_dispatch(loss),
-        Err([scores]) => composed(Tensor::from_dispatch(scores)),
+        Err(tensors) => {
+            let [scores] = unsupported_tensors("cross_entropy", tensors);
+            composed(Tensor::from_dispatch(scores))
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
 use crate::simd::Level;
@@ -95,7 +96,10 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
             let (value, correct) = found.expect("forward has run");
             Score { loss: Tensor::from_dispatch(loss), value, correct }
         }
-        Err([scores]) => composed(Tensor::from_dispatch(scores), labels, smoothing),
+        Err(tensors) => {
+            let [scores] = unsupported_tensors("cross_entropy", tensors);
+            composed(Tensor::from_dispatch(scores), labels, smoothing)
+        }
     }
 }
 

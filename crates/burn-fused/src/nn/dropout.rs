@@ -54,7 +54,12 @@ impl Dropout {
 
     /// A new mask for values on `device`; none if the layer is inactive there.
     pub(crate) fn mask(&self, device: &Device) -> Option<Mask> {
-        if self.training.is_enabled() { Mask::draw(self.prob, device) } else { None }
+        self.is_active(device).then(|| Mask::draw(self.prob, device))
+    }
+
+    /// Whether values on `device` are dropped.
+    pub(crate) fn is_active(&self, device: &Device) -> bool {
+        self.prob != 0.0 && device.is_autodiff() && self.training.is_enabled()
     }
 }
 

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::convert::{converts, shown_as_burns};
+use crate::fallback::unsupported;
 use crate::loss::{Options, cross_entropy_of_indices};
 
 pub use burn::nn::loss::*;
@@ -77,7 +78,10 @@ impl CrossEntropyLoss {
         };
         match self.logits {
             true => cross_entropy_of_indices(logits, &targets, options, composed),
-            false => composed(logits),
+            false => {
+                unsupported("cross_entropy", "probabilities");
+                composed(logits)
+            }
         }
     }
 }

@@ -25,7 +25,7 @@
 //! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d` and `BatchNorm`.
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
-//! composed of Burn's operators, as Burn's module is.
+//! composed of Burn's operators, as Burn's module is, and [logs](crate) why.
 
 pub mod activation;
 pub mod attention;

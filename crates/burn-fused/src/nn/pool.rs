@@ -6,6 +6,7 @@ use burn::nn::PaddingConfig2d;
 use burn::tensor::Tensor;
 
 use super::convert::{converts, shown_as_burns};
+use crate::fallback::any_unsupported;
 use crate::max_pool::max_pool;
 
 pub use burn::nn::pool::*;
@@ -75,7 +76,12 @@ impl MaxPool2d {
         let inside = !self.ceil_mode || (height % 2 == 0 && width % 2 == 0);
         let padded = !matches!(self.padding, PaddingConfig2d::Valid | PaddingConfig2d::Explicit(0, 0, 0, 0));
         let usual = [self.stride, self.kernel_size, self.dilation] == [[2, 2], [2, 2], [1, 1]];
-        let pooled = if usual && inside && !padded { max_pool(&input) } else { None };
+        let reasons = [
+            (!usual, "windows other than 2x2 with stride 2"),
+            (padded, "padded images"),
+            (!inside, "windows beyond the image"),
+        ];
+        let pooled = if any_unsupported("max_pool2d", &reasons) { None } else { max_pool(&input) };
         pooled.unwrap_or_else(|| burn::nn::pool::MaxPool2d::from(self.clone()).forward(input))
     }
 }

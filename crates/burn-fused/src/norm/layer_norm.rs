@@ -11,6 +11,7 @@ use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
@@ -51,7 +52,10 @@ fn normalise<const D: usize>(
     let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
     match on_flex(tensors, width_of, |tensors, width, _backward| forward(tensors, width, rule)) {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x, ..]) => burns(Tensor::from_dispatch(x)),
+        Err(tensors) => {
+            let [x, ..] = unsupported_tensors(if rule.centred { "layer_norm" } else { "rms_norm" }, tensors);
+            burns(Tensor::from_dispatch(x))
+        }
     }
 }
 

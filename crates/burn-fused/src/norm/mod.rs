@@ -6,6 +6,7 @@ mod layer_norm;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::Tensor;
 
+use crate::fallback::unsupported;
 use crate::flex_tensor::{f32_on_flex, tensor, values};
 use crate::shapes::expect;
 
@@ -43,7 +44,10 @@ pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentu
             let moved = pairs.map(|(&running, &batch)| running * keep + batch * factor * momentum);
             Tensor::from_primitive::<Flex>(tensor(moved.collect(), &running.shape()))
         }
-        _ => running.mul_scalar(1.0 - momentum) + batch.mul_scalar(factor).mul_scalar(momentum),
+        _ => {
+            unsupported("moving_average", "statistics other than f32 on flex");
+            running.mul_scalar(1.0 - momentum) + batch.mul_scalar(factor).mul_scalar(momentum)
+        }
     };
     if on_graph { Tensor::from_inner(moved) } else { moved }
 }

@@ -7,6 +7,8 @@ use burn::optim::{AdamState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 
 use super::adaptive::{AdaptiveMomentum, Decay};
+use super::update::PARAMETERS;
+use crate::fallback::unsupported;
 
 /// Configuration of [`Adam`], as [`burn::optim::AdamConfig`].
 #[derive(Config, Debug)]
@@ -73,6 +75,7 @@ impl Optimizer for Adam {
         state: Option<AdamState<D>>,
     ) -> (Tensor<D>, Option<AdamState<D>>) {
         if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+            unsupported("adam", PARAMETERS);
             return self.burns.step(lr, tensor, grad, state);
         }
         let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;

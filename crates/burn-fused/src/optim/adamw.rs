@@ -6,6 +6,8 @@ use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 
 use super::adaptive::{AdaptiveMomentum, Decay};
+use super::update::PARAMETERS;
+use crate::fallback::unsupported;
 
 /// Configuration of [`AdamW`], as [`burn::optim::AdamWConfig`].
 #[derive(Config, Debug)]
@@ -77,6 +79,7 @@ impl Optimizer for AdamW {
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
         if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+            unsupported("adamw", PARAMETERS);
             return self.burns.step(lr, tensor, grad, state);
         }
         let AdamWConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;

@@ -7,7 +7,8 @@ use burn::optim::momentum::{MomentumConfig, MomentumState};
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource, join_path};
 use burn::tensor::{Device, Tensor};
 
-use super::update::{Rule, Values, is_supported, update, zeros_like};
+use super::update::{PARAMETERS, Rule, Values, is_supported, update, zeros_like};
+use crate::fallback::unsupported;
 
 /// Configuration of [`Sgd`], as [`burn::optim::SgdConfig`].
 #[derive(Config, Debug)]
@@ -80,6 +81,7 @@ impl Optimizer for Sgd {
         let velocity = state.and_then(|state| state.velocity);
         let penalty = self.weight_decay.as_ref().map(|decay| decay.penalty);
         if !is_supported(&tensor, velocity.iter().chain([&grad])) {
+            unsupported("sgd", PARAMETERS);
             let (tensor, velocity) = self.composed(lr, tensor, grad, velocity);
             return (tensor, Some(SgdState { velocity }));
         }

@@ -14,6 +14,9 @@ pub trait Rule<const M: usize>: Copy + Send + Sync {
     fn run(self, values: Values<'_, M>);
 }
 
+/// What [`update`] does not take.
+pub const PARAMETERS: &str = "parameters other than f32 on flex";
+
 /// Whether [`update`] takes a parameter and what belongs to it: f32 on flex, outside of a graph, in one shape.
 pub fn is_supported<'a, const D: usize>(
     parameter: &'a Tensor<D>,

@@ -11,6 +11,7 @@ use super::parameters::{
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -46,7 +47,8 @@ pub(crate) fn gru(
     };
     let clip = clip.unwrap_or(f32::INFINITY);
     let forward = |tensors, sequences, backward| forward(tensors, sequences, clip, backward);
-    on_flex(tensors(x, [state], gates), sizes, forward).ok().map(Tensor::from_dispatch)
+    let output = on_flex(tensors(x, [state], gates), sizes, forward);
+    output.map_err(|tensors| unsupported_tensors("gru", tensors)).ok().map(Tensor::from_dispatch)
 }
 
 /// The output, and what backward needs.

@@ -13,6 +13,7 @@ use super::parameters::{
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -58,7 +59,8 @@ fn run<const G: usize>(
             Some((cells, LastCells { rows: output.shape().to_vec(), gradient: state.of_last_cells.clone() }));
         (output, state)
     });
-    let output = Tensor::<3>::from_dispatch(output.ok()?);
+    let output = output.map_err(|tensors| unsupported_tensors("lstm", tensors)).ok()?;
+    let output = Tensor::<3>::from_dispatch(output);
     // An operator has one output: the last cells are one of the first's output, and leave their gradient to it.
     let (cells, saved) = last?;
     let last = on_flex([output.clone().into_dispatch()], |_| Some(()), |_, (), _| (cells, saved));

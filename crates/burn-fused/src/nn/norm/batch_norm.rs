@@ -5,6 +5,7 @@ use burn::module::{Flag, Module, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::Epilogue;
+use crate::fallback::unsupported;
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::norm::{batch_norm, moving_average};
 use crate::precision::in_f32;
@@ -79,6 +80,7 @@ impl BatchNorm {
         assert_shape!(input, [_, num_features, ..]);
         assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling does not support {D} dimensions");
         if !(device.is_autodiff() && self.training.is_enabled()) {
+            unsupported("batch_norm", "layers in inference");
             let burns = burn::nn::BatchNorm::from(self.clone());
             return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }

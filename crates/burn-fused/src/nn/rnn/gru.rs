@@ -5,7 +5,8 @@ use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor, s};
 
-use super::{GateController, last_states};
+use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
+use crate::fallback::any_unsupported;
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::recurrent::{self, Order};
@@ -93,7 +94,13 @@ impl Gru {
         let tanh = matches!(self.hidden_activation, Activation::Tanh(_));
         let fits = self.update_gate.hidden_transform.weight.shape().dims() == [self.d_hidden; 2];
         let clip = self.clip.map(|clip| clip as f32);
-        if !(gate && tanh && fits && self.reset_after && clip.is_none_or(|clip| clip >= 0.0)) {
+        let reasons = [
+            (!(gate && tanh), ACTIVATIONS),
+            (!fits, WEIGHTS),
+            (!self.reset_after, "layers without reset_after"),
+            (!clip.is_none_or(|clip| clip >= 0.0), CLIPS),
+        ];
+        if any_unsupported("gru", &reasons) {
             return None;
         }
         let gates = [&self.update_gate, &self.reset_gate, &self.new_gate].map(GateController::parameters);

@@ -5,7 +5,8 @@ use burn::module::Module;
 use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
 
-use super::{GateController, last_states};
+use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
+use crate::fallback::{any_unsupported, unsupported};
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{converts, shown_as_burns};
 use crate::recurrent::{self, Order};
@@ -127,6 +128,7 @@ impl Lstm {
         seq_length: usize,
         device: &Device,
     ) -> (Tensor<3>, LstmState<2>) {
+        unsupported("lstm", "single steps");
         let burns = burn::nn::Lstm::from(self.clone());
         burns.forward_iter(input_timestep_iter, state, batch_size, seq_length, device)
     }
@@ -141,10 +143,14 @@ impl Lstm {
         let gate = matches!(self.gate_activation, Activation::Sigmoid(_));
         let tanh = |activation: &Activation| matches!(activation, Activation::Tanh(_));
         let fits = self.input_gate.hidden_transform.weight.shape().dims() == [self.d_hidden; 2];
-        let usual = gate && tanh(&self.cell_activation) && tanh(&self.hidden_activation) && fits;
         let clip = self.clip.map(|clip| clip as f32);
         let forget = if self.input_forget { None } else { Some(self.forget_gate.as_ref()?) };
-        if !usual || !clip.is_none_or(|clip| clip >= 0.0) {
+        let reasons = [
+            (!(gate && tanh(&self.cell_activation) && tanh(&self.hidden_activation)), ACTIVATIONS),
+            (!fits, WEIGHTS),
+            (!clip.is_none_or(|clip| clip >= 0.0), CLIPS),
+        ];
+        if any_unsupported("lstm", &reasons) {
             return None;
         }
         let gates = [&self.input_gate, &self.output_gate, &self.cell_gate].into_iter().chain(forget);
@@ -239,8 +245,11 @@ impl BiLstm {
             layer.run(&batched_input, &states[usize::from(reverse)], order)
         };
         // Burn's asks the forward layer for its own order, and not the reverse one.
-        let usual = self.forward.batch_first && !self.forward.reverse;
-        let both = if usual { run(&self.forward, false).zip(run(&self.reverse, true)) } else { None };
+        let unusual = !self.forward.batch_first || self.forward.reverse;
+        let both = match any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
+            true => None,
+            false => run(&self.forward, false).zip(run(&self.reverse, true)),
+        };
         match both {
             Some(((forward, of_forward), (reverse, of_reverse))) => {
                 let states = LstmState::stack(vec![of_forward, of_reverse], 0);

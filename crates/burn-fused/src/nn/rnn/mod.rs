@@ -16,6 +16,11 @@ use crate::recurrent;
 pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};
 
+/// What the operators of LSTM and GRU do not support.
+const ACTIVATIONS: &str = "activations other than sigmoid and tanh";
+const WEIGHTS: &str = "hidden weights other than [d_hidden, d_hidden]";
+const CLIPS: &str = "negative clips";
+
 /// A gate of a recurrent layer, as [`burn::nn::GateController`].
 #[derive(Module, Debug)]
 pub struct GateController {

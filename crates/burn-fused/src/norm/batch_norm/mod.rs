@@ -19,6 +19,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::epilogue::Epilogue;
 use crate::extension::{Saved, on_flex};
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
 use crate::precision::{Half, cast, supported, wide};
@@ -95,7 +96,8 @@ pub fn batch_norm<const D: usize>(
     );
     let output: Tensor<D> = match output {
         Ok(output) => Tensor::from_dispatch(output),
-        Err([x, scale, shift]) => {
+        Err(tensors) => {
+            let [x, scale, shift] = unsupported_tensors("batch_norm", tensors);
             let x = Tensor::<D>::from_dispatch(x);
             let [scale, shift] = [scale, shift].map(Tensor::<1>::from_dispatch);
             // Statistics have the parameters' type, the output that of `x`.
