@@ -45,6 +45,8 @@ pub mod modules {
 mod rnn;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 pub mod transformer;
 
 pub use activation::Gelu;

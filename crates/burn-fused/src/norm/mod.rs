@@ -35,7 +35,7 @@ pub(crate) use layer_norm::{layer_norm, rms_norm};
 pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentum: f64) -> Tensor<1> {
     let rule = "Both statistics must have the same channels.";
     expect("moving_average", rule, batch.dims(), running.dims());
-    let on_graph = running.device().is_autodiff();
+    let checkpointing = running.gradient_checkpointing_strategy();
     let [running, batch] = [running, batch].map(Tensor::without_autodiff);
     let moved = match (f32_on_flex(&running), f32_on_flex(&batch)) {
         (Some(running), Some(batch)) => {
@@ -49,7 +49,10 @@ pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentu
             running.mul_scalar(1.0 - momentum) + batch.mul_scalar(factor).mul_scalar(momentum)
         }
     };
-    if on_graph { Tensor::from_inner(moved) } else { moved }
+    match checkpointing {
+        Some(strategy) => Tensor::from_inner(moved).with_gradient_checkpointing_strategy(strategy),
+        None => moved,
+    }
 }
 
 #[cfg(test)]
