@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Counts the instructions of one training step of each network, and of one inference of
-# the int8 convnet, plain and profiled, under valgrind's callgrind, at the AVX2 level, and
-# compares them with counts.csv in this folder:
+# Counts the instructions of one training step of each network and of burn-mpi's example
+# char_gpt, and of one inference of the int8 convnet, plain and profiled, under valgrind's
+# callgrind, at the AVX2 level, and compares them with counts.csv in this folder:
 #
 #   tests/icount/run.sh             fails if a count is missing or more than 3% above the file's
 #   tests/icount/run.sh --update    writes the counts to the file
 #
 # A count depends on neither the machine's load nor its speed: only instructions between entry
-# and return of the measured function are counted, and valgrind presents the same processor with
-# AVX2 on every machine. Needs a release build and valgrind: make icount
+# and return of the measured function, or those of more steps, are counted, and valgrind presents the same processor with
+# AVX2 on every machine. Needs a release build and valgrind, and builds the example: make icount
 # Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
@@ -27,10 +27,16 @@ runs=(
   "int8 161 Quantized5infer 6 bench int8 --model convnet --iterations 5"
   "int8-profiled 32 infer_watched 6 profile --int8 --model convnet --batches 6 --batch 32"
 )
+# The steps of the example are no function: they are what the longer of two trainings has more. The first
+# ones determine the buckets.
+gpt="--width 64 --layers 2 --batch 4 --tokens 16 --steps"
+gpt_steps=(3 9)
+rows=("${runs[@]}" "gpt 4")
 simd=avx2
 limit=3 # percent
 counts=tests/icount/counts.csv
 bin=${BIN:-target/release/mpiburn}
+example=$(dirname "$bin")/examples/char_gpt
 
 die() {
   echo "icount: $*" >&2
@@ -41,18 +47,36 @@ case ${1-} in
   *) die "unknown option $1: choose --update or none" ;;
 esac
 [ -x "$bin" ] || die "no $bin; run make build"
+# With --workspace the crates of the release build are used, but for those that Burn's data sets change.
+CARGO_TARGET_DIR=$(dirname "$(dirname "$bin")") scripts/cargo.sh build --quiet --release --workspace \
+  --features burn-mpi/data,burn-mpi/fused --example char_gpt || die "no $example"
 command -v valgrind >/dev/null || die "no valgrind; run scripts/setup.sh --all"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Writes the instructions of one call to $work/NAME. Without --demangle=no, the pattern
+# Prints the instructions of a command. Without --demangle=no, the pattern of a function
 # would have to match names as valgrind's version prints them.
-count() { # count NAME BATCH FUNCTION CALLS COMMAND...
+instructions() { # instructions NAME ARGUMENTS OF VALGRIND...
   local out=$work/$1.callgrind
-  valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no --toggle-collect="*$3*" \
-    "$bin" "${@:5}" >"$work/$1.log" 2>&1 || return
-  awk -v calls="$4" '$1 == "totals:" && $2 > 0 { printf "%.0f\n", $2 / calls; found = 1 } END { exit !found }' \
-    "$out" >"$work/$1"
+  valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no "${@:2}" >>"$work/$1.log" 2>&1 || return
+  awk '$1 == "totals:" && $2 > 0 { print $2; found = 1 } END { exit !found }' "$out"
+}
+
+# Writes the instructions of one call to $work/NAME.
+count() { # count NAME BATCH FUNCTION CALLS COMMAND...
+  local all
+  all=$(instructions "$1" --toggle-collect="*$3*" "$bin" "${@:5}") || return
+  awk -v all="$all" -v calls="$4" 'BEGIN { printf "%.0f\n", all / calls }' >"$work/$1"
+}
+
+# Writes the instructions of one step of the example to $work/gpt.
+count_gpt() {
+  local all=() steps
+  for steps in "${gpt_steps[@]}"; do
+    # shellcheck disable=SC2086 # words
+    all+=("$(RAYON_NUM_THREADS=1 instructions gpt "$example" $gpt $steps)") || return
+  done
+  echo $(((all[1] - all[0]) / (gpt_steps[1] - gpt_steps[0]))) >"$work/gpt"
 }
 
 # Compares the count with the file's, if there is one to compare with.
@@ -75,11 +99,12 @@ for run in "${runs[@]}"; do
   # shellcheck disable=SC2086 # words
   count $run &
 done
+count_gpt &
 wait
 
 if [ "${1-}" = --update ]; then
   echo "network,batch,simd,instructions" >"$work/counts"
-  for run in "${runs[@]}"; do
+  for run in "${rows[@]}"; do
     read -r network batch _ <<<"$run"
     [ -s "$work/$network" ] || { cat "$work/$network.log" >&2; die "no count of $network"; }
     echo "$network,$batch,$simd,$(cat "$work/$network")" >>"$work/counts"
@@ -88,7 +113,7 @@ if [ "${1-}" = --update ]; then
   cat $counts
   exit
 fi
-for run in "${runs[@]}"; do
+for run in "${rows[@]}"; do
   read -r network batch _ <<<"$run"
   check "instructions of $network at batch $batch, $simd" compare "$network" "$batch"
 done
