@@ -114,7 +114,7 @@ mod tests {
     use burn::tensor::activation::relu;
 
     use super::*;
-    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+    use crate::nn::testing::{assert_close, autodiff_devices, fixed, random, results};
 
     const ONE: PaddingConfig2d = PaddingConfig2d::Explicit(1, 1, 1, 1);
 
@@ -141,7 +141,7 @@ mod tests {
                 usual.with_padding(PaddingConfig2d::Same),
                 nn::conv::Conv2dConfig::new([4, 6], [1, 5]).with_padding(PaddingConfig2d::Same),
             ] {
-                let burns = config.init(&device);
+                let burns = fixed(config.init(&device));
                 let ours = Conv2d::from(burns.clone());
                 let x = [random([3, config.channels[0], 7, 10], 5, &device)];
                 for (at, (ours_forward, burns_forward)) in forwards.iter().enumerate() {

@@ -77,7 +77,7 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::nn::testing::{assert_close, random, results};
+    use crate::nn::testing::{assert_close, fixed, random, results};
 
     type Function = fn(Tensor<2>) -> Tensor<2>;
 
@@ -93,7 +93,7 @@ mod tests {
                 [(true, LinearLayout::Row), (false, LinearLayout::Row), (true, LinearLayout::Col)]
             {
                 let config = nn::LinearConfig::new(inputs, outputs).with_bias(bias).with_layout(layout);
-                let burns = config.init(&device);
+                let burns = fixed(config.init(&device));
                 let ours = Linear::from(burns.clone());
                 let x = [random([rows, inputs], seed as u64 + 1, &device)];
                 let context = format!("{rows} rows, {inputs} x {outputs}, bias {bias}, {layout:?}");
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn inputs_have_any_number_of_dimensions() {
         let device = Device::flex().autodiff();
-        let burns = nn::LinearConfig::new(20, 40).init(&device);
+        let burns = fixed(nn::LinearConfig::new(20, 40).init(&device));
         let ours = Linear::from(burns.clone());
         let x = [random([2, 3, 4, 20], 1, &device).swap_dims(0, 2)];
         let expected = results(&burns, &x, |layer, x| layer.forward(x[0].clone()));
