@@ -82,7 +82,7 @@ mod tests {
         lstm.clone().with_clip(Some(-1.0)).init(device).forward(x.clone(), None);
         lstm.init(device).forward(x.clone().slice([0..0, 0..3, 0..3]), None);
         nn::GruConfig::new(3, 4, true).with_reset_after(false).init(device).forward(x.clone(), None);
-        nn::BatchNormConfig::new(3).init(device).valid().forward(x.inner());
+        nn::BatchNormConfig::new(3).init(device).freeze().forward(x);
         let images = Tensor::<4>::ones([1, 1, 4, 4], device);
         nn::conv::Conv2d::from(Conv2dConfig::new([1, 1], [1, 1]).init(device)).forward(images.clone());
         pool::MaxPool2dConfig::new([3, 3]).init().forward(images);
@@ -112,7 +112,8 @@ mod tests {
             "lstm is composed of Burn's operators: negative clips are not supported",
             "lstm is composed of Burn's operators: empty inputs are not supported",
             "gru is composed of Burn's operators: layers without reset_after are not supported",
-            "batch_norm is composed of Burn's operators: layers in inference are not supported",
+            "batch_norm is composed of Burn's operators: inference within a graph, other types and backends are not \
+             supported",
             "conv2d is composed of Burn's operators: kernels other than 3x3 are not supported",
             "max_pool2d is composed of Burn's operators: windows other than 2x2 with stride 2 are not supported",
             "activation is composed of Burn's operators: types [BF16] are not supported",

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, assert_shape};
 use crate::Epilogue;
 use crate::fallback::unsupported;
 use crate::nn::convert::{converts, shown_as_burns};
-use crate::norm::{batch_norm, moving_average};
+use crate::norm::{batch_norm, batch_norm_inference, moving_average};
 use crate::precision::in_f32;
 
 /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
@@ -70,7 +70,7 @@ impl BatchNorm {
         self.forward_with(input, Epilogue::Identity)
     }
 
-    /// `epilogue` of the normalised input, in the same operator in training.
+    /// `epilogue` of the normalised input, in the same operator.
     ///
     /// # Panics
     /// As [`forward`](Self::forward), or with [`Epilogue::ReluPool`] unless there are four dimensions.
@@ -80,7 +80,13 @@ impl BatchNorm {
         assert_shape!(input, [_, num_features, ..]);
         assert!(D == 4 || epilogue != Epilogue::ReluPool, "pooling does not support {D} dimensions");
         if !(device.is_autodiff() && self.training.is_enabled()) {
-            unsupported("batch_norm", "layers in inference");
+            let [mean, variance] =
+                [&self.running_mean, &self.running_var].map(|running| running.value().to_device(&device));
+            let parameters = [mean, variance, self.gamma.val(), self.beta.val()];
+            if let Some(output) = batch_norm_inference(&input, parameters, self.epsilon, epilogue) {
+                return output;
+            }
+            unsupported("batch_norm", "inference within a graph, other types and backends");
             let burns = burn::nn::BatchNorm::from(self.clone());
             return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }
@@ -168,6 +174,26 @@ mod tests {
             });
             let found = results(&ours, &x, |layer, x| layer.forward_with(x[0].clone(), Epilogue::ReluPool));
             assert_close(&found, &expected, "ReLU and pooling");
+            let x = x[0].clone().inner();
+            for (epilogue, expected) in [
+                (Epilogue::Relu, relu(burns.valid().forward(x.clone()))),
+                (
+                    Epilogue::ReluPool,
+                    MaxPool2dConfig::new([2, 2]).init().forward(relu(burns.valid().forward(x.clone()))),
+                ),
+            ] {
+                let found = ours.valid().forward_with(x.clone(), epilogue);
+                assert_eq!(found.dims(), expected.dims());
+                let part =
+                    |values: Tensor<4>| [("values".into(), values.into_data().try_into_vec().expect("f32"))];
+                assert_close(&part(found), &part(expected), &format!("{epilogue:?} in inference"));
+            }
+            // Frozen, inference is part of a graph.
+            let (ours, burns) = (ours.freeze(), burns.freeze());
+            let x = [random([4, 3, 6, 7], 5, &device)];
+            let expected = results(&burns, &x, |layer, x| relu(layer.forward(x[0].clone())));
+            let found = results(&ours, &x, |layer, x| layer.forward_with(x[0].clone(), Epilogue::Relu));
+            assert_close(&found, &expected, "frozen");
         }
     }
 

@@ -18,7 +18,7 @@ use burn::tensor::module::batch_norm_train;
 use burn::tensor::{DType, Tensor};
 
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Saved, on_flex, primitive};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
@@ -114,6 +114,36 @@ pub fn batch_norm<const D: usize>(
     Normalised { output, mean, variance }
 }
 
+/// As the output of [`batch_norm`], with this mean and this variance in the place of the batch's; none within a graph of
+/// autodiff, for an empty output, and on other backends and for other types than those of the operator.
+pub(crate) fn batch_norm_inference<const D: usize>(
+    x: &Tensor<D>,
+    [mean, variance, scale, shift]: [Tensor<1>; 4],
+    epsilon: f64,
+    epilogue: Epilogue,
+) -> Option<Tensor<D>> {
+    let is_in_graph = |parameter: &Tensor<1>| parameter.device().is_autodiff();
+    if x.device().is_autodiff() || [&mean, &variance, &scale, &shift].into_iter().any(is_in_graph) {
+        return None;
+    }
+    let x = x.clone().into_dispatch();
+    let parameters = [mean, variance, scale, shift].map(Tensor::into_dispatch);
+    let x = contiguous(primitive(&x)?.clone());
+    let [mean, variance, scale, shift] = parameters.each_ref().map(primitive);
+    let parameters = [mean?, variance?, scale?, shift?].map(|tensor| contiguous(tensor.clone()));
+    let [mean, variance, scale, shift] = &parameters;
+    let shape = Shape::of(&x.shape(), epilogue).filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
+    let mut moments = Moments::default();
+    for (&mean, &variance) in values(mean).iter().zip(values(variance)) {
+        moments.push(mean, f64::from(variance), epsilon);
+    }
+    let level = Level::current();
+    let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [scale, shift].map(values) };
+    let output = level.run(Inference { input, moments: &moments });
+    let output = rounded(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
+    Some(Tensor::from_primitive::<Flex>(output))
+}
+
 /// Sizes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
@@ -151,6 +181,15 @@ impl Shape {
     /// Where the plane of `channel` of image `image` begins.
     fn plane(self, image: usize, channel: usize) -> usize {
         (image * self.channels + channel) * self.pixels()
+    }
+
+    /// The dimensions of the output for `x`.
+    fn output_dims(self, x: &FlexTensor, epilogue: Epilogue) -> Vec<usize> {
+        let mut dims = x.shape().to_vec();
+        if epilogue == Epilogue::ReluPool {
+            dims[2..].copy_from_slice(&epilogue.size([self.height, self.width]));
+        }
+        dims
     }
 
     fn output_len(self, epilogue: Epilogue) -> usize {
@@ -202,6 +241,25 @@ impl Kernel for Forward<'_> {
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),
             _ => planes::forward(simd, input, epsilon, backward),
+        }
+    }
+}
+
+/// The output with these statistics.
+struct Inference<'a> {
+    input: Input<'a>,
+    moments: &'a Moments,
+}
+
+impl Kernel for Inference<'_> {
+    type Output = Buffer;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Buffer {
+        let Self { input, moments } = self;
+        match input.shape.pixels() {
+            1 => rows::inference(input, moments),
+            _ => planes::inference(simd, input, moments),
         }
     }
 }
@@ -296,11 +354,7 @@ fn forward(
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
     let (output, moments, argmax) = level.run(Forward { input, epsilon, backward });
-    let mut size = x.shape().to_vec();
-    if epilogue == Epilogue::ReluPool {
-        size[2..].copy_from_slice(&epilogue.size([shape.height, shape.width]));
-    }
-    let output = rounded(x.dtype(), level, output, &size);
+    let output = rounded(x.dtype(), level, output, &shape.output_dims(x, epilogue));
     (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })
 }
 

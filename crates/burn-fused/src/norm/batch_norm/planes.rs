@@ -22,15 +22,11 @@ pub(super) fn forward<S: Lanes>(
     epsilon: f64,
     backward: bool,
 ) -> (Buffer, Moments, Vec<u8>) {
-    let Input { shape, epilogue, x, .. } = input;
+    let Input { shape, x, .. } = input;
     let (pixels, values) = (shape.pixels(), shape.values() as f64);
-    let pooled = epilogue == Epilogue::ReluPool;
     assert_eq!(x.len(), shape.len(), "length of {shape:?}");
     let mut moments = Moments::default();
-    let mut output = Buffer::new(shape.output_len(epilogue));
-    let mut argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
-    let mut squares = squares(shape, epilogue);
-    let mut normalised = vec![0.0; if pooled { pixels } else { 0 }];
+    let mut target = Target::new(&input, backward);
     for channel in 0..shape.channels {
         let (mut sum, mut square) = (0.0, 0.0);
         for image in 0..shape.batch {
@@ -44,23 +40,62 @@ pub(super) fn forward<S: Lanes>(
             square += sums(simd, plane, plane, Distances { mean })[0];
         }
         moments.push(mean, square / values, epsilon);
-        let affine = Affine::of(&input, &moments, channel);
+        target.normalise(simd, &input, &moments, channel);
+    }
+    (target.output, moments, target.argmax)
+}
+
+/// See [`Inference`](super::Inference).
+#[inline(always)]
+pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
+    let mut target = Target::new(&input, false);
+    for channel in 0..input.shape.channels {
+        target.normalise(simd, &input, moments, channel);
+    }
+    target.output
+}
+
+/// The output, channel by channel.
+struct Target {
+    output: Buffer,
+    /// Of pooling, if backward follows.
+    argmax: Vec<u8>,
+    squares: Squares,
+    /// A plane before it is pooled.
+    normalised: Vec<f32>,
+}
+
+impl Target {
+    fn new(&Input { shape, epilogue, .. }: &Input<'_>, backward: bool) -> Self {
+        let pooled = epilogue == Epilogue::ReluPool;
+        let output = Buffer::new(shape.output_len(epilogue));
+        let argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
+        let normalised = vec![0.0; if pooled { shape.pixels() } else { 0 }];
+        Self { output, argmax, squares: squares(shape, epilogue), normalised }
+    }
+
+    /// Normalises, scales and shifts a channel, and applies the epilogue.
+    #[inline(always)]
+    fn normalise<S: Lanes>(&mut self, simd: S, input: &Input<'_>, moments: &Moments, channel: usize) {
+        let Self { output, argmax, squares, normalised } = self;
+        let &Input { shape, epilogue, x, .. } = input;
+        let affine = Affine::of(input, moments, channel);
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
-            let plane = &x[from..][..pixels];
-            let target = if pooled { &mut normalised[..] } else { &mut output[from..][..pixels] };
+            let plane = &x[from..][..shape.pixels()];
+            let pooled = epilogue == Epilogue::ReluPool;
+            let target = if pooled { &mut normalised[..] } else { &mut output[from..][..plane.len()] };
             for (to, &x) in target.iter_mut().zip(plane) {
                 let x = affine.apply(x);
                 *to = if epilogue == Epilogue::Relu { relu(x) } else { x };
             }
             if pooled {
                 let at = (image * shape.channels + channel) * squares.len();
-                let argmax = if backward { &mut argmax[at..][..squares.len()] } else { &mut [] };
-                squares.pool(simd, true, &normalised, &mut output[at..][..squares.len()], argmax);
+                let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[at..][..squares.len()] };
+                squares.pool(simd, true, normalised, &mut output[at..][..squares.len()], argmax);
             }
         }
     }
-    (output, moments, argmax)
 }
 
 /// See [`Backward`](super::Backward).

@@ -8,7 +8,7 @@ use crate::memory::Buffer;
 /// See [`Forward`](super::Forward).
 #[inline(always)]
 pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u8>) {
-    let Input { shape, epilogue, x, .. } = input;
+    let Input { shape, x, .. } = input;
     let (channels, values) = (shape.channels, shape.values() as f64);
     let mut sums = vec![0.0f64; channels];
     for row in x.chunks_exact(channels) {
@@ -24,15 +24,22 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u
     }
     let mut moments = Moments::default();
     means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
-    let affines = Affines::of(&input, &moments);
+    (inference(input, &moments), moments, Vec::new())
+}
+
+/// See [`Inference`](super::Inference).
+#[inline(always)]
+pub(super) fn inference(input: Input<'_>, moments: &Moments) -> Buffer {
+    let Input { shape, epilogue, x, .. } = input;
+    let affines = Affines::of(&input, moments);
     let mut output = Buffer::new(x.len());
-    for (row, of_row) in x.chunks_exact(channels).zip(output.chunks_exact_mut(channels)) {
+    for (row, of_row) in x.chunks_exact(shape.channels).zip(output.chunks_exact_mut(shape.channels)) {
         affines.apply(row, of_row);
         if epilogue != Epilogue::Identity {
             of_row.iter_mut().for_each(|x| *x = relu(*x));
         }
     }
-    (output, moments, Vec::new())
+    output
 }
 
 /// See [`Backward`](super::Backward).
