@@ -109,7 +109,10 @@ pub fn batch_norm<const D: usize>(
     };
     let [mean, variance] = statistics.expect("forward has run").map(|values| {
         let values = Tensor::<1>::from_primitive::<Flex>(values);
-        if output.device().is_autodiff() { Tensor::from_inner(values) } else { values }
+        match output.gradient_checkpointing_strategy() {
+            Some(strategy) => Tensor::from_inner(values).with_gradient_checkpointing_strategy(strategy),
+            None => values,
+        }
     });
     Normalised { output, mean, variance }
 }

@@ -7,6 +7,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{Backward, Forward, Input, Shape, batch_norm};
 use crate::epilogue::Epilogue;
+use crate::nn::testing::{autodiff_devices, random};
 use crate::simd::Level;
 
 const EPSILON: f64 = 1e-5;
@@ -295,4 +296,22 @@ fn other_types_and_layouts_are_supported() {
     assert_eq!(output.dtype(), DType::F64);
     let found = output.into_data().convert::<f32>().try_into_vec::<f32>().expect("f32");
     agree("f64", &found, &expected);
+}
+
+#[test]
+fn statistics_are_on_the_device_of_the_batch() {
+    for device in autodiff_devices().into_iter().chain([Device::flex()]) {
+        let x = random([3, 2, 4], 1, &device);
+        let found = batch_norm(
+            x.clone(),
+            Tensor::ones([2], &device),
+            Tensor::zeros([2], &device),
+            1e-5,
+            Epilogue::Relu,
+        );
+        for statistic in [found.mean, found.variance] {
+            assert_eq!(statistic.device(), device);
+            assert_eq!(statistic.gradient_checkpointing_strategy(), x.gradient_checkpointing_strategy());
+        }
+    }
 }
