@@ -2,17 +2,20 @@
 //!
 //! Memory that is returned to the system is cleared page by page when it is used again. Together the buffers that are
 //! in use and those of the pool are never more than one and a half times the most that have been in use at the same
-//! time: gradients are of other sizes than the activations that are freed for them.
+//! time: gradients are of other sizes than the activations that are freed for them. The counters of allocations and of
+//! live bytes count a buffer that is taken from the pool as allocated, and one that returns to it as freed.
 
+use std::alloc::Layout;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::{self, FlexTensor};
 use burn::tensor::{Bytes, DType, Shape};
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 
+use super::counting_allocator::{add, allocations, recount, uncount};
 use super::scratch::Line;
 
 /// Lines of the smallest buffer of the pool, 16 KiB; the allocator keeps smaller ones itself.
@@ -57,7 +60,7 @@ impl Buffer {
         assert_eq!(len, shape.iter().product::<usize>(), "values of a tensor {shape:?}");
         // SAFETY: all of the buffer's memory is initialised, and it has this many values.
         let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<f32>()) };
-        FlexTensor::new(bytes, Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
+        FlexTensor::new(bytes, flex::Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
     }
 }
 
@@ -134,11 +137,13 @@ struct Pool {
     used: usize,
     /// The most that were in use.
     most: usize,
+    /// Whether the program's allocator counts allocations.
+    is_counted: bool,
 }
 
 impl Pool {
     const fn new() -> Self {
-        Self { idle: Vec::new(), idle_lines: 0, used: 0, most: 0 }
+        Self { idle: Vec::new(), idle_lines: 0, used: 0, most: 0, is_counted: false }
     }
 
     /// A buffer of this size, or up to an eighth larger.
@@ -149,10 +154,17 @@ impl Pool {
         self.idle_lines -= found.as_ref().map_or(0, |found| found.len());
         self.used += found.as_ref().map_or(lines, |found| found.len());
         self.most = self.most.max(self.used);
-        found.unwrap_or_else(|| {
-            self.shrink();
-            bytemuck::zeroed_slice_box(lines)
-        })
+        if let Some(found) = found {
+            if self.is_counted {
+                add(Layout::for_value(&*found));
+            }
+            return found;
+        }
+        self.shrink();
+        let before = allocations();
+        let new = bytemuck::zeroed_slice_box(lines);
+        self.is_counted = allocations() != before;
+        new
     }
 
     /// The most that there may be.
@@ -161,6 +173,9 @@ impl Pool {
     }
 
     fn put(&mut self, lines: Box<[Line]>) {
+        if self.is_counted {
+            uncount(Layout::for_value(&*lines));
+        }
         self.used -= lines.len();
         self.idle_lines += lines.len();
         self.idle.push(lines);
@@ -174,8 +189,12 @@ impl Pool {
             *all -= idle.len();
             above.then_some(idle.len())
         });
-        let (count, lines) = spare.fold((0, 0), |(count, lines), len| (count + 1, lines + len));
-        self.idle.drain(..count);
+        let (number, lines) = spare.fold((0, 0), |(number, lines), len| (number + 1, lines + len));
+        for freed in self.idle.drain(..number) {
+            if self.is_counted {
+                recount(Layout::for_value(&*freed));
+            }
+        }
         self.idle_lines -= lines;
     }
 }

@@ -7,7 +7,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
-use super::live_bytes::{allocated, freed};
+use super::live_bytes::{allocated, freed, kept};
 
 /// Counters of one thread.
 struct Counts {
@@ -38,7 +38,8 @@ pub fn allocations() -> u64 {
     COUNTS.with(|counts| counts.allocations.get())
 }
 
-/// Bytes of the allocations and reallocations that this thread has made so far; 0 where
+/// Bytes of the allocations and reallocations that this thread has made so far, and of the buffers that its operators
+/// took from their pool; 0 where
 /// the global allocator is not a [`CountingAllocator`].
 pub fn allocated_bytes() -> u64 {
     COUNTS.with(|counts| counts.bytes.get())
@@ -67,8 +68,14 @@ pub fn set_peak(bytes: i64) {
 // each where that program is compiled in several codegen units.
 #[inline(never)]
 fn count(layout: Layout) {
+    COUNTS.with(|counts| counts.allocations.set(counts.allocations.get() + 1));
+    add(layout);
+}
+
+/// Counts the bytes of memory that is allocated, or taken from a pool.
+#[inline]
+pub(super) fn add(layout: Layout) {
     COUNTS.with(|counts| {
-        counts.allocations.set(counts.allocations.get() + 1);
         counts.bytes.set(counts.bytes.get() + layout.size() as u64);
         let live = counts.live();
         if live > counts.peak.get() {
@@ -79,9 +86,15 @@ fn count(layout: Layout) {
 }
 
 #[inline(never)]
-fn uncount(layout: Layout) {
+pub(super) fn uncount(layout: Layout) {
     COUNTS.with(|counts| counts.freed.set(counts.freed.get() + layout.size() as u64));
     freed(layout);
+}
+
+/// Takes [`uncount`] back, of memory that is about to be freed.
+pub(super) fn recount(layout: Layout) {
+    COUNTS.with(|counts| counts.freed.set(counts.freed.get().wrapping_sub(layout.size() as u64)));
+    kept(layout);
 }
 
 /// The allocator `A`, counting its allocations.

@@ -63,6 +63,13 @@ pub(super) fn freed(layout: Layout) {
     }
 }
 
+/// Takes [`freed`] back, of memory that is about to be freed.
+pub(super) fn kept(layout: Layout) {
+    if counts(layout) {
+        COUNTER.live.fetch_add(layout.size(), Relaxed);
+    }
+}
+
 /// Marks the beginning of a training step.
 pub fn begin_step() {
     COUNTER.begin();

@@ -154,7 +154,13 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
     } else {
         for (row, values) in bits.chunks(columns).enumerate() {
             for (at, values) in values.chunks(2 * PAIRS).enumerate() {
-                let words = packed[tile(row, at * PAIRS)..].iter_mut().step_by(of_pair);
+                let words = &mut packed[tile(row, at * PAIRS)..];
+                if of_pair == 1 {
+                    // The bits of two neighbours are a word as they are: x86 has the lower half first.
+                    bytemuck::cast_slice_mut(words)[..values.len()].copy_from_slice(values);
+                    continue;
+                }
+                let words = words.iter_mut().step_by(of_pair);
                 for (packed, two) in words.zip(values.chunks(2)) {
                     *packed = word(two[0], two.get(1).copied().unwrap_or(0));
                 }
