@@ -112,8 +112,8 @@ mod tests {
             "lstm is composed of Burn's operators: negative clips are not supported",
             "lstm is composed of Burn's operators: empty inputs are not supported",
             "gru is composed of Burn's operators: layers without reset_after are not supported",
-            "batch_norm is composed of Burn's operators: inference within a graph, other types and backends are not \
-             supported",
+            "batch_norm is composed of Burn's operators: inference within a graph, empty outputs, other types and \
+             backends are not supported",
             "conv2d is composed of Burn's operators: kernels other than 3x3 are not supported",
             "max_pool2d is composed of Burn's operators: windows other than 2x2 with stride 2 are not supported",
             "activation is composed of Burn's operators: types [BF16] are not supported",

@@ -63,7 +63,7 @@
 //! which halves their memory; gradients of parameters are f32. See [`precision`].
 //!
 //! Where the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
-//! `Precision::Bf16.use_precision()` ([`precision::Precision`]) rounds the factors of linear layers' products alone,
+//! `Precision::Bf16.use_precision()` ([`precision::Precision`]) rounds the factors of linear layers' large products alone,
 //! those of attention and transformers among them.
 //!
 //! ```

@@ -21,10 +21,15 @@ pub enum Precision {
     /// In f32.
     F32,
     /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in f32.
-    /// Activations, parameters and gradients remain in f32. It is for processors with AMX or AVX-512 BF16: where
-    /// [`bf16_products`] has none of them, and in layers of at most 16 outputs, products remain in f32.
+    /// Activations, parameters and gradients remain in f32. Products remain in f32 as well where [`bf16_products`] has
+    /// no instructions for them, and where a layer has fewer than 64 inputs, outputs or rows: rounding would take
+    /// longer than it saves. Denormal values are zero in products of bf16.
     Bf16,
 }
+
+/// Smallest height, width and number of terms of a product that is faster in bf16. With AVX-512 BF16, 64 rows of a
+/// layer of 1024 inputs and outputs take 0.9 of the time in f32, 16 rows 2.1 times as long, and 512 rows 0.6.
+const LEAST: usize = 64;
 
 static IS_BF16: AtomicBool = AtomicBool::new(false);
 
@@ -45,8 +50,8 @@ impl Precision {
     /// # Panics
     /// If the sizes of the matrices do not match.
     pub(crate) fn multiply(self, level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32]) {
-        let is_rounded = self == Self::Bf16 && bf16_products() != Bf16Products::Widened;
-        if is_rounded && !product.is_empty() && a.columns > 0 {
+        let is_large = a.rows.min(a.columns).min(b.columns) >= LEAST;
+        if self == Self::Bf16 && is_large && bf16_products() != Bf16Products::Widened {
             let [left, right] = [a, b].map(|matrix| Half::Bf16.narrowed(level, matrix.values));
             product.fill(0.0);
             if add_product(level, a.with(&left), b.with(&right), product) {

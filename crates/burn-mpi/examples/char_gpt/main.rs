@@ -324,7 +324,7 @@ fn main() -> ExitCode {
         world.check_equal("the set of options", &format!("{options:?}"))?;
         options.precision.use_precision();
         if world.is_root() && options.precision == Precision::Bf16 {
-            println!("products of bf16: {}", bf16_products().name());
+            println!("products of large linear layers in bf16: {}", bf16_products().name());
         }
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
         match options.stock {

@@ -35,7 +35,7 @@ impl BatchNormConfig {
     }
 }
 
-/// Batch normalisation, as [`burn::nn::BatchNorm`]: in training one operator, in inference Burn's.
+/// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct BatchNorm {
@@ -86,7 +86,7 @@ impl BatchNorm {
             if let Some(output) = batch_norm_inference(&input, parameters, self.epsilon, epilogue) {
                 return output;
             }
-            unsupported("batch_norm", "inference within a graph, other types and backends");
+            unsupported("batch_norm", "inference within a graph, empty outputs, other types and backends");
             let burns = burn::nn::BatchNorm::from(self.clone());
             return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }
