@@ -7,6 +7,7 @@
 use super::cpu::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]
 use super::cpu::{Route, tiles};
+use crate::memory::Buffer;
 use crate::precision::Half;
 use crate::simd::Level;
 
@@ -82,7 +83,8 @@ pub(super) fn backward(
     let mut buffers = [const { Vec::new() }; 3];
     let mut of_input = vec![0; if back.of_input { shape.input_len() } else { 0 }];
     let mut rest = &mut of_input[..];
-    let mut sums = [vec![0.0; shape.weight_len()], vec![0.0; shape.outputs]];
+    let mut of_weights = Buffer::zeroed(shape.weight_len());
+    let mut of_bias = vec![0.0; shape.outputs];
     for ((first, block), argmax) in blocks(conv).zip(argmax) {
         let [input, output, gradient] = &mut buffers;
         let widen =
@@ -96,13 +98,16 @@ pub(super) fn backward(
             of_input: back.of_input,
         };
         let Gradients { input: found, weights, bias } = block.backward(back, poll);
-        for (sum, value) in sums.iter_mut().flatten().zip(weights.iter().chain(&bias)) {
+        for (sum, value) in of_weights.iter_mut().chain(&mut of_bias).zip(weights.iter().chain(&bias)) {
             *sum += value;
         }
         if let Some(found) = found {
             half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         }
     }
-    let [weights, bias] = sums.map(|sum| half.weight_gradient(level, sum));
-    Gradients { input: back.of_input.then_some(of_input), weights, bias }
+    if half == Half::F16 {
+        of_weights = Buffer::copy_of(&half.rounded(level, &of_weights));
+    }
+    let bias = half.weight_gradient(level, of_bias);
+    Gradients { input: back.of_input.then_some(of_input), weights: of_weights, bias }
 }

@@ -234,7 +234,7 @@ impl Saved<3> for State {
                 (found.input.map(|found| found.into_tensor(&size)), found.weights, found.bias)
             }
         };
-        let of_weights = tensor(of_weights, &[outputs, inputs, 3, 3]);
+        let of_weights = of_weights.into_tensor(&[outputs, inputs, 3, 3]);
         [of_images, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
     }
 }

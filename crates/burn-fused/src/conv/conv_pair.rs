@@ -194,7 +194,7 @@ impl Saved<5> for State {
         let of_images = first.input.take().map(|found| found.into_tensor(&images.shape()));
         let [[weights1, bias1], [weights2, bias2]] = [(first, 0), (second, 1)].map(|(found, n)| {
             let [weights, bias] = &layers[n];
-            [tensor(found.weights, &weights.shape()), tensor(found.bias, &bias.shape())].map(Some)
+            [found.weights.into_tensor(&weights.shape()), tensor(found.bias, &bias.shape())].map(Some)
         });
         [of_images, weights1, bias1, weights2, bias2]
     }

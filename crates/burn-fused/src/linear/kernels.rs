@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 
+use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load, store};
 
 /// Sizes of a layer.
@@ -46,10 +47,10 @@ pub(super) struct Forward<'a> {
 }
 
 impl Kernel for Forward<'_> {
-    type Output = Vec<f32>;
+    type Output = Buffer;
 
     #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Vec<f32> {
+    fn run<S: Lanes>(self, simd: S) -> Buffer {
         let Sizes { batch, inputs, outputs } = self.sizes;
         let [weights, bias] = self.parameters;
         let input = Scalars { values: self.input, first: 0, term_step: 1, row_step: inputs };
@@ -71,7 +72,7 @@ pub(super) struct Backward<'a> {
 }
 
 impl Kernel for Backward<'_> {
-    type Output = (Option<Vec<f32>>, Vec<f32>, Vec<f32>);
+    type Output = (Option<Buffer>, Buffer, Vec<f32>);
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
@@ -148,8 +149,8 @@ impl<'a> Panel<'a> {
         [rows, terms]: [usize; 2],
         scalars: Scalars<'_>,
         start: &[f32],
-    ) -> Vec<f32> {
-        let mut output = vec![0.0; rows * self.width];
+    ) -> Buffer {
+        let mut output = Buffer::new(rows * self.width);
         for first in (0..self.stride).step_by(2 * S::F32_LANES) {
             let factor = (rows, terms, scalars);
             // Sixteen registers: eight sums, two vectors, a scalar.

@@ -32,16 +32,18 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
     let output = match Half::of(x.dtype()) {
         Some(half) => {
             let weights = half.narrowed(level, parameters[0]);
-            let x = Matrix::new(half.bits(&x), [batch, inputs]);
-            let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
+            let rows = Matrix::new(half.bits(&x), [batch, inputs]);
+            let mut output = multiply(level, half, rows, Matrix::new(&weights, [inputs, outputs]));
             for row in output.chunks_exact_mut(outputs) {
                 row.iter_mut().zip(parameters[1]).for_each(|(y, bias)| *y += bias);
             }
-            output
+            tensor_of(x.dtype(), level, output, &sizes.output_shape(&x))
         }
-        None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
+        None => {
+            let output = level.run(kernels::Forward { sizes, input: values(&x), parameters });
+            output.into_tensor(&sizes.output_shape(&x))
+        }
     };
-    let output = tensor_of(x.dtype(), level, output, &sizes.output_shape(&x));
     (output, State { x, weights, sizes, level })
 }
 
@@ -74,14 +76,17 @@ impl Saved<3> for State {
                 });
                 let [of_weights, bias] =
                     [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
-                (of_input, of_weights, bias)
+                let of_x = of_input.map(|of_x| tensor_of(dtype, level, of_x, &self.x.shape()));
+                (of_x, tensor(of_weights, &[inputs, outputs]), bias)
             }
             None => {
                 let [input, gradient] = [&self.x, &gradient].map(values);
-                level.run(kernels::Backward { sizes, input, weights, gradient, of_input })
+                let back = kernels::Backward { sizes, input, weights, gradient, of_input };
+                let (of_x, of_weights, bias) = level.run(back);
+                let of_x = of_x.map(|of_x| of_x.into_tensor(&self.x.shape()));
+                (of_x, of_weights.into_tensor(&[inputs, outputs]), bias)
             }
         };
-        let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &self.x.shape()));
-        [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
+        [of_x, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
     }
 }

@@ -219,7 +219,7 @@ impl<const N: usize> Kernel for BackwardPass<'_, N> {
             let sums = buffers[layer].sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
             let (weights, bias) = sums.split_at(shape.weight_len());
             let [weights, bias] = [weights, bias].map(|sums| lane_sums(simd, sums));
-            Gradients { input: of_input.take(), weights, bias }
+            Gradients { input: of_input.take(), weights: Buffer::copy_of(&weights), bias }
         })
     }
 }

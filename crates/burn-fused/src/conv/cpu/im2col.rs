@@ -42,7 +42,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
     let Convolution { level, shape, epilogue, .. } = conv;
     let mut gradients = Gradients {
         input: back.of_input.then(|| Buffer::zeroed(shape.input_len())),
-        weights: vec![0.0; shape.weight_len()],
+        weights: Buffer::zeroed(shape.weight_len()),
         bias: vec![0.0; shape.outputs],
     };
     let weights = Matrix::new(back.weights, [shape.outputs, shape.inputs * 9]);

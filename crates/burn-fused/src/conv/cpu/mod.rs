@@ -117,7 +117,7 @@ pub struct Gradients<T = Buffer> {
     /// Of the input, if requested.
     pub input: Option<T>,
     /// Of the weights.
-    pub weights: Vec<f32>,
+    pub weights: Buffer,
     /// Of the biases.
     pub bias: Vec<f32>,
 }

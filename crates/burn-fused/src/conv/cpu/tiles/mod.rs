@@ -24,6 +24,7 @@ use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::Source;
 use super::{Back, Gradients, Shape};
 use crate::epilogue::Epilogue;
+use crate::memory::Buffer;
 use crate::precision::amx::{BLOCK, TILE};
 use crate::simd::Level;
 
@@ -99,7 +100,7 @@ pub fn backward(
 ) -> Gradients<Vec<u16>> {
     let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
-    let mut weights = vec![0.0; shape.weight_len()];
+    let mut weights = Buffer::zeroed(shape.weight_len());
     with_buffers(|[one, two]| {
         let Buffers { input: wide, output: lanes, part: channels, sums } = one;
         // For the gradient of weights, pixels of a channel side by side, and pairs of the gradient's.

@@ -81,7 +81,7 @@ impl Case {
             output: output.to_vec(),
             argmax,
             input: input.to_vec(),
-            weights: found.weights,
+            weights: found.weights.to_vec(),
             bias: found.bias,
         }
     }

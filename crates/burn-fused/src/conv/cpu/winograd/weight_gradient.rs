@@ -6,6 +6,7 @@ use super::super::source::Source;
 use super::blocks::{BORDER, Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
 use super::transform::{Input, OutputGradient, PRODUCTS};
+use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
 /// Approximate number of tiles of a block. Each block reads and writes the sums once,
@@ -26,7 +27,7 @@ pub struct WeightGradient<'a> {
 }
 
 impl Kernel for WeightGradient<'_> {
-    type Output = (Vec<f32>, Vec<f32>);
+    type Output = (Buffer, Vec<f32>);
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
@@ -40,7 +41,7 @@ impl Kernel for WeightGradient<'_> {
 
 impl WeightGradient<'_> {
     #[inline(always)]
-    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Vec<f32>, Vec<f32>) {
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Buffer, Vec<f32>) {
         let Self { shape, input: source, gradient, .. } = self;
         let Buffers { input, output, part, sums } = self.buffers;
         let vectors = gradient.groups::<S>();
@@ -92,7 +93,7 @@ impl WeightGradient<'_> {
                 }
             }
         }
-        let mut of_weights = vec![0.0; shape.weight_len()];
+        let mut of_weights = Buffer::new(shape.weight_len());
         weight_gradients(simd, shape, sums, part.take(shape.inputs * 9), &mut of_weights);
         let of_bias: &[f32] = bytemuck::cast_slice(bias);
         (of_weights, of_bias[..shape.outputs].to_vec())
