@@ -40,7 +40,7 @@ impl Squares {
         argmax: &mut [u8],
     ) {
         let run = self.run();
-        let Self { size: [_, half], evens, odds, index, .. } = self;
+        let Self { size: [_, half], ref mut evens, ref mut odds, ref mut index, .. } = *self;
         if index.is_empty() {
             return;
         }
@@ -50,12 +50,12 @@ impl Squares {
                 [*even, *odd] = *pair;
             }
         }
-        let rows = evens.chunks_exact(2 * *half).zip(odds.chunks_exact(2 * *half));
-        let targets = output.chunks_exact_mut(*half).zip(index.chunks_exact_mut(*half));
+        let rows = evens.chunks_exact(2 * half).zip(odds.chunks_exact(2 * half));
+        let targets = output.chunks_exact_mut(half).zip(index.chunks_exact_mut(half));
         for ((evens, odds), (output, index)) in rows.zip(targets) {
-            let ((even, even_below), (odd, odd_below)) = (evens.split_at(*half), odds.split_at(*half));
-            for at in (0..*half).step_by(S::F32_LANES) {
-                let part = at..*half.min(&mut (at + S::F32_LANES));
+            let ((even, even_below), (odd, odd_below)) = (evens.split_at(half), odds.split_at(half));
+            for at in (0..half).step_by(S::F32_LANES) {
+                let part = at..half.min(at + S::F32_LANES);
                 let four = [even, odd, even_below, odd_below].map(|row| load(simd, &row[part.clone()]));
                 let (largest, which) = largest(simd, four, relu);
                 simd.partial_store_f32s(&mut output[part.clone()], largest);
@@ -71,20 +71,19 @@ impl Squares {
     #[inline(always)]
     pub fn spread<S: Lanes>(&mut self, simd: S, gradient: &[f32], argmax: &[u8], plane: &mut [f32]) {
         let run = self.run();
-        let Self { width, size: [height, half], evens, odds, index } = self;
+        let Self { width, size: [height, half], ref mut evens, ref mut odds, ref mut index } = *self;
         if index.is_empty() {
             return plane.fill(0.0);
         }
         for (index, &byte) in index.iter_mut().zip(argmax) {
             *index = u32::from(byte);
         }
-        let rows = evens.chunks_exact_mut(2 * *half).zip(odds.chunks_exact_mut(2 * *half));
-        let sources = gradient.chunks_exact(*half).zip(index.chunks_exact(*half));
+        let rows = evens.chunks_exact_mut(2 * half).zip(odds.chunks_exact_mut(2 * half));
+        let sources = gradient.chunks_exact(half).zip(index.chunks_exact(half));
         for ((evens, odds), (gradient, index)) in rows.zip(sources) {
-            let ((even, even_below), (odd, odd_below)) =
-                (evens.split_at_mut(*half), odds.split_at_mut(*half));
-            for at in (0..*half).step_by(S::F32_LANES) {
-                let part = at..*half.min(&mut (at + S::F32_LANES));
+            let ((even, even_below), (odd, odd_below)) = (evens.split_at_mut(half), odds.split_at_mut(half));
+            for at in (0..half).step_by(S::F32_LANES) {
+                let part = at..half.min(at + S::F32_LANES);
                 let gradient = load(simd, &gradient[part.clone()]);
                 let index = simd.partial_load_u32s(&index[part.clone()]);
                 let rows = [&mut *even, &mut *odd, &mut *even_below, &mut *odd_below];
@@ -96,7 +95,7 @@ impl Squares {
             }
         }
         let sources = evens.chunks_exact(run / 2).zip(odds.chunks_exact(run / 2));
-        let (squares, below) = plane.split_at_mut(2 * *height * *width);
+        let (squares, below) = plane.split_at_mut(2 * height * width);
         for (row, (evens, odds)) in squares.chunks_exact_mut(run).zip(sources) {
             let (pairs, last) = row.as_chunks_mut::<2>();
             for (pair, (&even, &odd)) in pairs.iter_mut().zip(evens.iter().zip(odds)) {

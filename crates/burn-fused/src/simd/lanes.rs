@@ -158,20 +158,6 @@ pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
     }
 }
 
-/// Brings values to the cache that are read soon: planes of a few pages are too short for the processor to learn that
-/// it needs the next. Other targets than x86-64 are left to do it themselves.
-#[inline(always)]
-pub(crate) fn prefetch(values: &[f32]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in values.chunks(16) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: it is a hint, which accesses no memory as far as the program can see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = values;
-}
-
 /// Where the scalars of a product are: of a term and a row, at
 /// `first + term * term_step + row * row_step`.
 #[derive(Debug, Clone, Copy)]

@@ -6,5 +6,5 @@ mod level;
 pub(crate) mod math;
 
 pub use lanes::Lanes;
-pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, prefetch, store};
+pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, store};
 pub use level::{Held, Kernel, Level};

@@ -6,7 +6,7 @@
 use super::{Affine, Back, Input, Moments, Shape};
 use crate::epilogue::{Epilogue, passes, relu};
 use crate::memory::Buffer;
-use crate::simd::{Lanes, load, prefetch};
+use crate::simd::{Lanes, load};
 use crate::squares::Squares;
 
 /// Independent partial sums, so that no addition waits for another.
@@ -31,7 +31,6 @@ pub(super) fn forward<S: Lanes>(
         let (mut sum, mut square) = (0.0, 0.0);
         for image in 0..shape.batch {
             let plane = &x[shape.plane(image, channel)..][..pixels];
-            prefetch_next(shape, x, image, channel);
             sum += sums(simd, plane, plane, Values)[0];
         }
         let mean = (sum / values) as f32;
@@ -121,7 +120,6 @@ pub(super) fn backward<S: Lanes>(
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
             let plane = &x[from..][..pixels];
-            prefetch_next(shape, x, image, channel);
             let of_plane = match epilogue {
                 Epilogue::Identity => &gradient[from..][..pixels],
                 Epilogue::Relu => {
@@ -162,14 +160,6 @@ pub(super) fn backward<S: Lanes>(
         }
     }
     (of_x, [of_scale, of_shift])
-}
-
-/// Prefetches the channel's plane of the next image, or of the next channel's first one.
-#[inline(always)]
-fn prefetch_next(shape: Shape, x: &[f32], image: usize, channel: usize) {
-    let next = if image + 1 < shape.batch { (image + 1, channel) } else { (0, channel + 1) };
-    let from = shape.plane(next.0, next.1).min(x.len());
-    prefetch(&x[from..x.len().min(from + shape.pixels())]);
 }
 
 /// Pools a plane, if `epilogue` does.
