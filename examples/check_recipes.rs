@@ -68,7 +68,7 @@ fn main() -> anyhow::Result<()> {
 
     let shape = file.tensor("scores")?.shape().to_vec();
     let (batch, classes) = (shape[0], shape[1]);
-    let labels: Vec<u8> = (0..batch).map(|at| (at % classes) as u8).collect();
+    let labels: Vec<u16> = (0..batch).map(|at| (at % classes) as u16).collect();
     let scores = TensorData::new(floats(&file, "scores").unwrap_or_default(), [batch, classes]);
     let scores = Tensor::<2>::from_data(scores, &Device::flex().autodiff()).require_grad();
     let score = smoothed_cross_entropy(scores.clone(), &labels, config.recipe.label_smoothing);

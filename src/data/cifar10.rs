@@ -165,16 +165,16 @@ impl SampleSource for Cifar10 {
         })
     }
 
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         let mut labels = Vec::with_capacity(limit.min(self.len(split)));
         self.for_each_record(split, limit, |file, [at, _], record| match usize::from(record[0]) {
             0..CLASSES => {
-                labels.push(record[0]);
+                labels.push(u16::from(record[0]));
                 Ok(())
             }
             _ => {
                 let at = format!("record {at}");
-                Err(DataError::label(&file.path, DataFormat::Cifar10, record[0], &at, CLASSES))
+                Err(DataError::label(&file.path, DataFormat::Cifar10, record[0].into(), &at, CLASSES))
             }
         })?;
         Ok(labels)
@@ -210,7 +210,7 @@ mod tests {
             let mut seen = 0;
             let check = &mut |sample: usize, bytes: &[u8]| {
                 let (image, label) = objects::draw(5, split, sample as u64);
-                assert_eq!((bytes, labels[sample]), (&image[..], label), "{sample}");
+                assert_eq!((bytes, labels[sample]), (&image[..], u16::from(label)), "{sample}");
                 seen += 1;
             };
             source.for_each_image(split, 5, check).unwrap();

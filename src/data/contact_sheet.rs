@@ -7,6 +7,8 @@ use run_report::write_png;
 
 /// Number of samples per class.
 const COLUMNS: usize = 12;
+/// Most classes in a sheet.
+const ROWS: usize = 512;
 /// Size of a sample's pixel, in pixels of the sheet.
 const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
@@ -24,7 +26,7 @@ pub enum SheetError {
 }
 
 /// Draws the first training samples of each class to the file `path`, replacing it: one
-/// row per class.
+/// row per class, of at most 512 classes.
 ///
 /// Feature vectors become grey rectangles, black for a sample's lowest feature
 /// and white for its highest.
@@ -52,7 +54,7 @@ impl Sheet {
         let [tile_width, tile_height] = tile(description.shape);
         let (step_x, step_y) = (tile_width * ZOOM + GAP, tile_height * ZOOM + GAP);
         let width = COLUMNS * step_x + GAP;
-        let mut pixels = vec![[255; 3]; width * (description.classes * step_y + GAP)];
+        let mut pixels = vec![[255; 3]; width * (description.classes.min(ROWS) * step_y + GAP)];
         for (class, row) in choose(source)?.iter().enumerate() {
             for (column, picture) in row.iter().enumerate() {
                 for (at, &pixel) in picture.iter().enumerate() {
@@ -80,10 +82,10 @@ fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
 fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, SheetError> {
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
-    let mut tiles = vec![Vec::new(); description.classes];
+    let mut tiles = vec![Vec::new(); description.classes.min(ROWS)];
     source.for_each_image(Split::Train, usize::MAX, &mut |sample, bytes| {
-        let row = &mut tiles[usize::from(labels[sample])];
-        if row.len() < COLUMNS {
+        let row = tiles.get_mut(usize::from(labels[sample])).filter(|row| row.len() < COLUMNS);
+        if let Some(row) = row {
             row.push(picture(bytes, description.shape, description.element));
         }
     })?;
@@ -92,17 +94,21 @@ fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, SheetErro
 
 /// A sample's pixels.
 fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element) -> Vec<[u8; 3]> {
-    if element == Element::U8 {
-        let plane = height * width;
-        let last = channels - 1;
-        return (0..plane).map(|at| [0, 1, 2].map(|colour| bytes[colour.min(last) * plane + at])).collect();
-    }
-    let mut values = Vec::new();
-    element.cast(bytes, &mut values);
-    let low = values.iter().copied().fold(f32::INFINITY, f32::min);
-    let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let grey = |&value: &f32| [(255.0 * (value - low) / (high - low).max(f32::MIN_POSITIVE)) as u8; 3];
-    values.iter().map(grey).collect()
+    let scaled: Vec<u8>;
+    let bytes = match element {
+        Element::U8 => bytes,
+        _ => {
+            let mut values = Vec::new();
+            element.cast(bytes, &mut values);
+            let low = values.iter().copied().fold(f32::INFINITY, f32::min);
+            let high = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let span = (high - low).max(f32::MIN_POSITIVE);
+            scaled = values.iter().map(|value| (255.0 * (value - low) / span) as u8).collect();
+            &scaled
+        }
+    };
+    let (plane, last) = (height * width, channels - 1);
+    (0..plane).map(|at| [0, 1, 2].map(|colour| bytes[colour.min(last) * plane + at])).collect()
 }
 
 #[cfg(test)]
@@ -161,5 +167,7 @@ mod tests {
         assert_eq!(picture(&[7, 9], [1, 1, 2], Element::U8), [[7; 3], [9; 3]]);
         let floats = [2.0f32, 4.0, 3.0].map(f32::to_le_bytes);
         assert_eq!(picture(floats.as_flattened(), [1, 1, 3], Element::F32), [[0; 3], [255; 3], [127; 3]]);
+        assert_eq!(picture(floats[..2].as_flattened(), [2, 1, 1], Element::F32), [[0, 255, 255]]);
+        assert_eq!(picture(&[1, 2, 3, 4], [4, 1, 1], Element::U8), [[1, 2, 3]]);
     }
 }

@@ -74,7 +74,7 @@ pub enum DataError {
 
 impl DataError {
     /// That a label of the file at `path` is none of the `classes`; `at` says which.
-    pub(super) fn label(path: &Path, kind: DataFormat, label: u8, at: &str, classes: usize) -> Self {
+    pub(super) fn label(path: &Path, kind: DataFormat, label: u16, at: &str, classes: usize) -> Self {
         let what = format!("label {label} of {at} is outside 0 to {}", classes - 1);
         Self::Invalid { path: path.to_owned(), what, kind }
     }

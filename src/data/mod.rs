@@ -108,7 +108,7 @@ pub trait SampleSource {
     ///
     /// # Errors
     /// When the file cannot be read, or a label is out of range.
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError>;
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError>;
 }
 
 /// Opens the data set in `root` and detects its kind.

@@ -11,8 +11,8 @@ use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
 const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
-/// Labels are stored as bytes.
-const MOST_CLASSES: usize = 256;
+/// Classes are stored in 16 bits.
+const MOST_CLASSES: usize = 1 << u16::BITS;
 
 /// A folder of such pairs. Features are read and cast on request.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct NpyPairs {
     description: Description,
     features: [NpyFile; 2],
     /// Classes of all samples of each split.
-    labels: [Vec<u8>; 2],
+    labels: [Vec<u16>; 2],
 }
 
 fn path(root: &Path, split: Split, letter: char) -> PathBuf {
@@ -78,9 +78,9 @@ impl NpyPairs {
                 format!("{} different labels, at most {MOST_CLASSES} classes are supported", classes.len()),
             ));
         }
-        let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u8>, DataError> {
+        let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u16>, DataError> {
             let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
-                Ok(class) => Ok(class as u8),
+                Ok(class) => Ok(class as u16),
                 Err(_) => Err(unsuitable(
                     file,
                     format!("label {value} of sample {sample} does not occur in the training set"),
@@ -176,7 +176,7 @@ impl SampleSource for NpyPairs {
         })
     }
 
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         let labels = &self.labels[split as usize];
         Ok(labels[..limit.min(labels.len())].to_vec())
     }

@@ -24,6 +24,13 @@ fn made() -> tempfile::TempDir {
     root
 }
 
+/// Replaces the training samples by one of each of `count` classes.
+fn put_classes(root: &tempfile::TempDir, count: usize) {
+    let labels: Vec<u8> = (0..count as u32).rev().flat_map(u32::to_le_bytes).collect();
+    put(root.path(), Split::Train, 'y', "<u4", &[count], &labels);
+    put(root.path(), Split::Train, 'x', "<f4", &[count, 2], &vec![0; 8 * count]);
+}
+
 fn message(root: &tempfile::TempDir) -> String {
     let opened = data::open(root.path());
     let read = opened.and_then(|source| source.for_each_image(Split::Train, 9, &mut |_, _| ()));
@@ -42,6 +49,16 @@ fn classes_are_indices_of_the_sorted_training_labels() {
     let description = source.description();
     assert_eq!((description.classes, description.shape), (2, [1, 1, 2]));
     assert_eq!(description.class_names, ["-3", "7"]);
+}
+
+#[test]
+fn all_labels_of_16_bits_may_be_classes() {
+    let root = made();
+    put_classes(&root, 65_536);
+    let source = data::open(root.path()).unwrap();
+    assert_eq!(source.description().classes, 65_536);
+    assert_eq!(source.labels(Split::Train, 2).unwrap(), [65_535, 65_534]);
+    assert_eq!(source.labels(Split::Test, 1).unwrap(), [7]);
 }
 
 #[test]
@@ -99,7 +116,7 @@ fn generated_features_are_read_back() {
     let (space, labels) = (features::FeatureSpace::new(3), source.labels(Split::Test, 99).unwrap());
     let check = &mut |sample: usize, bytes: &[u8]| {
         let (row, label) = space.draw(Split::Test, sample as u64);
-        assert_eq!((bytes, labels[sample]), (row.map(f32::to_le_bytes).as_flattened(), label));
+        assert_eq!((bytes, labels[sample]), (row.map(f32::to_le_bytes).as_flattened(), u16::from(label)));
     };
     source.for_each_image(Split::Test, 99, check).unwrap();
     assert_eq!((labels.len(), source.len(Split::Train)), (40, 300));
@@ -125,10 +142,8 @@ fn files_that_do_not_match_are_rejected() {
     bad(Split::Train, 'x', "<f4", &[3, 2], &infinite, "feature 1 of sample 2 is NaN");
 
     let root = made();
-    let many: Vec<u8> = (0..300u16).flat_map(u16::to_le_bytes).collect();
-    put(root.path(), Split::Train, 'y', "<u2", &[300], &many);
-    put(root.path(), Split::Train, 'x', "<f4", &[300, 2], &[0; 2400]);
-    assert!(message(&root).contains("300 different labels, at most 256"), "{}", message(&root));
+    put_classes(&root, 65_537);
+    assert!(message(&root).contains("65537 different labels, at most 65536"), "{}", message(&root));
     fs::remove_file(path(root.path(), Split::Test, 'y')).unwrap();
     assert!(message(&root).contains("test_data/test_y.npy is missing; generate"), "{}", message(&root));
 }

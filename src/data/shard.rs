@@ -10,8 +10,12 @@ use run_record::files;
 struct SetDigest(Sha256);
 
 impl SetDigest {
-    fn of_labels(labels: &[u8]) -> Self {
-        Self(Sha256::new_with_prefix(labels))
+    /// Labels are bytes where these are enough for the classes.
+    fn of_labels(labels: &[u16], classes: usize) -> Self {
+        let mut sha256 = Sha256::new();
+        let bytes = if classes <= 1 << u8::BITS { 1 } else { 2 };
+        labels.iter().for_each(|label| sha256.update(&label.to_le_bytes()[..bytes]));
+        Self(sha256)
     }
 
     fn add(&mut self, sample: &[u8]) {
@@ -29,7 +33,7 @@ impl SetDigest {
 /// # Errors
 /// When a file is invalid.
 pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
-    let mut digest = SetDigest::of_labels(&source.labels(split, samples)?);
+    let mut digest = SetDigest::of_labels(&source.labels(split, samples)?, source.description().classes);
     source.for_each_image(split, samples, &mut |_, bytes| digest.add(bytes))?;
     Ok(digest.finish())
 }
@@ -38,7 +42,7 @@ pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result
 #[derive(Debug)]
 pub struct Shard {
     images: Vec<u8>,
-    labels: Vec<u8>,
+    labels: Vec<u16>,
     numbers: Vec<u32>,
     item: usize,
     digest: String,
@@ -58,14 +62,15 @@ impl Shard {
         order: Order,
     ) -> Result<Self, DataError> {
         let all_labels = source.labels(split, plan.samples)?;
-        let mut of_class = [0; 1 << u8::BITS];
+        let description = source.description();
+        let mut of_class = vec![0; description.classes];
         all_labels.iter().for_each(|&label| of_class[usize::from(label)] += 1);
-        let mut digest = SetDigest::of_labels(&all_labels);
+        let mut digest = SetDigest::of_labels(&all_labels, description.classes);
         let mut shard = Self {
             images: Vec::new(),
             labels: Vec::new(),
             numbers: Vec::new(),
-            item: source.description().sample_bytes(),
+            item: description.sample_bytes(),
             digest: String::new(),
             largest_class: of_class.into_iter().max().unwrap_or_default(),
         };
@@ -141,7 +146,7 @@ impl Shard {
     }
 
     /// Bytes and labels of the samples `from..from + count` that exist.
-    pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
+    pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u16]) {
         let from = from.min(self.len());
         let to = from.saturating_add(count).min(self.len());
         (&self.images[from * self.item..to * self.item], &self.labels[from..to])

@@ -48,6 +48,17 @@ fn the_batches_of_an_epoch_are_the_permutation_for_every_world_size() {
 }
 
 #[test]
+fn labels_are_bytes_in_digests_of_at_most_256_classes() {
+    let digest = |classes| {
+        let mut digest = SetDigest::of_labels(&[1, 255, 0], classes);
+        digest.add(b"samples");
+        digest.finish()
+    };
+    assert_eq!(digest(256), files::sha256(b"\x01\xff\x00samples"));
+    assert_eq!(digest(257), files::sha256(b"\x01\x00\xff\x00\x00\x00samples"));
+}
+
+#[test]
 fn a_reloaded_shard_equals_a_newly_loaded_one() {
     let source = Synthetic::new([1, 2, 3], 10, 50);
     let plan = plan(50, 3, 4);

@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// All gradients of one batch.
-    fn gradients(network: &Network, images: Tensor<4>, labels: &[u8]) -> Vec<Vec<f32>> {
+    fn gradients(network: &Network, images: Tensor<4>, labels: &[u16]) -> Vec<Vec<f32>> {
         let loss = cross_entropy(network.forward(images), labels).loss;
         let mut all = All { gradients: loss.backward(), values: Vec::new() };
         network.visit(&mut all);

@@ -73,7 +73,7 @@ pub struct InfoArgs {
     /// Folder of the data set.
     #[arg(value_name = "DIR")]
     pub root: PathBuf,
-    /// Draw training samples to FILE, one row per class, replacing it.
+    /// Draw training samples to FILE, one row per class of the first 512, replacing it.
     #[arg(long, value_name = "FILE.png")]
     pub sheet: Option<PathBuf>,
 }

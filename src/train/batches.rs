@@ -15,7 +15,7 @@ pub struct LabelledBytes<'a> {
     /// The samples concatenated, in the file's layout.
     pub bytes: &'a [u8],
     /// A class for each sample.
-    pub labels: &'a [u8],
+    pub labels: &'a [u16],
     /// Converts the bytes to floats.
     pub normalizer: &'a Normalizer,
 }
@@ -27,7 +27,7 @@ impl<'a> LabelledBytes<'a> {
     }
 
     /// The batch of a range of samples, on `device`.
-    pub fn batch(&self, range: Range<usize>, device: &Device) -> (Tensor<4>, &'a [u8]) {
+    pub fn batch(&self, range: Range<usize>, device: &Device) -> (Tensor<4>, &'a [u16]) {
         let size = self.bytes.len() / self.labels.len().max(1);
         let bytes = &self.bytes[range.start * size..range.end * size];
         (self.normalizer.images(bytes, device), &self.labels[range])

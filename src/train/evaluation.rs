@@ -185,7 +185,7 @@ impl Tally {
 
 /// Cross entropy of class scores `[batch, classes]`: the mean over the batch `[1]`, for backward, and the metrics.
 /// `smoothing` is the share of each label that is spread over all classes, from 0 to below 1.
-pub fn cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> (Tensor<1>, Tally) {
+pub fn cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> (Tensor<1>, Tally) {
     let Score { loss, value, correct } = smoothed_cross_entropy(scores, labels, smoothing);
     (loss, Tally::of_batch(value, correct, labels.len()))
 }

@@ -184,7 +184,7 @@ mod tests {
         let scores = precision.forward(&network, Tensor::from_data(samples, &device), &place);
         // Unscaled, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };
-        let labels: Vec<u8> = [1, 7, 3].into_iter().cycle().take(SAMPLES).collect();
+        let labels: Vec<u16> = [1, 7, 3].into_iter().cycle().take(SAMPLES).collect();
         let loss = cross_entropy(scores, &labels).loss.mul_scalar(scale);
         let mut all = All { gradients: loss.backward(), values: Vec::new() };
         network.visit(&mut all);

@@ -203,7 +203,7 @@ struct Check<'w> {
     network: Network,
     layout: ParamLayout,
     images: Vec<u8>,
-    labels: Vec<u8>,
+    labels: Vec<u16>,
     normalizer: Normalizer,
 }
 
@@ -265,7 +265,7 @@ impl<'w> Check<'w> {
     fn loss(&self, samples: &[usize]) -> Tensor<1> {
         let images: Vec<u8> =
             samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
-        let labels: Vec<u8> = samples.iter().map(|&i| self.labels[i]).collect();
+        let labels: Vec<u16> = samples.iter().map(|&i| self.labels[i]).collect();
         let images = self.normalizer.images(&images, &self.device);
         cross_entropy(self.network.forward(images), &labels).loss
     }

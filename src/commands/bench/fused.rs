@@ -184,7 +184,7 @@ impl Candidate {
     }
 
     /// One training step; returns its loss.
-    fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u8]) -> f64 {
+    fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u16]) -> f64 {
         let images = normalizer.images(bytes, &self.device.clone().autodiff());
         let began = Instant::now();
         // The loss includes its value, so forward is complete on lazy backends as well.

@@ -67,10 +67,10 @@ impl SampleSource for Synthetic {
         Ok(())
     }
 
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         let mut rng = Self::rng(split, 1);
         let classes = self.description.classes as u32;
-        Ok((0..limit.min(self.samples)).map(|_| (rng.next_u32() % classes) as u8).collect())
+        Ok((0..limit.min(self.samples)).map(|_| (rng.next_u32() % classes) as u16).collect())
     }
 }
 

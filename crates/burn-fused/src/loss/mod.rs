@@ -49,7 +49,7 @@ pub struct Score {
 /// If a label is not below `classes`, the numbers of labels and rows differ, or the
 /// scores cannot be read as f32.
 #[track_caller]
-pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
+pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
     smoothed_cross_entropy(scores, labels, 0.0)
 }
 
@@ -71,7 +71,7 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
 /// # Panics
 /// As [`cross_entropy`], and if `smoothing` is not from 0 to 1.
 #[track_caller]
-pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
+pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     let [batch, classes] = scores.dims();
     let rule = "Number of labels and rows of scores must be equal.";
     expect("cross_entropy", rule, labels.len(), batch);
@@ -104,7 +104,7 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
 }
 
 /// The loss, composed of Burn's operators.
-fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
+fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
     let targets = Tensor::<2, Int>::from_data(targets, &scores.device());
@@ -145,7 +145,7 @@ struct Read {
 
 impl Read {
     /// Reads f32 scores; other types run Burn's operators.
-    fn of(scores: &FlexTensor, labels: &[u8], smoothing: f64) -> Option<Self> {
+    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64) -> Option<Self> {
         let scores = scores.to_contiguous();
         let scores = scores.as_slice::<f32>()?;
         let classes = scores.len() / labels.len().max(1);
@@ -179,7 +179,7 @@ impl Read {
     }
 
     /// The gradient of the loss.
-    fn gradient(self, labels: &[u8]) -> FlexTensor {
+    fn gradient(self, labels: &[u16]) -> FlexTensor {
         let Self { mut shares, classes, smoothing, .. } = self;
         let scale = 1.0 / labels.len() as f32;
         for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
@@ -226,7 +226,7 @@ mod tests {
     fn the_fused_loss_matches_burns_operators() {
         let device = Device::flex().autodiff();
         let values: Vec<f32> = (0..77 * 10).map(|i| ((i * 7919) % 1000) as f32 / 50.0 - 10.0).collect();
-        let labels: Vec<u8> = (0..77).map(|i| (i * 3 % 10) as u8).collect();
+        let labels: Vec<u16> = (0..77).map(|i| (i * 3 % 10) as u16).collect();
         let scores = tensor(&values, 77, &device).require_grad();
         for smoothing in [0.0, 0.1, 0.9] {
             let one = smoothed_cross_entropy(scores.clone(), &labels, smoothing);
