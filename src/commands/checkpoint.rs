@@ -7,7 +7,7 @@ use anyhow::Context;
 use burn::module::Module;
 
 use super::covered::{self, Samples};
-use super::train::check_shape;
+use super::train::check_size;
 use super::{on_root, set_up};
 use crate::data::{self, SampleSource, Split};
 use crate::layout::stored as stored_layout;
@@ -56,8 +56,8 @@ impl Opened {
         set_up(world, &config)?;
         let root = &config.data.data_root;
         let source = world.agree(data::open(root))?;
-        check_shape(&config, source.as_ref())?;
-        let network = config.network(source.description().classes, &config.device.device());
+        check_size(&config, source.description().shape)?;
+        let network = config.network(source.description().into(), &config.device.device());
         for &split in checked.iter().filter(|_| data_root.is_none()) {
             let remedy = "name the other one with --data-root";
             samples.check(world, source.as_ref(), split, root, remedy)?;
@@ -157,9 +157,9 @@ pub fn load_int8(
     let path = weights.folder.join(INT8_FILE);
     let file = Int8File::read(&path)?;
     let (model, layout) = (config.model, ParamLayout::of(network));
-    let wrong = if file.network != model.to_string() || file.input_shape != model.input_shape() {
-        let Int8File { network, input_shape, .. } = &file;
-        Some(format!("it is a {network} for samples of {input_shape:?}, and the run's network a {model}"))
+    let wrong = if file.network != model.to_string() || file.input_shape != network.input_shape() {
+        let (found, shape, own) = (&file.network, file.input_shape, network.input_shape());
+        Some(format!("it is a {found} for samples of {shape:?}, and the run's network a {model} for {own:?}"))
     } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
         Some("it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into())
     } else {

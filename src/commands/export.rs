@@ -27,17 +27,16 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     }
     outputs::check(&[("out", Some(&args.out))], &[])?;
     let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::stored(&args.run)?.0 };
-    // The data set may be gone; the number of classes is in the weights' shapes as well,
-    // but a run's own options name it where it is not the network's.
-    let classes = match data::open(&config.data.data_root) {
-        Ok(source) => source.description().classes,
-        Err(_) => config.model.classes(),
+    let dimensions = match data::open(&config.data.data_root) {
+        Ok(source) => source.description().into(),
+        // The data set may be gone.
+        Err(_) => config.model.dimensions(),
     };
-    let network = config.network(classes, &config.device.device());
+    let network = config.network(dimensions, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
     let file = match args.int8 {
-        false => float_network(&layout.write(network, &weights.values), config.model, classes)?,
+        false => float_network(&layout.write(network, &weights.values))?,
         true => {
             let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
             checkpoint::quantized(stored.clone(), &path)?;

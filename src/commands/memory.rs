@@ -2,8 +2,8 @@
 //! a word.
 
 use crate::machine;
-use crate::model::Network;
-use crate::options::ConfigError;
+use crate::model::{Dimensions, Network};
+use crate::options::{ConfigError, RunConfig};
 use burn_mpi::World;
 
 /// Checks that a training step on `batch` samples can fit beside those of the other ranks of each
@@ -13,7 +13,19 @@ use burn_mpi::World;
 /// # Errors
 /// The same on all ranks: which option is too large, for which host.
 pub fn check_step(world: &World, network: &Network, parameters: usize, batch: usize) -> anyhow::Result<()> {
-    let least = least_bytes(network, parameters, batch);
+    check(world, least_bytes(network, parameters, batch), "train-batch-size", batch)
+}
+
+/// Checks that weights and gradients of the network can fit, before the weights are drawn.
+///
+/// # Errors
+/// As of [`check_step`].
+pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) -> anyhow::Result<()> {
+    let weights = config.model.linear_weights(&config.network, dimensions);
+    check(world, weights.saturating_mul(2 * size_of::<f32>() as u64), "model", config.model)
+}
+
+fn check(world: &World, least: u64, option: &'static str, value: impl ToString) -> anyhow::Result<()> {
     let host = world.host();
     let ranks = world.places().iter().filter(|place| place.host == host).count() as u64;
     let memory = machine::of_this_process(host).memory_bytes;
@@ -25,7 +37,7 @@ pub fn check_step(world: &World, network: &Network, parameters: usize, batch: us
         )
     });
     match world.gather(&problem)?.into_iter().flatten().next() {
-        Some(problem) => Err(ConfigError::new("train-batch-size", batch, problem).into()),
+        Some(problem) => Err(ConfigError::new(option, value, problem).into()),
         None => Ok(()),
     }
 }
@@ -46,7 +58,7 @@ mod tests {
     fn a_step_needs_at_least_half_of_its_activations() {
         let kind = ModelKind::Vgg;
         let network =
-            Network::with_options(kind, &NetworkOptions::default(), kind.classes(), 1, &Device::flex());
+            Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
         // The measured peak of live tensors at batch 32 is 36 MB and more.
         let (one, many) = (least_bytes(&network, 0, 32), least_bytes(&network, 0, 32_000));
         assert!((5_000_000..36_000_000).contains(&one), "{one}");

@@ -31,9 +31,9 @@ impl Subject {
     /// Initial weights, and as many `samples` of noise, on which an int8 model is calibrated.
     pub fn initial(world: &World, config: RunConfig, samples: usize, int8: bool) -> anyhow::Result<Self> {
         set_up(world, &config)?;
-        let classes = config.model.classes();
-        let source = Box::new(Synthetic::new(config.model.input_shape(), classes, samples));
-        let network = config.network(classes, &config.device.device());
+        let dimensions = config.model.dimensions();
+        let source = Box::new(Synthetic::new(dimensions.input, dimensions.classes, samples));
+        let network = config.network(dimensions, &config.device.device());
         let post = PostTraining { scheme: WeightScheme::Channel, calibration: Some(samples) };
         let int8 = match int8 {
             true => Some(world.agree(post.load(source.as_ref(), None))?.quantize(&network)?),

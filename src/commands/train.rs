@@ -20,7 +20,7 @@ use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, ParamLayout, World, connect};
-pub(super) use prepare::check_shape;
+pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
 use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now};
@@ -57,7 +57,9 @@ fn phases(
         (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
         _ => trace::check_writable(world, &args.trace)?,
     }
-    let network = config.network(source.description().classes, &config.device.device().autodiff());
+    let dimensions = source.description().into();
+    memory::check_weights(world, &config, dimensions)?;
+    let network = config.network(dimensions, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;

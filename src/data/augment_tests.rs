@@ -139,3 +139,23 @@ fn rotations_keep_the_centre_and_go_both_ways() {
         .collect();
     assert!(ends.contains(&true) && ends.contains(&false));
 }
+
+#[test]
+fn images_of_any_size_and_number_of_channels_are_changed() {
+    for shape in [[1, 5, 9], [2, 29, 4], [4, 3, 7], [3, 1, 1], [1, 2, 64]] {
+        let size = shape.iter().product::<usize>();
+        let images: Vec<u8> = (0..3 * size).map(|at| (at * 7 % 251) as u8).collect();
+        for change in ["crop", "flip", "jitter", "rotate", "crop,flip,jitter,rotate"] {
+            let mut changed = Vec::new();
+            for epoch in 0..8 {
+                let augment: Augmentation = change.parse().unwrap();
+                augment.batch(&images, &[0, 1, 2], shape, 1, epoch, &mut changed);
+                assert_eq!(changed.len(), images.len(), "{shape:?} {change}");
+            }
+        }
+    }
+    // Each channel is mirrored by itself.
+    let mut image = [1, 2, 3, 4, 5, 6, 7, 8];
+    flip(&mut image, [2, 1, 4]);
+    assert_eq!(image, [4, 3, 2, 1, 8, 7, 6, 5]);
+}

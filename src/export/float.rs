@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::graph::{Attribute, Graph};
 use super::windows;
-use crate::model::{Activation, EPSILON, Layer, ModelKind, Network};
+use crate::model::{Activation, EPSILON, Layer, Network};
 use crate::quant::padding;
 
 /// A layer without an ONNX operator here.
@@ -18,13 +18,12 @@ pub struct ExportError {
     pub reason: &'static str,
 }
 
-/// The ONNX file of `network`, which is one of `kind`, for `classes` classes. Dropout
-/// is omitted; constants have PyTorch's names and layouts.
+/// The ONNX file of `network`. Dropout is omitted; constants have PyTorch's names and layouts.
 ///
 /// # Errors
 /// If a layer cannot be exported (the first is named): a grouped or dilated
 /// convolution, padding that depends on the input.
-pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Result<Vec<u8>, ExportError> {
+pub fn float_network(network: &Network) -> Result<Vec<u8>, ExportError> {
     let layout = ParamLayout::of(network);
     let flat = layout.read(network);
     let mut graph = Graph::new();
@@ -64,7 +63,7 @@ pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Resu
             }
         }
     }
-    Ok(graph.into_file(&kind.to_string(), kind.input_shape(), classes))
+    Ok(graph.into_file(&network.kind().to_string(), network.dimensions()))
 }
 
 /// The ONNX operator; Gelu's default is the exact one, as PyTorch's.

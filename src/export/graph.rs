@@ -7,6 +7,7 @@ use super::proto::{
     AttributeProto, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
+use crate::model::Dimensions;
 
 /// Opset version: the first with Gelu.
 pub const OPSET: i64 = 20;
@@ -78,8 +79,8 @@ impl Graph {
         self.constant(name, DataType::Float, shape, bytes);
     }
 
-    /// The file, for samples of `shape` and `classes` scores.
-    pub fn into_file(mut self, name: &str, shape: [usize; 3], classes: usize) -> Vec<u8> {
+    /// The file of a network of these dimensions.
+    pub fn into_file(mut self, name: &str, dimensions: Dimensions) -> Vec<u8> {
         if let Some(node) = self.nodes.last_mut() {
             node.output = vec![OUTPUT.to_owned()];
         }
@@ -87,8 +88,8 @@ impl Graph {
             node: self.nodes,
             name: name.to_owned(),
             initializer: self.constants,
-            input: vec![value(INPUT, &shape)],
-            output: vec![value(OUTPUT, &[classes])],
+            input: vec![value(INPUT, &dimensions.input)],
+            output: vec![value(OUTPUT, &[dimensions.classes])],
         };
         let model = ModelProto {
             ir_version: IR_VERSION,

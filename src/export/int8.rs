@@ -11,6 +11,7 @@ use burn_fused::int8::QParams;
 use super::graph::{Attribute, Graph};
 use super::proto::DataType;
 use super::windows;
+use crate::model::Dimensions;
 use crate::quant::Int8File;
 use crate::quant::int8_file::{Bias, LayerValues, StoredLayer};
 
@@ -54,7 +55,7 @@ pub fn int8_network(network: &Int8File) -> Vec<u8> {
         requantize(&mut graph, name, input);
         classes = values.shape[0];
     }
-    graph.into_file(&network.network, network.input_shape, classes)
+    graph.into_file(&network.network, Dimensions { input: network.input_shape, classes })
 }
 
 /// Quantizes and dequantizes the last value.

@@ -7,13 +7,23 @@ use prost::Message;
 
 use super::proto::{DataType, GraphProto, ModelProto};
 use super::*;
-use crate::model::{Activation, ModelKind, Network, NetworkOptions};
+use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
+use crate::quant::{Quantized, Ranges, WeightScheme};
 
 fn graph(file: &[u8]) -> GraphProto {
     let model = ModelProto::decode(file).expect("a protobuf message");
     assert_eq!((model.ir_version, model.opset_import.len()), (IR_VERSION, 1));
     assert_eq!((model.opset_import[0].domain.as_str(), model.opset_import[0].version), ("", OPSET));
     model.graph.expect("a graph")
+}
+
+/// Sizes of the first input and output after the batch.
+fn sizes(graph: &GraphProto) -> [Vec<i64>; 2] {
+    [&graph.input[0], &graph.output[0]].map(|value| {
+        let kind = value.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref());
+        let shape = kind.and_then(|kind| kind.shape.as_ref()).expect("a shape");
+        shape.dim[1..].iter().map(|dim| dim.dim_value.expect("a size")).collect()
+    })
 }
 
 /// Operators in order, each on the previous one's output, from `input` to `logits`.
@@ -43,7 +53,7 @@ fn operators(graph: &GraphProto) -> Vec<&str> {
 }
 
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
-    Network::with_options(kind, options, kind.classes(), 3, &Device::flex().autodiff()).valid()
+    Network::with_options(kind, options, kind.dimensions(), 3, &Device::flex().autodiff()).valid()
 }
 
 #[test]
@@ -54,7 +64,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
         dropout: 0.5,
         ..NetworkOptions::default()
     };
-    let file = float_network(&network(ModelKind::Convnet, &options), ModelKind::Convnet, 10).unwrap();
+    let file = float_network(&network(ModelKind::Convnet, &options)).unwrap();
     let graph = graph(&file);
     let block = ["Conv", "BatchNormalization", "Gelu", "MaxPool"];
     assert_eq!(operators(&graph), [&block[..], &block, &["Flatten", "Gemm"]].concat());
@@ -63,7 +73,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
     assert_eq!(weight.raw_data.len(), 4 * 3920);
     for activation in [Activation::Tanh, Activation::Sigmoid, Activation::Relu] {
         let options = NetworkOptions { activation, ..NetworkOptions::default() };
-        let file = float_network(&network(ModelKind::Mlp, &options), ModelKind::Mlp, 20).unwrap();
+        let file = float_network(&network(ModelKind::Mlp, &options)).unwrap();
         let name = format!("{activation}");
         let found = operators(&super::tests::graph(&file)).join(" ").to_lowercase();
         assert_eq!(found, format!("flatten gemm batchnormalization {name} gemm"));
@@ -71,8 +81,27 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
 }
 
 #[test]
+fn inputs_and_outputs_have_the_sizes_of_the_network() {
+    for (kind, input, classes) in [
+        (ModelKind::Convnet, [3, 5, 7], 300),
+        (ModelKind::Vgg, [1, 9, 17], 2),
+        (ModelKind::Mlp, [3, 4, 5], 1),
+    ] {
+        let options = NetworkOptions::default();
+        let dimensions = Dimensions { input, classes };
+        let network = Network::with_options(kind, &options, dimensions, 3, &Device::flex());
+        let expected = [input.map(|size| size as i64).to_vec(), vec![classes as i64]];
+        assert_eq!(sizes(&graph(&float_network(&network).unwrap())), expected);
+        let mut ranges = Ranges::of(crate::quant::groups(&network).unwrap().len());
+        ranges.input = Some([-1.0, 2.0]);
+        ranges.groups.iter_mut().for_each(|group| group.output = Some([-1.0, 2.0]));
+        let int8 = Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, WeightScheme::Channel);
+        assert_eq!(sizes(&graph(&int8_network(&int8.unwrap().file))), expected);
+    }
+}
+
+#[test]
 fn int8_models_have_pairs_of_quantization_around_every_operator() {
-    use crate::quant::{Quantized, Ranges, WeightScheme};
     let network = network(ModelKind::Convnet, &NetworkOptions::default());
     let mut ranges = Ranges::of(3);
     ranges.input = Some([-1.0, 2.0]);

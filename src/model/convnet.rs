@@ -1,5 +1,5 @@
 //! ConvNet: the small convolutional network of the MNIST experiments, 4,266
-//! parameters.
+//! parameters for these images.
 
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
@@ -10,10 +10,10 @@ use burn::tensor::Device;
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
 use super::layers::{conv3x3, pool2x2};
-use super::{Activation, Architecture, Layer, NamedLayer, NetworkOptions};
+use super::{Activation, Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 
-/// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
-/// · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
+/// Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
+/// · MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`.
 /// Batch norms, if any, follow the convolutions, and dropout precedes the linear
 /// layer.
 #[derive(Module, Debug)]
@@ -27,22 +27,26 @@ pub struct ConvNet {
     pool: MaxPool2d,
     #[module(skip)]
     activation: Activation,
+    #[module(skip)]
+    dimensions: Dimensions,
     pub(super) fused: bool,
 }
 
 impl ConvNet {
     /// A network with weights drawn from the device's random number generator.
-    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+    pub(super) fn init(options: &NetworkOptions, dimensions: Dimensions, device: &Device) -> Self {
+        let [channels, height, width] = dimensions.input;
         let norm = |channels| options.batch_norm.then(|| BatchNorm::init(channels, device));
         Self {
-            conv1: conv3x3(1, 4, device),
+            conv1: conv3x3(channels, 4, device),
             bn1: norm(4),
             conv2: conv3x3(4, 8, device),
             bn2: norm(8),
             dropout: Dropout::new(options.dropout),
-            linear: LinearConfig::new(8 * 7 * 7, classes).init(device),
+            linear: LinearConfig::new(8 * (height / 4) * (width / 4), dimensions.classes).init(device),
             pool: pool2x2(),
             activation: options.activation,
+            dimensions,
             fused: true,
         }
     }
@@ -51,6 +55,10 @@ impl ConvNet {
 impl Architecture for ConvNet {
     fn is_fused(&self) -> bool {
         self.fused
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.dimensions
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {

@@ -101,10 +101,10 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
-    use crate::model::{ModelKind, Network, NetworkOptions};
+    use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 
     fn step(kind: ModelKind, options: &NetworkOptions, batch: usize) -> u64 {
-        Network::with_options(kind, options, kind.classes(), 1, &Device::flex()).flop().of_step(batch)
+        Network::with_options(kind, options, kind.dimensions(), 1, &Device::flex()).flop().of_step(batch)
     }
 
     #[test]
@@ -122,6 +122,16 @@ mod tests {
         let convs = 1024 * 9 * 32 * 64 + 256 * 9 * (64 * 128 + 128 * 256) + 64 * 9 * 2 * 256 * 256;
         let linears = 4096 * 256 + 256 * 32 + 32 * 10;
         assert_eq!(step(ModelKind::Vgg, &plain, 1), 4 * (1024 * 9 * 3 * 32) + 6 * (convs + linears));
+    }
+
+    #[test]
+    fn a_step_follows_the_sizes_of_the_samples() {
+        let dimensions = Dimensions { input: [2, 29, 31], classes: 300 };
+        let options = NetworkOptions::default();
+        let network = Network::with_options(ModelKind::Convnet, &options, dimensions, 1, &Device::flex());
+        // By hand: sides 29x31, then 14x15, then 7x7 (both halves are rounded down).
+        let (conv1, conv2, linear) = (9 * 2 * 4 * 29 * 31, 9 * 4 * 8 * 14 * 15, 8 * 7 * 7 * 300);
+        assert_eq!(network.flop().of_step(2), 2 * (4 * conv1 + 6 * (conv2 + linear)));
     }
 
     #[test]

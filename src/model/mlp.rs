@@ -1,5 +1,5 @@
-//! MLP: the small network for feature vectors, 17,140 parameters with 512
-//! features and 20 classes.
+//! MLP: the small network for feature vectors, and for images as such; 17,140
+//! parameters with 512 features and 20 classes.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -7,16 +7,14 @@ use burn::tensor::Device;
 
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
-use super::{Activation, Architecture, Layer, NamedLayer, NetworkOptions};
+use super::{Activation, Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 
-/// Features of a sample.
-pub(super) const FEATURES: usize = 512;
 /// Default width of the hidden layer.
 pub const HIDDEN: usize = 32;
 
-/// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch,
-/// 1, 1, 512]`; 32 may be another width and ReLU another activation. Dropout,
-/// if any, precedes the last layer.
+/// Linear(c·h·w→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch, c,
+/// h, w]`; 32 may be another width and ReLU another activation. Dropout, if any,
+/// precedes the last layer.
 #[derive(Module, Debug)]
 pub struct Mlp {
     layer1: Linear,
@@ -25,6 +23,8 @@ pub struct Mlp {
     layer2: Linear,
     #[module(skip)]
     activation: Activation,
+    #[module(skip)]
+    dimensions: Dimensions,
     /// Whether batch norm and linear layers are `burn_fused` operators.
     #[module(skip)]
     pub(super) fused: bool,
@@ -32,14 +32,15 @@ pub struct Mlp {
 
 impl Mlp {
     /// A network with weights drawn from the device's random number generator.
-    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+    pub(super) fn init(options: &NetworkOptions, dimensions: Dimensions, device: &Device) -> Self {
         let hidden = options.hidden.unwrap_or(HIDDEN);
         Self {
-            layer1: LinearConfig::new(FEATURES, hidden).init(device),
+            layer1: LinearConfig::new(dimensions.input.iter().product(), hidden).init(device),
             bn1: BatchNorm::init(hidden, device),
             dropout: Dropout::new(options.dropout),
-            layer2: LinearConfig::new(hidden, classes).init(device),
+            layer2: LinearConfig::new(hidden, dimensions.classes).init(device),
             activation: options.activation,
+            dimensions,
             fused: true,
         }
     }
@@ -48,6 +49,10 @@ impl Mlp {
 impl Architecture for Mlp {
     fn is_fused(&self) -> bool {
         self.fused
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.dimensions
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {

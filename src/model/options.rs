@@ -28,7 +28,7 @@ pub struct NetworkOptions {
     #[arg(long, value_name = "P", default_value = "0", value_parser = below_1)]
     pub dropout: f64,
     /// Width of mlp's hidden layer [default: 32].
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_HIDDEN, "its weights then take 2 GiB"))]
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features"))]
     pub hidden: Option<usize>,
 }
 

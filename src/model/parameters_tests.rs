@@ -7,7 +7,7 @@ use run_record::files::sha256_of_f32;
 use super::{ModelKind, Network};
 
 fn convnet() -> Network {
-    Network::init(ModelKind::Convnet, 10, 123, &Device::flex().autodiff())
+    Network::init(ModelKind::Convnet, ModelKind::Convnet.dimensions(), 123, &Device::flex().autodiff())
 }
 
 #[test]
@@ -27,15 +27,16 @@ fn the_convnet_has_the_reports_parameters_under_pytorchs_names() {
 
 #[test]
 fn the_other_networks_have_pytorchs_parameter_counts() {
-    let layout =
-        |kind, classes| ParamLayout::of(&Network::init(kind, classes, 1, &Device::flex().autodiff()));
+    let layout = |kind: ModelKind| {
+        ParamLayout::of(&Network::init(kind, kind.dimensions(), 1, &Device::flex().autodiff()))
+    };
     // Six convolutions and three linear layers, weights and biases.
     let convs = [(3, 32), (32, 64), (64, 128), (128, 256), (256, 256), (256, 256)];
     let linears = [(4096, 256), (256, 32), (32, 10)];
     let expected: usize = convs.iter().map(|(i, o)| 9 * i * o + o).sum::<usize>()
         + linears.iter().map(|(i, o)| i * o + o).sum::<usize>();
-    assert_eq!(layout(ModelKind::Vgg, 10).trainable(), expected);
-    let mlp = layout(ModelKind::Mlp, 20);
+    assert_eq!(layout(ModelKind::Vgg).trainable(), expected);
+    let mlp = layout(ModelKind::Mlp);
     assert_eq!(mlp.trainable(), 512 * 32 + 32 + 2 * 32 + 32 * 20 + 20);
     assert_eq!(mlp.len(), mlp.trainable() + 2 * 32, "and batch norm's running mean and variance");
 }
@@ -45,7 +46,8 @@ fn a_seed_fixes_every_weight() {
     let layout = ParamLayout::of(&convnet());
     let first = layout.read(&convnet());
     assert_eq!(sha256_of_f32(&first), sha256_of_f32(&layout.read(&convnet())));
-    let other = Network::init(ModelKind::Convnet, 10, 124, &Device::flex().autodiff());
+    let other =
+        Network::init(ModelKind::Convnet, ModelKind::Convnet.dimensions(), 124, &Device::flex().autodiff());
     assert_ne!(sha256_of_f32(&first), sha256_of_f32(&layout.read(&other)));
     let bound = 1.0 / 3.0;
     assert!(first[..36].iter().all(|w| w.abs() <= bound), "fan in 9");

@@ -12,8 +12,7 @@ const DROPOUT: NetworkOptions = NetworkOptions { dropout: 0.5, ..PLAIN };
 const BOTH: NetworkOptions = NetworkOptions { batch_norm: true, ..DROPOUT };
 
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
-    let classes = if kind == ModelKind::Mlp { 20 } else { 10 };
-    Network::with_options(kind, options, classes, 1, &Device::flex().autodiff())
+    Network::with_options(kind, options, kind.dimensions(), 1, &Device::flex().autodiff())
 }
 
 fn layout(kind: ModelKind, options: &NetworkOptions) -> ParamLayout {
@@ -48,6 +47,19 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
     ] {
         let layout = layout(kind, &options);
         assert_eq!((layout.trainable(), layout.len()), (trainable, all), "{kind} {options:?}");
+    }
+}
+
+#[test]
+fn linear_layers_are_counted_before_they_are_made() {
+    let wide = NetworkOptions { hidden: Some(64), ..PLAIN };
+    for (kind, options, expected) in [
+        (ModelKind::Convnet, PLAIN, 392 * 10),
+        (ModelKind::Vgg, PLAIN, 0),
+        (ModelKind::Mlp, PLAIN, 512 * 32 + 32 * 20),
+        (ModelKind::Mlp, wide, 512 * 64 + 64 * 20),
+    ] {
+        assert_eq!(kind.linear_weights(&options, kind.dimensions()), expected, "{kind}");
     }
 }
 
@@ -89,7 +101,7 @@ fn the_others_layers_have_pytorchs_names() {
 fn dropout_is_for_training_and_falls_in_every_network() {
     let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
     for kind in [ModelKind::Convnet, ModelKind::Vgg, ModelKind::Mlp] {
-        let [channels, height, width] = kind.input_shape();
+        let [channels, height, width] = kind.dimensions().input;
         let plain = network(kind, &PLAIN);
         let weights = layout(kind, &PLAIN).read(&plain);
         let dropping = layout(kind, &DROPOUT).write(network(kind, &DROPOUT), &weights);

@@ -7,29 +7,32 @@ use burn::tensor::Device;
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
 use super::layers::{Elementwise, FeatureLayer, ImageLayer, conv3x3, pool2x2};
-use super::{Architecture, Layer, NamedLayer, NetworkOptions};
+use super::{Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
-/// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
-/// ReLU · 32→classes, for `[batch, 3, 32, 32]`. Batch norms, if any, follow the
-/// convolutions, and dropout the first linear layer's ReLU.
+/// c→32→64, 64→128→256, 256→256→256, then Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU ·
+/// 256→32 · ReLU · 32→classes, for `[batch, c, h, w]`. Batch norms, if any, follow
+/// the convolutions, and dropout the first linear layer's ReLU.
 #[derive(Module, Debug)]
 pub struct Vgg {
     block1: Vec<ImageLayer>,
     block2: Vec<ImageLayer>,
     block3: Vec<ImageLayer>,
     block4: Vec<FeatureLayer>,
+    #[module(skip)]
+    dimensions: Dimensions,
     pub(super) fused: bool,
 }
 
 impl Vgg {
     /// A network with weights drawn from the device's random number generator.
-    pub(super) fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+    pub(super) fn init(options: &NetworkOptions, dimensions: Dimensions, device: &Device) -> Self {
         Self {
-            block1: block([3, 32, 64], options, device),
+            block1: block([dimensions.input[0], 32, 64], options, device),
             block2: block([64, 128, 256], options, device),
             block3: block([256, 256, 256], options, device),
-            block4: head(classes, options, device),
+            block4: head(dimensions, options, device),
+            dimensions,
             fused: true,
         }
     }
@@ -38,6 +41,10 @@ impl Vgg {
 impl Architecture for Vgg {
     fn is_fused(&self) -> bool {
         self.fused
+    }
+
+    fn dimensions(&self) -> Dimensions {
+        self.dimensions
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -68,10 +75,11 @@ fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec
 }
 
 /// The three linear layers.
-fn head(classes: usize, options: &NetworkOptions, device: &Device) -> Vec<FeatureLayer> {
+fn head(dimensions: Dimensions, options: &NetworkOptions, device: &Device) -> Vec<FeatureLayer> {
+    let Dimensions { input: [_, height, width], classes } = dimensions;
     let linear = |inputs, outputs| FeatureLayer::Linear(LinearConfig::new(inputs, outputs).init(device));
     let activation = || FeatureLayer::Elementwise(Elementwise { activation: options.activation });
-    let mut layers = vec![linear(256 * 4 * 4, 256), activation()];
+    let mut layers = vec![linear(256 * (height / 8) * (width / 8), 256), activation()];
     layers.extend(Dropout::new(options.dropout).map(FeatureLayer::Dropout));
     layers.extend([linear(256, 32), activation(), linear(32, classes)]);
     layers

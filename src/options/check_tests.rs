@@ -135,7 +135,13 @@ fn quantized_is_another_name_of_qat() {
 fn a_layer_that_cannot_be_quantized_is_rejected_by_name() {
     for kind in ["qat", "ptq", "dynamic"] {
         let config = train(&format!("--quantize {kind} --activation tanh")).unwrap();
-        let network = Network::with_options(config.model, &config.network, 10, 1, &Device::flex());
+        let network = Network::with_options(
+            config.model,
+            &config.network,
+            config.model.dimensions(),
+            1,
+            &Device::flex(),
+        );
         let message = config.quantizer(&network).unwrap_err().to_string();
         let expected = format!("--quantize {kind}: layer activation1 cannot be quantized: tanh");
         assert!(message.starts_with(&expected), "{message}");

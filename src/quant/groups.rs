@@ -5,6 +5,7 @@ use burn::nn::pool::MaxPool2d;
 use burn::nn::{Linear, PaddingConfig2d};
 
 use super::QuantError;
+use super::int8_file::LARGEST;
 use crate::model::{Activation, BatchNorm, Dropout, Layer, NamedLayer, Network};
 
 /// A convolution or a linear layer, and the following layers that are fused with it:
@@ -65,7 +66,16 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             {
                 groups.push(group(Product::Conv(conv)));
             }
-            (Layer::Linear(linear), _) => groups.push(group(Product::Linear(linear))),
+            (Layer::Linear(linear), _) => {
+                let [inputs, _] = linear.weight.dims();
+                if inputs > LARGEST {
+                    return Err(QuantError::layer(
+                        &name,
+                        format!("{inputs} inputs, at most {LARGEST} are supported"),
+                    ));
+                }
+                groups.push(group(Product::Linear(linear)));
+            }
             (Layer::Flatten, _) => {}
             (Layer::Norm(norm), Some(last)) if last.norm.is_none() && !last.relu && last.pool.is_none() => {
                 last.norm = Some(norm);

@@ -21,9 +21,8 @@ pub(super) const VERSION: u32 = 1;
 /// Scales and zero points of the input and of each layer with weights.
 const SCALES: &str = "activation.scale";
 const ZERO_POINTS: &str = "activation.zero_point";
-/// Maximum size of a dimension: far above any network's, and products of three still fit
-/// 64 bits.
-const LARGEST: usize = 1 << 16;
+/// Maximum size of a dimension: sums of as many products fit 32 bits, and products of three sizes 64.
+pub(super) const LARGEST: usize = 1 << 16;
 
 /// A quantized network, as it is on disk: the metadata entry, and what the tensors hold.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

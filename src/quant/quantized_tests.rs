@@ -19,16 +19,16 @@ const SCHEMES: [WeightScheme; 2] = [WeightScheme::Channel, WeightScheme::Tensor]
 
 fn network(kind: ModelKind) -> Network {
     let options = NetworkOptions { batch_norm: true, dropout: 0.5, ..NetworkOptions::default() };
-    Network::with_options(kind, &options, kind.classes(), 5, &Device::flex().autodiff()).valid()
+    Network::with_options(kind, &options, kind.dimensions(), 5, &Device::flex().autodiff()).valid()
 }
 
 fn samples(kind: ModelKind, count: usize) -> Vec<f32> {
-    let size: usize = kind.input_shape().iter().product();
+    let size: usize = kind.dimensions().input.iter().product();
     (0..count * size).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0).collect()
 }
 
 fn tensor(kind: ModelKind, values: &[f32]) -> Tensor<4> {
-    let [channels, height, width] = kind.input_shape();
+    let [channels, height, width] = kind.dimensions().input;
     let batch = values.len() / (channels * height * width);
     Tensor::from_data(TensorData::new(values.to_vec(), [batch, channels, height, width]), &Device::flex())
 }

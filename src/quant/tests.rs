@@ -3,11 +3,15 @@
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
-use crate::model::{Activation, ModelKind, Network, NetworkOptions};
+use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
 use run_record::Method;
 
+fn of_sizes(kind: ModelKind, options: &NetworkOptions, input: [usize; 3], classes: usize) -> Network {
+    Network::with_options(kind, options, Dimensions { input, classes }, 5, &Device::flex())
+}
+
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
-    Network::with_options(kind, options, kind.classes(), 5, &Device::flex())
+    Network::with_options(kind, options, kind.dimensions(), 5, &Device::flex())
 }
 
 #[test]
@@ -62,14 +66,21 @@ fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
 #[test]
 fn integer_models_score_as_the_networks_do() {
     let norm = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
-    for (kind, options) in [
-        (ModelKind::Convnet, NetworkOptions::default()),
-        (ModelKind::Convnet, norm),
-        (ModelKind::Mlp, norm),
-        (ModelKind::Vgg, norm),
+    let plain = NetworkOptions::default();
+    for (kind, options, input, classes) in [
+        (ModelKind::Convnet, plain, [1, 28, 28], 10),
+        (ModelKind::Convnet, norm, [1, 28, 28], 10),
+        (ModelKind::Convnet, plain, [1, 4, 4], 2),
+        (ModelKind::Convnet, plain, [3, 5, 7], 10),
+        (ModelKind::Convnet, norm, [2, 29, 31], 300),
+        (ModelKind::Mlp, norm, [1, 1, 512], 20),
+        (ModelKind::Mlp, norm, [1, 1, 7], 300),
+        (ModelKind::Mlp, norm, [3, 4, 5], 1),
+        (ModelKind::Vgg, norm, [3, 32, 32], 10),
+        (ModelKind::Vgg, norm, [1, 9, 17], 10),
     ] {
-        let network = network(kind, &options);
-        let [channels, height, width] = kind.input_shape();
+        let network = of_sizes(kind, &options, input, classes);
+        let [channels, height, width] = input;
         let values: Vec<f32> =
             (0..4 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0).collect();
         let images = TensorData::new(values.clone(), [4, channels, height, width]);
@@ -82,9 +93,17 @@ fn integer_models_score_as_the_networks_do() {
             model.infer(&values, &mut scores).unwrap();
             let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
             let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-            assert!(off < 0.2 * largest, "{kind} {scheme}: {off} of {largest}");
+            assert_eq!(scores.len(), expected.len());
+            assert!(off < 0.2 * largest, "{kind} {input:?} {scheme}: {off} of {largest}");
         }
     }
+}
+
+#[test]
+fn layers_whose_sums_would_overflow_are_rejected_by_name() {
+    let wide = of_sizes(ModelKind::Mlp, &NetworkOptions::default(), [3, 150, 150], 2);
+    let message = groups(&wide).unwrap_err().to_string();
+    assert!(message.contains("layer1") && message.contains("67500 inputs, at most 65536"), "{message}");
 }
 
 #[test]
@@ -109,7 +128,7 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
 
 /// Noise images, different for each `seed`.
 fn noise(kind: ModelKind, seed: usize, device: &Device) -> Tensor<4> {
-    let [channels, height, width] = kind.input_shape();
+    let [channels, height, width] = kind.dimensions().input;
     let len = 6 * channels * height * width;
     let values: Vec<f32> = (0..len).map(|i| (((i + seed) * 7919) % 997) as f32 / 300.0 - 1.0).collect();
     Tensor::from_data(TensorData::new(values, [6, channels, height, width]), device)
@@ -122,7 +141,7 @@ fn folded_batch_norms_compute_what_the_network_does() {
     let options = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
     for kind in [ModelKind::Convnet, ModelKind::Mlp] {
         let training = Device::flex().autodiff();
-        let network = Network::with_options(kind, &options, kind.classes(), 5, &training);
+        let network = Network::with_options(kind, &options, kind.dimensions(), 5, &training);
         // Running statistics other than the initial ones.
         (0..20).for_each(|seed| drop(network.forward(noise(kind, seed, &training))));
         let network = network.valid();

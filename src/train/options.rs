@@ -14,9 +14,9 @@ use serde_json::{Map, Value};
 
 use super::{Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
-use crate::data::{SampleSource, ShardPlan, Split};
+use crate::data::{Description, SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::{ModelKind, Network, NetworkOptions};
+use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
     Optional, Switch, above_0, below_1, named, not_negative, on_off, one_of, optional, positive, seconds,
@@ -285,9 +285,9 @@ impl RunConfig {
         ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
     }
 
-    /// The network with initial weights, for `classes` classes.
-    pub fn network(&self, classes: usize, device: &Device) -> Network {
-        Network::with_options(self.model, &self.network, classes, self.seed, device).fused(self.fused)
+    /// The network with initial weights.
+    pub fn network(&self, dimensions: Dimensions, device: &Device) -> Network {
+        Network::with_options(self.model, &self.network, dimensions, self.seed, device).fused(self.fused)
     }
 
     /// Learning rate and momentum without a schedule. OneCycle's momentum is never 0, with any optimizer.
@@ -322,6 +322,12 @@ impl RunConfig {
             gpu: self.device.gpu(),
             timeout: self.communication.timeout(),
         }
+    }
+}
+
+impl From<&Description> for Dimensions {
+    fn from(data: &Description) -> Self {
+        Self { input: data.shape, classes: data.classes }
     }
 }
 

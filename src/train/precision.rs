@@ -171,8 +171,8 @@ mod tests {
         precision: Precision,
     ) -> Vec<f32> {
         let device = device.clone().autodiff();
-        let network = Network::with_options(kind, options, kind.classes(), 5, &device);
-        let [channels, height, width] = kind.input_shape();
+        let network = Network::with_options(kind, options, kind.dimensions(), 5, &device);
+        let [channels, height, width] = kind.dimensions().input;
         let mut state = 7u64;
         let value = |_| {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -47,10 +47,10 @@ fn running_statistics_are_averaged_over_ranks() {
 /// Averages batch norm's running statistics, which no gradient touches.
 fn averages_statistics(world: &World) -> anyhow::Result<()> {
     const BATCH: usize = 16;
-    const CLASSES: usize = 20;
     let config = config("mlp");
-    let source = Synthetic::new(ModelKind::Mlp.input_shape(), CLASSES, BATCH * world.size());
-    let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
+    let dimensions = ModelKind::Mlp.dimensions();
+    let source = Synthetic::new(dimensions.input, dimensions.classes, BATCH * world.size());
+    let network = Network::init(config.model, config.model.dimensions(), 1, &Device::flex().autodiff());
     let mut learner = Learner::new(world, &config, network, None, connect(world)?)?;
 
     // Each rank sees other samples, so its statistics are its own.
@@ -157,7 +157,7 @@ fn weights_that_differ_between_ranks_end_the_training() {
     let failure = threads::run(3, &options(), |world| {
         let config = RunConfig::read(["--epochs=1", "--train-samples=64", "--test-samples=20"])?;
         let source = data::open(digits())?;
-        let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
+        let network = Network::init(config.model, config.model.dimensions(), 1, &Device::flex().autodiff());
         let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
         let setup = Setup { source, network, quantizer: None, collective, stop: Default::default() };
         let mut recorder = Recorder::open(world, None, Start::default())?;
@@ -184,7 +184,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
     let failure = threads::run(2, &options(), |world| {
         let config = config("convnet");
         let source = data::open(&lab.path(["7", "8"][world.rank()]))?;
-        let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
+        let network = Network::init(config.model, config.model.dimensions(), 1, &Device::flex().autodiff());
         let collective = connect(world)?;
         let setup = Setup { source, network, quantizer: None, collective, stop: Default::default() };
         Trainer::new(world, &config, setup)?;
@@ -250,7 +250,7 @@ impl<'w> Check<'w> {
         let mut images = Vec::new();
         source.for_each_image(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
         let device = Device::flex().autodiff();
-        let network = Network::init(ModelKind::Convnet, 10, 5, &device);
+        let network = Network::init(ModelKind::Convnet, ModelKind::Convnet.dimensions(), 5, &device);
         Ok(Self {
             world,
             layout: ParamLayout::of(&network),

@@ -13,9 +13,9 @@ use burn::tensor::{Device, Tensor};
 use super::{check_alone, median_ms, publish};
 use crate::commands::{outputs, use_threads};
 use crate::data::shard::Order;
-use crate::data::{self, Normalizer, Shard, ShardPlan, Split};
+use crate::data::{self, Description, Normalizer, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::{ModelKind, seeded};
+use crate::model::seeded;
 use crate::options::{ConfigError, FusedArgs};
 use burn_fused::conv::conv_relu;
 use burn_fused::loss::{Score, cross_entropy};
@@ -55,9 +55,12 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     outputs::check(&[("csv", args.csv.as_ref())], &[])?;
     use_threads(1)?;
     let source = data::open(&args.data_root)?;
-    let (shape, expected) = (source.description().shape, ModelKind::Convnet.input_shape());
-    if shape != expected {
-        let problem = format!("has images of {shape:?}, and the networks take {expected:?}");
+    let Description { shape, classes, .. } = *source.description();
+    let expected = [1, SIDE, SIDE];
+    if shape != expected || classes > CLASSES {
+        let problem = format!(
+            "has images of {shape:?} in {classes} classes, and the networks take {expected:?} in {CLASSES}"
+        );
         return Err(ConfigError::new("data-root", args.data_root.display(), problem).into());
     }
     let load = |split, samples: usize| {

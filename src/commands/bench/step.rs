@@ -50,12 +50,12 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
     set_up(world, config)?;
     agree_on_products(world, config)?;
-    let (device, classes) = (config.device.device(), config.model.classes());
+    let (device, dimensions) = (config.device.device(), config.model.dimensions());
     let batch = config.data.train_batch_size;
-    let network = config.network(classes, &device.clone().autodiff());
+    let network = config.network(dimensions, &device.clone().autodiff());
     memory::check_step(world, &network, ParamLayout::of(&network).len(), batch)?;
     let global = batch * world.size();
-    let source = Synthetic::new(config.model.input_shape(), classes, BATCHES * global);
+    let source = Synthetic::new(dimensions.input, dimensions.classes, BATCHES * global);
     let mut batches = Batches::open(world, config, &source, Split::Train)?;
     let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;

@@ -57,7 +57,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let (times, buckets) = match (args.train, int8) {
         (true, _) => {
             let device = config.device.device().autodiff();
-            let fresh = config.network(source.description().classes, &device);
+            let fresh = config.network(source.description().into(), &device);
             let layout = ParamLayout::of(&fresh);
             let network = layout.write(fresh, &ParamLayout::of(&network).read(&network));
             training(world, &config, network, &mut batches, args.batches)?

@@ -159,20 +159,25 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
     Err(ConfigError::new("world-size", n, problem))
 }
 
-/// The network takes samples of one shape.
-pub(in crate::commands) fn check_shape(
+/// Checks that the network takes samples of this size.
+pub(in crate::commands) fn check_size(
     config: &RunConfig,
-    source: &dyn SampleSource,
+    [_, height, width]: [usize; 3],
 ) -> Result<(), ConfigError> {
-    let (shape, expected) = (source.description().shape, config.model.input_shape());
-    if shape != expected {
-        return Err(ConfigError::new(
-            "model",
-            config.model,
-            format!("takes images of {expected:?}, and {} has {shape:?}", config.data.data_root.display()),
-        ));
-    }
-    Ok(())
+    let sides = config.model.sides();
+    let (least, most) = (sides.start(), sides.end());
+    let (bounds, remedy) = match () {
+        () if height.min(width) < *least => {
+            (format!("at least {least}x{least}"), "larger images, or --model mlp")
+        }
+        () if height.max(width) > *most => {
+            (format!("at most {most}x{most}"), "smaller images, or --model convnet")
+        }
+        () => return Ok(()),
+    };
+    let root = config.data.data_root.display();
+    let problem = format!("takes images of {bounds} pixels, and {root} has {height}x{width}: use {remedy}");
+    Err(ConfigError::new("model", config.model, problem))
 }
 
 /// Checks the options against the data set.
@@ -181,7 +186,7 @@ pub(super) fn check_data(
     plan: &ShardPlan,
     source: &dyn SampleSource,
 ) -> Result<(), ConfigError> {
-    check_shape(config, source)?;
+    check_size(config, source.description().shape)?;
     check_augmentation(config, source.description())?;
     let classes = source.description().classes;
     if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
