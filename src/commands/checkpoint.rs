@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use burn::module::Module;
+use serde::{Deserialize, Serialize};
 
 use super::covered::{self, Samples};
 use super::train::check_size;
 use super::{on_root, set_up};
-use crate::data::{self, SampleSource, Split};
+use crate::data::{self, Description, SampleSource, Split};
 use crate::layout::stored as stored_layout;
-use crate::model::Network;
-use crate::options::{ConfigError, RunConfig};
+use crate::model::{Dimensions, Network};
+use crate::options::{ConfigError, RunConfig, RunRecord};
 use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
@@ -48,7 +49,7 @@ impl Opened {
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
         let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let (mut config, samples) = stored.context("rank 0 sent no configuration")?;
+        let Stored { mut config, samples, dimensions } = stored.context("rank 0 sent no configuration")?;
         if let Some(root) = data_root {
             config.data.data_root.clone_from(root);
         }
@@ -56,8 +57,10 @@ impl Opened {
         set_up(world, &config)?;
         let root = &config.data.data_root;
         let source = world.agree(data::open(root))?;
-        check_size(&config, source.description().shape)?;
-        let network = config.network(source.description().into(), &config.device.device());
+        let data = source.description();
+        check_dimensions(&config, dimensions, data)?;
+        check_size(&config, data.shape)?;
+        let network = config.network(data.into(), &config.device.device());
         for &split in checked.iter().filter(|_| data_root.is_none()) {
             let remedy = "name the other one with --data-root";
             samples.check(world, source.as_ref(), split, root, remedy)?;
@@ -90,9 +93,18 @@ fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// The configuration of the run that `path` is, or that it is a checkpoint of, with the samples that the checkpoint
-/// is of.
-pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
+/// What a run has stored.
+#[derive(Serialize, Deserialize)]
+pub struct Stored {
+    pub config: RunConfig,
+    /// The samples that the checkpoint is of.
+    pub samples: Samples,
+    /// Of the network; earlier versions did not note them.
+    pub dimensions: Option<Dimensions>,
+}
+
+/// Reads the run that `path` is, or that it is a checkpoint of.
+pub fn stored(path: &Path) -> anyhow::Result<Stored> {
     let is_run = !is_checkpoint(path)?;
     let run = if is_run { path.to_owned() } else { path.join("../..") };
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
@@ -101,18 +113,58 @@ pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
         })?,
         opened => opened?,
     };
+    let dimensions = stored_dimensions(&run, &record)?;
     let found = match is_run {
         true => Intact::newest(&path.join("checkpoints"), verify).map(|found| (found.path, found.manifest)),
         false => verify(path).map(|manifest| (path.to_owned(), manifest)),
     };
     let (folder, manifest) = match found {
         // The command says so when it reads the weights.
-        Err(RecordError::NoCheckpoint(_)) => return Ok((record.config, Samples::default())),
+        Err(RecordError::NoCheckpoint(_)) => {
+            return Ok(Stored { config: record.config, samples: Samples::default(), dimensions });
+        }
         found => found?,
     };
     covered::check(&run, &record, &folder, &manifest)?;
     let samples = Samples::of(&manifest, &record.history, &[]);
-    Ok((record.config, samples))
+    Ok(Stored { config: record.config, samples, dimensions })
+}
+
+/// The dimensions of the network of the run `path`, if its `record` has them.
+///
+/// # Errors
+/// If no network of its number of parameters has them.
+pub fn stored_dimensions(path: &Path, record: &RunRecord) -> anyhow::Result<Option<Dimensions>> {
+    let Some((input, classes)) = record.data.as_ref().and_then(|data| data.shape.zip(data.classes)) else {
+        return Ok(None);
+    };
+    let (config, dimensions) = (&record.config, Dimensions { input, classes });
+    check_size(config, input)?;
+    let least = config.model.unbounded_weights(&config.network, dimensions);
+    if input[0] == 0 || classes == 0 || least > record.params as u64 {
+        let what = format!(
+            "`data` has samples of {input:?} in {classes} classes, of which no {} of {} parameters is: put a copy back",
+            config.model, record.params
+        );
+        return Err(RecordError::damaged(&path.join("run.json"), what).into());
+    }
+    Ok(Some(dimensions))
+}
+
+/// Checks that a data set has the dimensions of the run's network, if they are known.
+pub fn check_dimensions(
+    config: &RunConfig,
+    trained: Option<Dimensions>,
+    data: &Description,
+) -> Result<(), ConfigError> {
+    let Some(Dimensions { input, classes }) = trained.filter(|trained| *trained != data.into()) else {
+        return Ok(());
+    };
+    let problem = format!(
+        "has samples of {:?} in {} classes, and the run's of {input:?} in {classes}: name a data set like the run's",
+        data.shape, data.classes
+    );
+    Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping

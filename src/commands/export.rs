@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 
+use super::train::check_size;
 use super::{Refused, checkpoint, on_root, outputs};
 use crate::data;
 use crate::device::DeviceKind;
@@ -26,12 +27,13 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }
     outputs::check(&[("out", Some(&args.out))], &[])?;
-    let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::stored(&args.run)?.0 };
-    let dimensions = match data::open(&config.data.data_root) {
-        Ok(source) => source.description().into(),
-        // The data set may be gone.
-        Err(_) => config.model.dimensions(),
-    };
+    let stored = checkpoint::stored(&args.run)?;
+    let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
+    // A run of an earlier version did not note them, and its data set may be gone.
+    let dimensions = stored.dimensions.unwrap_or_else(|| match data::open(&config.data.data_root) {
+        Ok(source) if check_size(&config, source.description().shape).is_ok() => source.description().into(),
+        _ => config.model.dimensions(),
+    });
     let network = config.network(dimensions, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;

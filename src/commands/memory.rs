@@ -21,7 +21,7 @@ pub fn check_step(world: &World, network: &Network, parameters: usize, batch: us
 /// # Errors
 /// As of [`check_step`].
 pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) -> anyhow::Result<()> {
-    let weights = config.model.linear_weights(&config.network, dimensions);
+    let weights = config.model.unbounded_weights(&config.network, dimensions);
     check(world, weights.saturating_mul(2 * size_of::<f32>() as u64), "model", config.model)
 }
 

@@ -7,13 +7,15 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use super::checkpoint::check_dimensions;
 use super::memory;
 use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::data::{self, ShardPlan, Split};
+use crate::data::{self, Description, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
+use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
@@ -44,8 +46,9 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let (mut config, resumed) = agreed(world, args)?;
+    let (mut config, resumed, trained) = agreed(world, args)?;
     let source = world.agree(data::open(&config.data.data_root))?;
+    check_dimensions(&config, trained, source.description())?;
     // From what all ranks have: rank 0 alone has the run that is resumed.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
     clip_limits(world, &mut config, source.as_ref(), is_noted);
@@ -87,6 +90,7 @@ fn phases(
         world.exchange_over(connect_primitives(world, backend, &transport)?);
     }
     record.connection = collective.connection();
+    let Description { shape, classes, class_names, mean, std, .. } = source.description().clone();
     // Without what the trainer finds.
     let data = DataRecord {
         train_sha256: String::new(),
@@ -95,6 +99,11 @@ fn phases(
         test_samples: config.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
         test_largest_class: None,
+        shape: Some(shape),
+        classes: Some(classes),
+        class_names,
+        mean,
+        std,
     };
     let checkpoint = prepare::share(world, checkpoint)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
@@ -122,20 +131,26 @@ fn phases(
     run.train(world, trainer, tracing)
 }
 
-/// The configuration that all ranks have and this build can run, and on rank 0 the run that is resumed.
-fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
+/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and the
+/// dimensions of its network.
+fn agreed(
+    world: &World,
+    args: &TrainArgs,
+) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Dimensions>)> {
     check_world_size(args, world)?;
-    let (config, resumed) = match &args.resume {
-        None => (args.config.clone().completed()?, None),
+    let (config, resumed, trained) = match &args.resume {
+        None => (args.config.clone().completed()?, None, None),
         Some(path) => {
             let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
-            (world.broadcast(&config)?.context("rank 0 sent no configuration")?, resumed)
+            let trained = resumed.as_ref().and_then(|resumed| resumed.dimensions);
+            let (config, trained) = world.broadcast(&(config, trained))?;
+            (config.context("rank 0 sent no configuration")?, resumed, trained)
         }
     };
     config.check_built()?;
     super::set_up(world, &config)?;
     super::agree_on_products(world, &config)?;
-    Ok((config, resumed))
+    Ok((config, resumed, trained))
 }
 
 /// Whether the time line is to be in the run directory.

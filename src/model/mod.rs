@@ -67,14 +67,16 @@ impl ModelKind {
         }
     }
 
-    /// Weights of the linear layers whose sizes have no bound.
-    pub fn linear_weights(self, options: &NetworkOptions, dimensions: Dimensions) -> u64 {
+    /// Weights of the layers whose sizes have no bound.
+    pub fn unbounded_weights(self, options: &NetworkOptions, dimensions: Dimensions) -> u64 {
         let Dimensions { input: [channels, height, width], classes } = dimensions;
         let product =
             |sizes: &[usize]| sizes.iter().fold(1, |all: u64, &size| all.saturating_mul(size as u64));
         match self {
-            Self::Convnet => product(&[8, height / 4, width / 4, classes]),
-            Self::Vgg => 0,
+            Self::Convnet => {
+                product(&[9, channels, 4]).saturating_add(product(&[8, height / 4, width / 4, classes]))
+            }
+            Self::Vgg => product(&[9, channels, 32]).saturating_add(product(&[32, classes])),
             Self::Mlp => {
                 let hidden = options.hidden.unwrap_or(HIDDEN);
                 product(&[channels, height, width, hidden]).saturating_add(product(&[hidden, classes]))
@@ -84,7 +86,7 @@ impl ModelKind {
 }
 
 /// Sizes of a network's input and output, which are those of its data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dimensions {
     /// Channels, height and width of a sample.
     pub input: [usize; 3],

@@ -51,15 +51,15 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
 }
 
 #[test]
-fn linear_layers_are_counted_before_they_are_made() {
+fn layers_without_bounds_are_counted_before_they_are_made() {
     let wide = NetworkOptions { hidden: Some(64), ..PLAIN };
     for (kind, options, expected) in [
-        (ModelKind::Convnet, PLAIN, 392 * 10),
-        (ModelKind::Vgg, PLAIN, 0),
+        (ModelKind::Convnet, PLAIN, 36 + 392 * 10),
+        (ModelKind::Vgg, PLAIN, 9 * 3 * 32 + 32 * 10),
         (ModelKind::Mlp, PLAIN, 512 * 32 + 32 * 20),
         (ModelKind::Mlp, wide, 512 * 64 + 64 * 20),
     ] {
-        assert_eq!(kind.linear_weights(&options, kind.dimensions()), expected, "{kind}");
+        assert_eq!(kind.unbounded_weights(&options, kind.dimensions()), expected, "{kind}");
     }
 }
 

@@ -110,7 +110,7 @@ fn eval_has_the_exit_codes_of_train() {
             "run",
             ["--data-root", objects.to_str().unwrap()],
             2,
-            "--model convnet: takes images of [1, 28, 28]",
+            "has samples of [3, 32, 32] in 10 classes, and the run's of [1, 28, 28] in 10",
         ),
         ("run", ["--no-such-option", "1"], 2, "--no-such-option"),
         ("run", ["--data-root", "/nowhere"], 1, "/nowhere"),

@@ -160,8 +160,8 @@ pub struct FailedCheckpoint {
     pub error: String,
 }
 
-/// Samples of a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Samples of a run. Earlier versions did not note the sizes of the network, nor what belongs to them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
     /// SHA-256 over labels and samples of the training set that the run used, in file order.
     pub train_sha256: String,
@@ -177,6 +177,21 @@ pub struct DataRecord {
     /// a model that has learned nothing. Earlier versions did not note it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_largest_class: Option<usize>,
+    /// Channels, height and width of a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<[usize; 3]>,
+    /// Number of classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub classes: Option<usize>,
+    /// Name of each class.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub class_names: Vec<String>,
+    /// Mean of each channel, of bytes scaled to [0, 1]; floats are not normalised.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub mean: Vec<f32>,
+    /// Standard deviation of each channel, of bytes scaled to [0, 1].
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub std: Vec<f32>,
 }
 
 /// Results of a run. Accuracies in percent, times in seconds, also those of the processes that

@@ -209,12 +209,11 @@ mod tests {
         let mut runs = vec![run((1, 1), &[], 8.0)];
         assert!(of(&runs).contains("over the whole test set"));
         let all = DataRecord {
-            train_sha256: String::new(),
             train_samples: 6000,
             train_available: 6000,
             test_samples: 500,
             test_available: 500,
-            test_largest_class: None,
+            ..DataRecord::default()
         };
         runs[0].record.data = None;
         assert!(of(&runs).contains("over the whole test set"));

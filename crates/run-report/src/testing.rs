@@ -117,13 +117,13 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             bf16_products: None,
             connection: None,
             data: Some(DataRecord {
-                train_sha256: String::new(),
                 train_samples: limit("train_samples").min(60_000),
                 train_available: 60_000,
                 test_samples: limit("test_samples").min(10_000),
                 test_available: 10_000,
                 // MNIST's share.
                 test_largest_class: Some(limit("test_samples").min(10_000) * 1135 / 10_000),
+                ..DataRecord::default()
             }),
             oversubscribed: false,
             shared_machine: false,

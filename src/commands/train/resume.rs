@@ -6,9 +6,11 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::prepare::Begin;
+use crate::commands::checkpoint::stored_dimensions;
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
+use crate::model::Dimensions;
 use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
@@ -21,6 +23,8 @@ pub struct Resumed {
     intact: Intact,
     /// As it was before.
     record: RunRecord,
+    /// Of the network; earlier versions did not note them.
+    pub dimensions: Option<Dimensions>,
     /// What was typed beside `--resume`.
     typed: Words,
 }
@@ -53,7 +57,9 @@ impl Resumed {
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
         covered::check(path, &record, &intact.path, &intact.manifest)?;
-        Ok((record.config.changed(typed)?, Self { dir, intact, record, typed: typed.clone() }))
+        let dimensions = stored_dimensions(path, &record)?;
+        let config = record.config.changed(typed)?;
+        Ok((config, Self { dir, intact, record, dimensions, typed: typed.clone() }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -64,7 +70,7 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Begin> {
-        let Self { dir, intact, record: old, typed } = self;
+        let Self { dir, intact, record: old, typed, .. } = self;
         let RunRecord { config: before, history, failed_attempts, status, results, .. } = old;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let path = dir.path();
