@@ -8,6 +8,7 @@ use anyhow::Context;
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
+use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord};
 use crate::train::{Precision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
@@ -99,7 +100,7 @@ pub fn default_name(record: &RunRecord) -> PathBuf {
 }
 
 /// Prints the run and where each rank runs, before the first step.
-pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
+pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensions: Dimensions) {
     if !world.is_root() {
         return;
     }
@@ -118,6 +119,9 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
         record.config.communication.backend,
         world.mpi_library()
     );
+    let Dimensions { input: [channels, height, width], classes } = dimensions;
+    let root = record.config.data.data_root.display();
+    log::info!("  samples of {channels}x{height}x{width} in {classes} classes from {root}");
     for place in &record.places {
         log::info!(
             "  rank {} on {}: pid {}, core {}, {}, {} training samples",

@@ -75,7 +75,7 @@ fn phases(
     if trace_is_in_run(args) {
         trace::check_writable(world, &args.trace)?;
     }
-    print_header(world, &record, &plan);
+    print_header(world, &record, &plan, dimensions);
     let (complete, samples) = world.broadcast(&(complete, samples))?;
     // All ranks get rank 0's.
     let network = match weights {

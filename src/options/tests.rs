@@ -39,6 +39,21 @@ fn the_last_of_repeated_options_wins() {
 }
 
 #[test]
+fn the_data_set_follows_the_network() {
+    for (options, expected) in [
+        ("", "data/digits"),
+        ("--model convnet", "data/digits"),
+        ("--model vgg", "data/objects"),
+        ("--model mlp", "data/features"),
+        ("--model vgg --model mlp", "data/features"),
+        ("--data-root here --model mlp", "here"),
+    ] {
+        let root = train(options).unwrap().data.data_root;
+        assert_eq!(root.to_str(), Some(expected), "{options}");
+    }
+}
+
+#[test]
 fn none_is_the_value_of_an_option_that_is_not_given() {
     let none = "--clip-norm none --augment none --keep none --interface none --early-stopping none";
     assert_eq!(train(none).unwrap(), train("").unwrap());

@@ -33,7 +33,8 @@ const MAX_THREADS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct RunConfig {
-    /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
+    /// Network to train, whose sizes follow the data set: convnet (images from 4x4 pixels), vgg (images of 8x8 to
+    /// 64x64 pixels) or mlp (features, and images as such).
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]
@@ -126,8 +127,13 @@ pub struct RunConfig {
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
-    /// Folder of the data set, present on every host.
-    #[arg(long, value_name = "DIR", default_value = "data/digits")]
+    /// Folder of the data set, present on every host; without it, vgg takes data/objects and mlp data/features.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "data/digits",
+        default_value_ifs = [("model", "vgg", "data/objects"), ("model", "mlp", "data/features")]
+    )]
     pub data_root: PathBuf,
     /// Training batch size per rank.
     #[arg(
