@@ -1,6 +1,8 @@
 //! Networks with options: dropout masks, batch norm statistics, and networks rebuilt
 //! from `run.json`.
 
+use std::fs;
+
 use crate::harness::*;
 
 const BOTH: [&str; 7] = [
@@ -104,5 +106,113 @@ fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss
         let words = ["rank 0 (", "running_var is not finite after step "];
         refused(lab.command(ranks, &name, &options), 1, &words);
         assert_eq!(lab.run_json(&name)["status"], "failed");
+    }
+}
+
+fn write_npy(lab: &Lab, file: &str, dtype: &str, shape: &str, bytes: &[u8]) {
+    let header = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let header = format!("{header:117}\n");
+    let path = lab.path(file);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), bytes].concat()).unwrap();
+}
+
+/// A data set of seven features, whose samples are of the classes 0, 1, … in turn.
+fn seven_features(lab: &Lab, name: &str, classes: usize, [train, test]: [usize; 2]) -> String {
+    for (split, samples) in [("train", train), ("test", test)] {
+        let class = |sample: usize| (sample % classes) as u16;
+        let features = (0..7 * samples).map(|at| f32::from(class(at / 7)) / 300.0 * (at % 7) as f32 - 1.0);
+        let features: Vec<u8> = features.flat_map(f32::to_le_bytes).collect();
+        let labels: Vec<u8> = (0..samples).map(class).flat_map(u16::to_le_bytes).collect();
+        let file = |letter| format!("{name}/{split}_data/{split}_{letter}.npy");
+        write_npy(lab, &file('x'), "<f4", &format!("{samples}, 7"), &features);
+        write_npy(lab, &file('y'), "<u2", &format!("{samples},"), &labels);
+    }
+    lab.path(name).to_str().expect("a UTF-8 path").to_owned()
+}
+
+#[test]
+fn a_network_has_the_sizes_of_its_data_set() {
+    let lab = Lab::new();
+    let root = seven_features(&lab, "pairs", 300, [900, 300]);
+    let options = ["--model", "mlp", "--data-root", &root, "--lr", "1e-2", "--batch-size", "10"];
+    let run = lab.train(3, "run", &[&options[..], &["--epochs", "4"]].concat());
+    assert_eq!(run["params"], 7 * 32 + 32 + 2 * 32 + 32 * 300 + 300);
+    let data = &run["data"];
+    assert_eq!((&data["shape"], &data["classes"]), (&serde_json::json!([1, 1, 7]), &300.into()));
+    assert_eq!((&data["class_names"][299], data.get("mean")), (&"299".into(), None));
+    assert_eq!(data["test_largest_class"], 1, "one sample of each class");
+    assert!(run["train_loss"].as_f64().unwrap() < 300f64.ln(), "{run}");
+
+    let on_run = |words: &[&str]| output_of(lab.on(3, words, "run"));
+    let accuracy = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
+    assert!(on_run(&["eval", "--checkpoint"]).contains(&accuracy), "{accuracy}");
+    let quantized = on_run(&["quantize"]);
+    let of_int8 = quantized.lines().find(|line| line.starts_with("int8")).unwrap();
+    let loss = of_int8.split_whitespace().nth(3).unwrap();
+    assert!(
+        on_run(&["eval", "--int8", "--checkpoint"]).contains(&format!("test loss {loss}")),
+        "{quantized}"
+    );
+    lab.cut("run");
+    lab.resumed(3, "run");
+    assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
+    output_of(lab.resume(3, "run", &["--epochs", "5"]));
+
+    let words = ["--data-root ", "has samples of [1, 28, 28] in 10 classes", "the run's of [1, 1, 7] in 300"];
+    let digits = digits().to_str().unwrap();
+    refused(lab.on(2, &["eval", "--data-root", digits, "--checkpoint"], "run"), 2, &words);
+    refused(lab.resume(3, "run", &["--epochs", "6", "--data-root", digits]), 2, &words);
+    // The data set is not needed for an export.
+    fs::rename(&root, lab.path("elsewhere")).unwrap();
+    on_run(&["export", "--out", lab.path("run.onnx").to_str().unwrap()]);
+    edit(&lab.path("run/run.json"), |run| run["data"]["shape"][2] = 1_000_000.into());
+    let words =
+        ["run.json", "samples of [1, 1, 1000000] in 300 classes, of which no mlp of 10220 parameters is"];
+    refused(lab.on(1, &["export", "--out", lab.path("other.onnx").to_str().unwrap()], "run"), 1, &words);
+    // Earlier versions did not note them.
+    edit(&lab.path("run/run.json"), |run| _ = run["data"].as_object_mut().unwrap().remove("shape"));
+    fs::rename(lab.path("elsewhere"), &root).unwrap();
+    on_run(&["export", "--out", lab.path("third.onnx").to_str().unwrap()]);
+    let file = |name| fs::read(lab.path(name)).unwrap();
+    assert!(file("run.onnx") == file("third.onnx"));
+}
+
+#[test]
+fn images_of_another_network_are_learned() {
+    let lab = Lab::new();
+    let short = ["--epochs", "1", "--train-samples", "320", "--test-samples", "100"];
+    let mlp = lab.train(2, "mlp", &[&short[..], &["--model", "mlp", "--augment", "crop"]].concat());
+    assert_eq!(mlp["params"], 784 * 32 + 32 + 2 * 32 + 32 * 10 + 10);
+    assert_eq!((&mlp["data"]["shape"][1], mlp["data"]["mean"].as_array().unwrap().len()), (&28.into(), 1));
+    let vgg = ["--model", "vgg", "--train-samples", "8", "--test-samples", "8", "--batch-size", "4"];
+    let vgg = lab.train(2, "vgg", &[&short[..2], &vgg].concat());
+    // As of 3x32x32, without the weights of two channels and of 7 of 16 pixels at the end.
+    assert_eq!(vgg["params"], 2_625_962 - 2 * 9 * 32 - 7 * 256 * 256);
+    output_of(lab.on(1, &["profile", "--checkpoint"], "vgg").args(["--batches", "1"]));
+    output_of(lab.on(1, &["export", "--out", lab.path("vgg.onnx").to_str().unwrap()], "vgg"));
+}
+
+#[test]
+fn one_class_is_learned_without_a_loss() {
+    let lab = Lab::new();
+    let root = seven_features(&lab, "pairs", 1, [64, 16]);
+    let options = ["--model", "mlp", "--data-root", &root, "--epochs", "2", "--label-smoothing", "0.1"];
+    let run = lab.train(2, "run", &options);
+    assert_eq!((&run["test_loss"], &run["test_accuracy"]), (&0.0.into(), &100.0.into()));
+    output_of(lab.on(2, &["quantize"], "run"));
+}
+
+#[test]
+fn samples_that_are_too_small_for_a_network_are_refused() {
+    let lab = Lab::new();
+    let root = seven_features(&lab, "pairs", 2, [64, 16]);
+    for (model, least) in [("convnet", "4x4"), ("vgg", "8x8")] {
+        let expected = format!(
+            "--model {model}: takes images of at least {least} pixels, and {root} has 1x7: use larger images, or \
+             --model mlp"
+        );
+        refused(lab.command(2, "run", &["--model", model, "--data-root", &root]), 2, &[&expected]);
+        assert!(!lab.path("run").exists());
     }
 }

@@ -228,3 +228,32 @@ fn check_augmentation(config: &RunConfig, data: &Description) -> Result<(), Conf
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_out_of_bounds_are_refused_with_what_to_do() {
+        let check = |model: &str, shape| {
+            let config = RunConfig::read([format!("--model={model}"), "--data-root=d".into()]).unwrap();
+            check_size(&config, shape).map_err(|error| error.to_string())
+        };
+        for (model, shape, expected) in [
+            ("convnet", [1, 3, 64], "at least 4x4 pixels, and d has 3x64: use larger images, or --model mlp"),
+            ("vgg", [3, 32, 7], "at least 8x8 pixels, and d has 32x7: use larger images, or --model mlp"),
+            (
+                "vgg",
+                [3, 8, 65],
+                "at most 64x64 pixels, and d has 8x65: use smaller images, or --model convnet",
+            ),
+            ("mlp", [1, 1, 0], "at least 1x1 pixels, and d has 1x0: use larger images, or --model mlp"),
+        ] {
+            let expected = format!("--model {model}: takes images of {expected}");
+            assert_eq!(check(model, shape), Err(expected));
+        }
+        for (model, shape) in [("convnet", [5, 4, 999]), ("vgg", [1, 8, 64]), ("mlp", [1, 1, 1])] {
+            assert_eq!(check(model, shape), Ok(()), "{model}");
+        }
+    }
+}
