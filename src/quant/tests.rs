@@ -88,13 +88,15 @@ fn integer_models_score_as_the_networks_do() {
         let expected = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
         let ranges = calibrated(&network, &images);
         for scheme in [WeightScheme::Channel, WeightScheme::Tensor] {
-            let mut model = Quantized::of_ranges(&network, Method::Qat, &ranges, scheme).unwrap();
-            let mut scores = Vec::new();
-            model.infer(&values, &mut scores).unwrap();
-            let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
-            let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-            assert_eq!(scores.len(), expected.len());
-            assert!(off < 0.2 * largest, "{kind} {input:?} {scheme}: {off} of {largest}");
+            let of_ranges = Quantized::of_ranges(&network, Method::Qat, &ranges, scheme);
+            for model in [of_ranges, Quantized::dynamic(&network, scheme)] {
+                let (mut model, mut scores) = (model.unwrap(), Vec::new());
+                model.infer(&values, &mut scores).unwrap();
+                let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+                assert_eq!(scores.len(), expected.len());
+                assert!(off < 0.2 * largest, "{kind} {input:?} {scheme}: {off} of {largest}");
+            }
         }
     }
 }
@@ -127,8 +129,8 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
 }
 
 /// Noise images, different for each `seed`.
-fn noise(kind: ModelKind, seed: usize, device: &Device) -> Tensor<4> {
-    let [channels, height, width] = kind.dimensions().input;
+fn noise(network: &Network, seed: usize, device: &Device) -> Tensor<4> {
+    let [channels, height, width] = network.input_shape();
     let len = 6 * channels * height * width;
     let values: Vec<f32> = (0..len).map(|i| (((i + seed) * 7919) % 997) as f32 / 300.0 - 1.0).collect();
     Tensor::from_data(TensorData::new(values, [6, channels, height, width]), device)
@@ -139,13 +141,19 @@ fn folded_batch_norms_compute_what_the_network_does() {
     use burn::module::Module;
 
     let options = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
-    for kind in [ModelKind::Convnet, ModelKind::Mlp] {
+    for (kind, input) in [
+        (ModelKind::Convnet, [1, 28, 28]),
+        (ModelKind::Convnet, [3, 5, 7]),
+        (ModelKind::Mlp, [1, 1, 512]),
+        (ModelKind::Mlp, [3, 4, 5]),
+    ] {
         let training = Device::flex().autodiff();
-        let network = Network::with_options(kind, &options, kind.dimensions(), 5, &training);
+        let dimensions = Dimensions { input, classes: 10 };
+        let network = Network::with_options(kind, &options, dimensions, 5, &training);
         // Running statistics other than the initial ones.
-        (0..20).for_each(|seed| drop(network.forward(noise(kind, seed, &training))));
+        (0..20).for_each(|seed| drop(network.forward(noise(&network, seed, &training))));
         let network = network.valid();
-        let images = noise(kind, 77, &Device::flex());
+        let images = noise(&network, 77, &Device::flex());
         let groups = groups(&network).unwrap();
         let (mut x, mut features) = (images.clone(), None);
         for group in &groups {
@@ -171,7 +179,7 @@ fn a_rank_without_samples_observes_its_weights() {
     let mut alone = Quantizer::new(&network, Quantization::default()).unwrap();
     let mut working = alone.clone();
     working.begin_step();
-    working.fake_quantized(&network, noise(ModelKind::Convnet, 1, &Device::flex()), None);
+    working.fake_quantized(&network, noise(&network, 1, &Device::flex()), None);
     let carried = working.averaged_mut(&network).to_vec();
     // 2 ends of input, 3 outputs, and weights of 4 and 8 channels.
     assert_eq!(carried.len(), 2 * (1 + 3 + 4 + 8));
