@@ -100,7 +100,7 @@ impl SampleSource for Mnist {
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         let file = &self.files[split as usize].1;
         // Not the declared number at once: a small gzipped file can declare four billion.
-        let mut labels = Vec::with_capacity(limit.min(file.count).min(1 << 20));
+        let mut labels = Vec::with_capacity(limit.min(file.count).min(1 << 19));
         file.for_each(limit, |_, label| labels.push(u16::from(label[0])))?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),
