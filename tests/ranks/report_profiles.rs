@@ -33,12 +33,13 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     let bench = ["bench", "fused", "--train-samples", "64", "--layers", "2", "--data-root"];
     succeeds(job(1).args(bench).arg(digits()).arg("--csv").arg(&fused));
 
+    // The words are those of any times: which is faster, and by more than noise, depends on the moment.
     let words = [
-        "slowest activation is gelu with ",
+        "mlp: slowest activation",
         "convnet: int8 is ",
         " times as fast as float with fused operators",
-        "takes the most time of the network's operators, ",
-        "the fused operator is ",
+        "the most time of the network's operators, ",
+        "2 layers: the fused operator ",
         "mpi: 11 of 11 operations with the right result",
         "not shown: results/profiles/cut.json: damaged (",
         "Published: Kaggle, CPU",
