@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::DirEntry;
 use std::io;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use data_import::{ImportArgs, ImportError};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
@@ -25,6 +27,7 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
         DataKind::Digits(args) => make(args, DataFormat::Idx, digits::write),
         DataKind::Objects(args) => make(args, DataFormat::Cifar10, objects::write),
         DataKind::Features(args) => make(args, DataFormat::Npy, features::write),
+        DataKind::Import(args) => import(args),
         DataKind::Info(args) => info(args),
     }
 }
@@ -87,15 +90,47 @@ fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<(
     Ok(())
 }
 
+/// Imports a data set, with a bar, and prints its classes and what to do next.
+fn import(args: &ImportArgs) -> anyhow::Result<()> {
+    ensure!(
+        run_around(&args.out).is_none(),
+        "--out {}: is in a run directory; choose another folder",
+        args.out.display()
+    );
+    let bar = bars().add(ProgressBar::no_length());
+    bar.set_style(ProgressStyle::with_template("{bar:24} {percent}%  {eta} left")?);
+    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let progress = |done: usize, all: usize| {
+        bar.set_length(all as u64);
+        bar.set_position(done as u64);
+        stop.number().map_or(ControlFlow::Continue(()), |_| ControlFlow::Break(()))
+    };
+    let imported = data_import::import(args, &progress);
+    bar.finish_and_clear();
+    if let (Err(ImportError::Stopped), Some(signal)) = (&imported, stop.number()) {
+        // Ends the process, as the signal does without a handler.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
+    imported?;
+    let described = describe(&args.out)?;
+    let model = match data::open(&args.out)?.description().shape {
+        [1, 1, _] => "mlp",
+        [1, ..] => "convnet",
+        _ => "vgg",
+    };
+    print!("{described}");
+    println!(
+        "next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {}",
+        args.out.display()
+    );
+    Ok(())
+}
+
 /// Checks that the samples fit on the disk.
 fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyhow::Result<()> {
     let samples = train as u128 + test as u128;
     let bytes = samples * kind.generated_bytes() as u128;
-    // The folder may not be there yet.
-    let there = std::path::absolute(out)?;
-    let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
-    let Some(disk) = disk else { return Ok(()) };
-    let free = u128::from(disk.f_bavail) * u128::from(disk.f_frsize);
+    let Some(free) = files::free_bytes(out) else { return Ok(()) };
     ensure!(
         bytes < free,
         "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free: \
@@ -109,10 +144,22 @@ fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyho
 
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
     outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
-    let source = data::open(&args.root)?;
+    let mut text = describe(&args.root)?;
+    if let Some(file) = &args.sheet {
+        let source = data::open(&args.root)?;
+        contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
+        writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
+    }
+    print!("{text}");
+    Ok(())
+}
+
+/// What the data set in `root` is: its samples and their classes.
+fn describe(root: &Path) -> anyhow::Result<String> {
+    let source = data::open(root)?;
     let description = source.description();
     let mut text = String::new();
-    writeln!(text, "{}: {}, {} classes", args.root.display(), description.kind, description.classes)?;
+    writeln!(text, "{}: {}, {} classes", root.display(), description.kind, description.classes)?;
     let numbers = match description.shape {
         [1, 1, features] => format!("{features} features"),
         [channels, height, width] => format!("{channels} x {height} x {width} (channels, height, width)"),
@@ -134,12 +181,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
         column.set_cell_alignment(CellAlignment::Right);
     }
     writeln!(text, "{table}")?;
-    if let Some(file) = &args.sheet {
-        contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
-        writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
-    }
-    print!("{text}");
-    Ok(())
+    Ok(text)
 }
 
 fn normalisation(description: &data::Description) -> String {

@@ -6,12 +6,15 @@ use super::{Description, Element};
 
 /// Converts bytes to normalised floats: `(byte / 255 - mean) / std`, by a lookup table
 /// per channel with the f32 result of each operation as in PyTorch. Samples that are
-/// floats on disk are cast to f32.
+/// floats on disk are cast to f32, and normalised where the data set has a mean and a
+/// deviation for each feature.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],
     element: Element,
     tables: Vec<[f32; 256]>,
+    /// Mean and deviation of each feature.
+    features: Vec<[f32; 2]>,
 }
 
 impl Normalizer {
@@ -19,10 +22,13 @@ impl Normalizer {
     pub fn new(description: &Description) -> Self {
         let table =
             |(&mean, &std): (&f32, &f32)| std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std);
+        let moments = description.mean.iter().zip(&description.std);
+        let is_bytes = description.element == Element::U8;
         Self {
             shape: description.shape,
             element: description.element,
-            tables: description.mean.iter().zip(&description.std).map(table).collect(),
+            tables: moments.clone().filter(|_| is_bytes).map(table).collect(),
+            features: moments.filter(|_| !is_bytes).map(|(&mean, &std)| [mean, std]).collect(),
         }
     }
 
@@ -32,6 +38,12 @@ impl Normalizer {
         let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
         if self.element != Element::U8 {
             self.element.cast(bytes, &mut values);
+            for sample in values.chunks_exact_mut(self.features.len().max(1)) {
+                sample
+                    .iter_mut()
+                    .zip(&self.features)
+                    .for_each(|(value, [mean, std])| *value = (*value - mean) / std);
+            }
             return values;
         }
         for (channel, bytes) in bytes.chunks_exact(plane).enumerate() {

@@ -51,9 +51,12 @@ pub enum DataError {
         /// What was found, and what to do about it.
         what: String,
     },
+    /// `dataset.json` cannot be read; what is wrong with it.
+    #[error("{0}")]
+    Import(String),
     /// The folder contains no data set.
     #[error(
-        "no data set in {root}: it has none of train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with {}, or point --data-root at one",
+        "no data set in {root}: it has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with {}, make one of your own pictures or table with `mpiburn data import`, or point --data-root at one",
         generating(root)
     )]
     NoneHere {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use super::generate::{digits, features, objects};
-use super::{DataError, cifar10, mnist, npy_pairs};
+use super::{DataError, cifar10, imported, mnist, npy_pairs};
 use run_record::files::place;
 
 /// The format of a data set.
@@ -17,6 +17,8 @@ pub enum DataFormat {
     Cifar10,
     /// Pairs of `.npy` files: features and labels.
     Npy,
+    /// What `mpiburn data import` writes.
+    Imported,
     /// Random samples, generated in memory.
     Noise,
 }
@@ -31,6 +33,7 @@ impl DataFormat {
             (Self::Idx, mnist::any_file(root)),
             (Self::Cifar10, cifar10::any_file(root)?),
             (Self::Npy, npy_pairs::any_file(root)),
+            (Self::Imported, imported::any_file(root)),
         ];
         let found: Vec<_> = files.into_iter().filter_map(|(kind, file)| Some((kind, file?))).collect();
         match &found[..] {
@@ -50,6 +53,7 @@ impl DataFormat {
             Self::Idx | Self::Noise => "digits",
             Self::Cifar10 => "objects",
             Self::Npy => "features",
+            Self::Imported => "import",
         }
     }
 
@@ -58,7 +62,7 @@ impl DataFormat {
         match self {
             Self::Idx | Self::Noise => digits::SIDE * digits::SIDE + 1,
             Self::Cifar10 => objects::BYTES + 1,
-            Self::Npy => features::FEATURES * size_of::<f32>() + size_of::<i64>(),
+            Self::Npy | Self::Imported => features::FEATURES * size_of::<f32>() + size_of::<i64>(),
         }
     }
 }
@@ -70,6 +74,7 @@ pub fn is_data_file(path: &Path) -> bool {
     mnist::file_names().any(|file| name == OsStr::new(&file))
         || cifar10::is_file_name(name)
         || npy_pairs::files(Path::new("")).any(|file| path.ends_with(file))
+        || data_import::DataSet::file_names().iter().any(|file| name == OsStr::new(file))
 }
 
 impl fmt::Display for DataFormat {
@@ -78,6 +83,7 @@ impl fmt::Display for DataFormat {
             Self::Idx => "IDX files (MNIST's layout)",
             Self::Cifar10 => "CIFAR-10 binary batches",
             Self::Npy => ".npy pairs",
+            Self::Imported => "imported",
             Self::Noise => "noise",
         })
     }

@@ -8,6 +8,7 @@ mod data_file;
 mod element;
 mod error;
 pub mod generate;
+mod imported;
 mod kind;
 mod mnist;
 mod npy;
@@ -20,6 +21,7 @@ pub use batch::Normalizer;
 pub use cifar10::Cifar10;
 pub use element::Element;
 pub use error::DataError;
+pub use imported::Imported;
 pub use kind::{DataFormat, is_data_file};
 pub use mnist::Mnist;
 pub use npy::write_npy;
@@ -62,9 +64,10 @@ pub struct Description {
     pub classes: usize,
     /// Name of each class.
     pub class_names: Vec<String>,
-    /// Mean per channel, of bytes scaled to [0, 1]; floats are not normalised.
+    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature of floats; none of floats that are not
+    /// normalised.
     pub mean: Vec<f32>,
-    /// Standard deviation per channel, of bytes scaled to [0, 1].
+    /// Standard deviation of each.
     pub std: Vec<f32>,
 }
 
@@ -120,6 +123,7 @@ pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
         DataFormat::Idx => Box::new(Mnist::open(root)?),
         DataFormat::Cifar10 => Box::new(Cifar10::open(root)?),
         DataFormat::Npy => Box::new(NpyPairs::open(root)?),
+        DataFormat::Imported => Box::new(Imported::open(root)?),
         DataFormat::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
     })
 }

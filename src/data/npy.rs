@@ -88,10 +88,13 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
     file.finish()
 }
 
+/// What is expected of a shape.
+pub const ONE_ROW: &str = ", expected one row per sample: reshape it to (samples, features)";
+
 /// Bytes that are enough for a whole header, which describes one array.
 const MOST_OF_HEADER: usize = 1 << 20;
 
-/// A `.npy` file of one or two dimensions with a valid header.
+/// A `.npy` file with a valid header, whose first dimension is that of the samples.
 #[derive(Debug)]
 pub struct NpyFile {
     /// The file.
@@ -106,6 +109,8 @@ pub struct NpyFile {
     pub rows: usize,
     /// Elements of a row; 1 in a file of one dimension.
     pub columns: usize,
+    /// Number of dimensions.
+    pub dimensions: usize,
     /// Whether the order is Fortran's (column-major).
     fortran: bool,
 }
@@ -114,8 +119,8 @@ impl NpyFile {
     /// Opens `path`, whose dtype must be one of `dtypes`.
     ///
     /// # Errors
-    /// When it cannot be read, is of another version, dtype or number of
-    /// dimensions, or is shorter or longer than its header says.
+    /// When it cannot be read, is of another version or dtype, has no dimension, or more than two in Fortran's
+    /// order, or is shorter or longer than its header says.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
         let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Npy };
@@ -135,16 +140,15 @@ impl NpyFile {
             return Err(unsuitable(unknown_dtype(&dtype, dtypes)));
         }
         let width = dtype[2..].parse().unwrap_or(1);
-        let (rows, columns) = match shape[..] {
-            [rows] => (rows, 1),
-            [rows, columns] => (rows, columns),
-            _ => {
-                return Err(unsuitable(format!(
-                    "its shape is {shape:?}, expected one row per sample: reshape it to (samples, features)"
-                )));
+        let (rows, columns) = match &shape[..] {
+            [rows, rest @ ..] if rest.len() < 2 || !fortran_order => {
+                (*rows, rest.iter().try_fold(1usize, |count, size| count.checked_mul(*size)))
             }
+            _ => return Err(unsuitable(format!("its shape is {shape:?}{ONE_ROW}"))),
         };
-        let size = rows.checked_mul(columns).and_then(|count| count.checked_mul(width)?.checked_add(start));
+        let count = columns.and_then(|columns| rows.checked_mul(columns));
+        let size = count.and_then(|count| count.checked_mul(width)?.checked_add(start));
+        let columns = columns.unwrap_or(usize::MAX);
         if size != Some(file.len) {
             let how = if size.is_none_or(|size| file.len < size) { "truncated" } else { "too long" };
             return Err(invalid(format!(
@@ -152,7 +156,8 @@ impl NpyFile {
                 file.len - start
             )));
         }
-        Ok(Self { file, start, dtype, width, rows, columns, fortran: fortran_order })
+        let dimensions = shape.len();
+        Ok(Self { file, start, dtype, width, rows, columns, dimensions, fortran: fortran_order })
     }
 
     /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in
@@ -245,6 +250,9 @@ mod tests {
         assert_eq!(rows(&file_of(&[6]), 9), [[1], [2], [3], [4], [5], [6]]);
         let wide = open(&fortran("<i2", &[3], &bytes)).unwrap();
         assert_eq!(rows(&wide, 9), [[1, 2], [3, 4], [5, 6]]);
+        let images = file_of(&[2, 1, 3, 1]);
+        assert_eq!((images.columns, images.dimensions), (3, 4));
+        assert_eq!(rows(&images, 9), [[1, 2, 3], [4, 5, 6]]);
     }
 
     #[test]
@@ -282,7 +290,7 @@ mod tests {
             (file("<U3", &[2, 1], &[0; 24]), "dtype is <U3, expected"),
             (file("", &[2, 1], numbers), "dtype is , expected"),
             (file("<f4", &[], &[0; 4]), "its shape is []"),
-            (file("<f4", &[1, 1, 2], numbers), "its shape is [1, 1, 2]"),
+            (fortran("<f4", &[1, 1, 2], numbers), "its shape is [1, 1, 2]"),
             (file("<f4", &[1 << 40, 1024], numbers), "truncated"),
             (file("<f4", &[usize::MAX, 1024], numbers), "truncated"),
         ];

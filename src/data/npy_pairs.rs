@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::npy::NpyFile;
+use super::npy::{NpyFile, ONE_ROW};
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
@@ -115,6 +115,9 @@ fn unsuitable(file: &NpyFile, what: String) -> DataError {
 
 /// Checks that the two files of a split match.
 fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
+    if let Some(file) = [x, y].into_iter().find(|file| file.dimensions > 2) {
+        return Err(unsuitable(file, format!("it has {} dimensions{ONE_ROW}", file.dimensions)));
+    }
     if y.columns != 1 {
         return Err(unsuitable(y, format!("{} labels per sample, expected one", y.columns)));
     }
@@ -142,6 +145,33 @@ fn labels(file: &NpyFile) -> Result<Vec<i128>, DataError> {
     Ok(values)
 }
 
+/// Calls `visit` with the samples of a file, floats of which have to be finite.
+pub(super) fn for_each_sample(
+    file: &NpyFile,
+    element: Element,
+    limit: usize,
+    visit: &mut dyn FnMut(usize, &[u8]),
+) -> Result<(), DataError> {
+    let mut values = Vec::new();
+    file.for_each_row(limit, |sample, bytes| {
+        values.clear();
+        if element != Element::U8 {
+            element.cast(bytes, &mut values);
+        }
+        if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
+            return Err(unsuitable(
+                file,
+                format!(
+                    "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
+                    values[feature]
+                ),
+            ));
+        }
+        visit(sample, bytes);
+        Ok(())
+    })
+}
+
 impl SampleSource for NpyPairs {
     fn description(&self) -> &Description {
         &self.description
@@ -157,23 +187,7 @@ impl SampleSource for NpyPairs {
         limit: usize,
         visit: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DataError> {
-        let file = &self.features[split as usize];
-        let mut values = Vec::new();
-        file.for_each_row(limit, |sample, bytes| {
-            values.clear();
-            self.description.element.cast(bytes, &mut values);
-            if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
-                return Err(unsuitable(
-                    file,
-                    format!(
-                        "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
-                        values[feature]
-                    ),
-                ));
-            }
-            visit(sample, bytes);
-            Ok(())
-        })
+        for_each_sample(&self.features[split as usize], self.description.element, limit, visit)
     }
 
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use data_import::ImportArgs;
 
 #[derive(Debug, Args)]
 pub struct DataArgs {
@@ -34,6 +35,8 @@ pub enum DataKind {
         mut_arg("test", |arg| arg.default_value("8000").required(false))
     )]
     Features(MakeArgs),
+    /// Make a data set of your own pictures or of a table.
+    Import(ImportArgs),
     /// Kind, shapes, classes and digests of the data set in a folder, and pictures of samples.
     Info(InfoArgs),
 }

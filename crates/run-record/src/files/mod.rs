@@ -50,6 +50,13 @@ pub fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
     }
 }
 
+/// Bytes that are free where `path` is or will be, if the system says.
+pub fn free_bytes(path: &Path) -> Option<u128> {
+    let there = std::path::absolute(path).ok()?;
+    let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok())?;
+    Some(u128::from(disk.f_bavail) * u128::from(disk.f_frsize))
+}
+
 /// Opens a regular file, or a link to one.
 ///
 /// # Errors

@@ -1,0 +1,76 @@
+//! Errors of an import: the file, what is wrong, what to do.
+
+use std::path::{Path, PathBuf};
+
+use run_record::RecordError;
+
+/// Why nothing was imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// A file or folder cannot be read.
+    #[error("cannot read {path}: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error, as text: as the error's source it would be printed twice.
+        reason: std::io::Error,
+    },
+    /// The data set cannot be written.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error.
+        reason: std::io::Error,
+    },
+    /// An option does not fit.
+    #[error("--{option} {value}: {problem}")]
+    Option {
+        /// Its long name.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// The source cannot be imported.
+    #[error("{path}: {what}")]
+    Source {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was found, and what to do.
+        what: String,
+    },
+    /// Files cannot be read as pictures.
+    #[error("{0}")]
+    Broken(String),
+    /// The folder of the data set is in use.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The caller stopped the import.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl ImportError {
+    pub(crate) fn option(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self::Option { option, value: value.to_string(), problem: problem.into() }
+    }
+
+    pub(crate) fn source(path: &Path, what: impl Into<String>) -> Self {
+        Self::Source { path: path.to_owned(), what: what.into() }
+    }
+
+    pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| Self::Read { path: path.to_owned(), reason }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| Self::Write { path: path.to_owned(), reason }
+    }
+}
+
+/// `1 picture`, `2 pictures`.
+pub(crate) fn count(number: usize, one: &str) -> String {
+    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,272 @@
+//! Pictures in folders: which are there, of which class and for which split.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use walkdir::{DirEntry, WalkDir};
+
+use crate::ImportError;
+use crate::error::count;
+
+/// Endings of pictures' names.
+const PICTURES: [&str; 14] =
+    ["bmp", "dib", "gif", "jpeg", "jpg", "jfif", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"];
+/// Names of the folder with the training split, and of those with others, first the one that is preferred.
+const TRAIN: [&str; 2] = ["train", "training"];
+const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev"];
+/// Most classes.
+const MOST_CLASSES: usize = 1 << 16;
+
+/// A picture's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Picture {
+    pub(crate) path: PathBuf,
+    /// Its path below the source.
+    pub(crate) name: String,
+    pub(crate) class: u16,
+}
+
+/// The pictures of a source.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) classes: Vec<String>,
+    pub(crate) train: Vec<Picture>,
+    /// Empty where the source has one split alone.
+    pub(crate) test: Vec<Picture>,
+}
+
+/// Whether a file or folder is one that systems and tools leave behind, rather than part of a data set.
+fn is_ignored(name: &str) -> bool {
+    name.starts_with('.') || ["Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r"].contains(&name)
+}
+
+fn is_picture(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
+    ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
+}
+
+/// What lies directly in a folder: other folders, and files, each in the order of their names.
+fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(ImportError::read(folder))?;
+    entries.retain(|path| !is_ignored(&name(path)));
+    entries.sort();
+    Ok(entries.into_iter().partition(|path| path.is_dir()))
+}
+
+/// The last part of a path.
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What was left out, by ending, with the first of each.
+#[derive(Default)]
+struct LeftOut {
+    endings: BTreeMap<String, (usize, PathBuf)>,
+    loops: usize,
+}
+
+impl LeftOut {
+    fn add(&mut self, path: PathBuf) {
+        let ending = path.extension().map_or_else(
+            || "no ending".to_owned(),
+            |ending| format!(".{}", ending.to_string_lossy().to_lowercase()),
+        );
+        self.endings.entry(ending).or_insert((0, path)).0 += 1;
+    }
+
+    fn log(&self) {
+        for (ending, (number, first)) in &self.endings {
+            log::warn!(
+                "left out: {} with {ending}, which is no picture that is read here (the first: {})",
+                count(*number, "file"),
+                first.display()
+            );
+        }
+        if self.loops > 0 {
+            log::warn!("left out: {} to a folder around it", count(self.loops, "link"));
+        }
+    }
+}
+
+/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several.
+pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, ImportError> {
+    let source = &below(source)?;
+    let (folders, _) = inside(source)?;
+    let named = |names: &[&str]| {
+        names.iter().find_map(|wanted| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted)))
+    };
+    let Some(train) = named(&TRAIN) else {
+        if let Some(name) = test_split {
+            let problem = format!("{} has no folder train beside it", source.display());
+            return Err(ImportError::option("test-split", name, problem));
+        }
+        let mut left_out = LeftOut::default();
+        let train = classes(source, source, &mut left_out)?;
+        left_out.log();
+        return collect(source, train, BTreeMap::new());
+    };
+    let others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
+    let test = match test_split {
+        None => others.first().copied(),
+        Some(wanted) => {
+            Some(folders.iter().find(|path| name(path) == wanted && *path != train).ok_or_else(|| {
+                let found: Vec<String> = others.iter().map(|path| name(path)).collect();
+                let problem = match &found[..] {
+                    [] => format!("{} has no other split beside {}", source.display(), name(train)),
+                    found => format!("{} has {}", source.display(), found.join(", ")),
+                };
+                ImportError::option("test-split", wanted, problem)
+            })?)
+        }
+    };
+    let mut left_out = LeftOut::default();
+    let train_classes = classes(source, train, &mut left_out)?;
+    let test_classes = test.map(|test| classes(source, test, &mut left_out)).transpose()?.unwrap_or_default();
+    left_out.log();
+    if let Some(test) = test {
+        log::info!("the test split is {}", test.display());
+    }
+    for folder in folders.iter().filter(|path| *path != train && Some(*path) != test) {
+        let hint = match others.contains(&folder) {
+            true => format!("; --test-split {} tests on it", name(folder)),
+            false => String::new(),
+        };
+        log::warn!("{} is not used: it is beside {}{hint}", folder.display(), name(train));
+    }
+    collect(source, train_classes, test_classes)
+}
+
+/// The folder with the classes, which an archive may have in folders of its own.
+fn below(source: &Path) -> Result<PathBuf, ImportError> {
+    let mut folder = source.to_owned();
+    loop {
+        let (folders, files) = inside(&folder)?;
+        match &folders[..] {
+            [only] if files.iter().all(|file| !is_picture(file)) && !inside(only)?.0.is_empty() => {
+                let is_split = TRAIN.iter().any(|split| name(only).eq_ignore_ascii_case(split));
+                if is_split {
+                    return Ok(folder);
+                }
+                log::info!("the classes are the folders in {}", only.display());
+                folder.clone_from(only);
+            }
+            _ => return Ok(folder),
+        }
+    }
+}
+
+type Classes = BTreeMap<String, Vec<(PathBuf, String)>>;
+
+/// The pictures in each folder of `split`, which is `source` or a folder in it.
+fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classes, ImportError> {
+    let (folders, files) = inside(split)?;
+    let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
+    if folders.is_empty() {
+        let what = match &beside[..] {
+            [] => "has neither a folder of pictures for each class, nor train.csv and test.csv".to_owned(),
+            [first, ..] => format!(
+                "{} ({}, …) are in no class's folder: move the pictures of each class to a folder of its name",
+                count(beside.len(), "picture"),
+                name(first)
+            ),
+        };
+        return Err(ImportError::source(split, what));
+    }
+    if let [first, ..] = &beside[..] {
+        log::warn!(
+            "left out: {} in no class's folder (the first: {})",
+            count(beside.len(), "picture"),
+            first.display()
+        );
+    }
+    files.iter().filter(|file| !is_picture(file)).for_each(|file| left_out.add(file.clone()));
+    let mut classes = Classes::new();
+    for folder in folders {
+        let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
+            return Err(ImportError::source(&folder, "the folder's name is not UTF-8: rename it"));
+        };
+        let mut pictures = Vec::new();
+        let mut loops = 0;
+        let is_part = |entry: &DirEntry| {
+            let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
+            loops += usize::from(is_loop);
+            entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
+        };
+        for entry in WalkDir::new(&folder).follow_links(true).into_iter().filter_entry(is_part) {
+            let path = match entry {
+                Ok(entry) if entry.file_type().is_dir() => continue,
+                Ok(entry) => entry.into_path(),
+                Err(error) if error.loop_ancestor().is_some() => {
+                    left_out.loops += 1;
+                    continue;
+                }
+                Err(error) => {
+                    let path = error.path().unwrap_or(&folder).to_owned();
+                    // A link to nothing is a picture that cannot be read.
+                    if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                        path
+                    } else {
+                        return Err(ImportError::read(&path)(error.into()));
+                    }
+                }
+            };
+            match is_picture(&path) {
+                true => {
+                    let name = path.strip_prefix(source).unwrap_or(&path).to_string_lossy().into_owned();
+                    pictures.push((path, name));
+                }
+                false => left_out.add(path),
+            }
+        }
+        left_out.loops += loops;
+        // As torchvision sorts them: by the folder's text, and then by name.
+        let place =
+            |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
+        pictures.sort_by_cached_key(|(path, _)| place(path));
+        classes.insert(class.to_owned(), pictures);
+    }
+    Ok(classes)
+}
+
+/// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.
+fn leads_back(link: &Path) -> bool {
+    let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
+    link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))
+}
+
+/// The splits with the numbers of their classes, which are those of both.
+fn collect(source: &Path, train: Classes, test: Classes) -> Result<Found, ImportError> {
+    let names: BTreeSet<&String> = train.keys().chain(test.keys()).collect();
+    let (full, empty): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|name| {
+        [&train, &test].iter().any(|split| split.get(*name).is_some_and(|p| !p.is_empty()))
+    });
+    if full.is_empty() {
+        let what = format!("has no picture in {}: {}", count(empty.len(), "folder"), known());
+        return Err(ImportError::source(source, what));
+    }
+    for name in empty {
+        log::warn!("left out: class {name:?}, whose folder has no picture");
+    }
+    if full.len() > MOST_CLASSES {
+        let what = format!("has {} classes, and at most {MOST_CLASSES} are supported", full.len());
+        return Err(ImportError::source(source, what));
+    }
+    let classes: Vec<String> = full.into_iter().cloned().collect();
+    let pictures = |split: Classes| {
+        let class = |name: &String| classes.binary_search(name).unwrap_or_default() as u16;
+        let of_class = |(class_name, pictures): (String, Vec<(PathBuf, String)>)| {
+            let class = class(&class_name);
+            pictures.into_iter().map(move |(path, name)| Picture { path, name, class })
+        };
+        split.into_iter().flat_map(of_class).collect()
+    };
+    let (train, test) = (pictures(train), pictures(test));
+    Ok(Found { train, test, classes })
+}
+
+/// The endings that are read.
+fn known() -> String {
+    format!("those of pictures end in {}", PICTURES.join(", "))
+}

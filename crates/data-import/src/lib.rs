@@ -1,0 +1,163 @@
+//! Data sets from what people have: pictures in a folder per class, and tables.
+//!
+//! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
+//! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
+
+mod error;
+mod folder;
+mod picture;
+mod pictures;
+mod plan;
+mod set;
+mod table;
+mod table_file;
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+pub use error::ImportError;
+pub use picture::{Fit, Size};
+pub use set::{DataSet, FILE, Numbers, SplitRecord};
+
+/// Options of an import.
+#[derive(Debug, Clone, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn data import pets --out data/pets                            pets/cat/*.jpg, pets/dog/*.jpg
+  mpiburn data import pets --out data/pets --size 64x64 --fit pad     pictures of many sizes
+  mpiburn data import imagewoof --out data/woof --size 64             imagewoof/train/CLASS, imagewoof/val/CLASS
+  mpiburn data import iris.csv --out data/iris --label species        a row for each sample
+
+Classes are numbered in the order of their folders' names, as by torchvision's ImageFolder. Samples are
+written in an order drawn from the seed, because training reads them in the order of the file."
+)]
+pub struct ImportArgs {
+    /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS), a
+    /// table in a .csv or .tsv file (also .gz), or a folder with train.csv and test.csv.
+    #[arg(value_name = "SOURCE")]
+    pub source: PathBuf,
+    /// Folder to write the data set to; created if missing.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Replace an imported data set in DIR.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Share of each class that becomes the test split, where SOURCE has none [default: 0.2].
+    #[arg(long, value_name = "SHARE")]
+    pub test_fraction: Option<f64>,
+    /// Which of SOURCE's folders is the test split, where there are several: test before val.
+    #[arg(long, value_name = "NAME")]
+    pub test_split: Option<String>,
+    /// Order of the samples: drawn from the seed, or that of the files.
+    #[arg(long, value_enum, default_value = "random")]
+    pub order: Order,
+    /// Seed of the order and of the test split.
+    #[arg(long, default_value_t = 7)]
+    pub seed: u64,
+    /// Mean of each channel of pictures scaled to 0..1, or of each feature [default: that of the training split].
+    #[arg(long, value_name = "X,…", value_delimiter = ',', allow_negative_numbers = true)]
+    pub mean: Option<Vec<f32>>,
+    /// Standard deviation of each channel or feature [default: that of the training split].
+    #[arg(long, value_name = "X,…", value_delimiter = ',')]
+    pub std: Option<Vec<f32>>,
+    /// Height and width of all pictures, such as 64x96, or 64 for both [default: theirs, if all have one].
+    #[arg(long, value_name = "HxW", help_heading = "Pictures")]
+    pub size: Option<Size>,
+    /// How pictures of another shape get that size: cut at the longer side, filled up with black, or stretched.
+    #[arg(long, value_enum, default_value = "crop", help_heading = "Pictures")]
+    pub fit: Fit,
+    /// Make all pictures grey [default: if all are].
+    #[arg(long, conflicts_with = "rgb", help_heading = "Pictures")]
+    pub grey: bool,
+    /// Make all pictures coloured, with three channels.
+    #[arg(long, help_heading = "Pictures")]
+    pub rgb: bool,
+    /// Leave out files that cannot be read as pictures; without it, they are an error.
+    #[arg(long, help_heading = "Pictures")]
+    pub skip_broken: bool,
+    /// Column of the class: its name, or its number from 1 [default: the one called label, class, target or
+    /// species].
+    #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
+    pub label: Option<String>,
+    /// Columns to leave out, such as a number of each row.
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', help_heading = "Tables")]
+    pub drop: Vec<String>,
+}
+
+/// The order of the samples in a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// Drawn from the seed.
+    Random,
+    /// That of the files: by class and then by name, or that of the rows.
+    Files,
+}
+
+/// An import that is done.
+#[derive(Debug)]
+pub struct Imported {
+    /// What was written.
+    pub set: DataSet,
+    /// Number of training and of test samples of each class.
+    pub counts: [Vec<usize>; 2],
+}
+
+/// Samples done, and all of them; the import stops on `Break`.
+pub type Progress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
+
+/// Writes the data set of `args`. The folder has all of it or, after an error, what it had before. What happened to
+/// the samples is logged.
+///
+/// # Errors
+/// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
+pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    if let Some(share) = args.test_fraction.filter(|share| !(*share > 0.0 && *share < 1.0)) {
+        return Err(ImportError::option("test-fraction", share, "must be above 0 and below 1"));
+    }
+    check_places(&args.source, &args.out)?;
+    let imported = match args.source.is_dir() && !table_file::is_folder_of_tables(&args.source) {
+        true => pictures::import(args, progress),
+        false => table::import(args, progress),
+    }?;
+    for (class, name) in imported.set.classes.iter().enumerate() {
+        match imported.counts.each_ref().map(|counts| counts[class]) {
+            [0, test] => log::warn!("class {name:?} has {test} test samples and none to learn from"),
+            [_, 0] => log::warn!("class {name:?} has no test sample"),
+            _ => {}
+        }
+    }
+    if let [one] = &imported.set.classes[..] {
+        log::warn!("all samples are of one class, {one:?}: there is nothing to tell apart");
+    }
+    let learned = imported.counts[0].iter().copied().filter(|&count| count > 0);
+    if let (Some(least), Some(most)) = (learned.clone().min(), learned.max())
+        && most > 10 * least
+    {
+        log::warn!(
+            "the largest class has {most} training samples and the smallest {least}: a network may learn to name \
+             the large ones alone"
+        );
+    }
+    Ok(imported)
+}
+
+/// Checks that neither folder is in the other.
+fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
+    let place = |path: &Path| run_record::files::place(path).unwrap_or_else(|_| path.to_owned());
+    let from = source.canonicalize().map_err(ImportError::read(source))?;
+    let to = place(out);
+    if to.starts_with(&from) || from.starts_with(&to) {
+        return Err(ImportError::option(
+            "out",
+            out.display(),
+            format!("and {} are one folder, or one is in the other: choose another", source.display()),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,261 @@
+//! One picture: what its file says, and its pixels in the data set's channels and size.
+
+use std::fmt;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use image::codecs::{gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::imageops::{self, FilterType};
+use image::metadata::Orientation;
+use image::{
+    AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
+    ImageFormat, ImageReader, Pixel,
+};
+
+/// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
+const MOST_PIXELS: u64 = 2 * 89_478_485;
+/// Least and most height and width of a data set's pictures.
+const SIDES: [u32; 2] = [1, 8192];
+
+/// Height and width of pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size {
+    /// In pixels.
+    pub height: u32,
+    /// In pixels.
+    pub width: u32,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.height, self.width)
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (height, width) = text.split_once(['x', 'X', '×']).unwrap_or((text, text));
+        let [least, most] = SIDES;
+        let side = |text: &str| text.trim().parse().ok().filter(|side| (least..=most).contains(side));
+        match (side(height), side(width)) {
+            (Some(height), Some(width)) => Ok(Self { height, width }),
+            _ => Err(format!(
+                "expected height x width in pixels, such as 64x96, or 64 for both; at most {most}"
+            )),
+        }
+    }
+}
+
+/// How a picture of another shape gets a size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Fit {
+    /// Scaled until the shorter side fits, and cut in the middle, as torchvision's Resize and `CenterCrop` do.
+    Crop,
+    /// Scaled until the longer side fits, between black bars.
+    Pad,
+    /// Height and width scaled each by its own factor.
+    Stretch,
+}
+
+/// What is special about a picture, as bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Traits {
+    pub(crate) alpha: bool,
+    pub(crate) deep: bool,
+    pub(crate) cmyk: bool,
+    pub(crate) animated: bool,
+    pub(crate) turned: bool,
+    pub(crate) misnamed: bool,
+}
+
+/// What the header of a picture's file says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// As it is shown, with its orientation.
+    pub(crate) size: Size,
+    pub(crate) grey: bool,
+    pub(crate) traits: Traits,
+}
+
+/// What a picture becomes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) size: Size,
+    pub(crate) fit: Fit,
+    pub(crate) grey: bool,
+}
+
+/// The file's reader, with the format that its first bytes have.
+fn open(path: &Path) -> Result<ImageReader<BufReader<File>>, String> {
+    let file = File::open(path).map_err(|error| match path.is_symlink() {
+        true => format!("is a link that leads nowhere: {error}"),
+        false => error.to_string(),
+    })?;
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    if length == 0 {
+        return Err("is empty".into());
+    }
+    let mut reader =
+        ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(|e| e.to_string())?;
+    if reader.format().is_none() {
+        return Err("is no picture in a format that is read here".into());
+    }
+    let mut limits = image::Limits::default();
+    limits.max_alloc = Some(MOST_PIXELS * 8);
+    reader.limits(limits);
+    Ok(reader)
+}
+
+fn reason(error: image::ImageError) -> String {
+    // The crate's messages have several lines and end in a full stop, some of them.
+    let text = error.to_string();
+    text.lines().map(str::trim).collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned()
+}
+
+fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
+    match u64::from(width) * u64::from(height) {
+        0 => Err(format!("is {height} x {width} pixels")),
+        1..=MOST_PIXELS => Ok(()),
+        _ => Err(format!(
+            "says that it is {height} x {width} pixels, more than {MOST_PIXELS}: a decompression bomb"
+        )),
+    }
+}
+
+/// Reads the header of the picture `path`.
+pub(crate) fn look(path: &Path) -> Result<Seen, String> {
+    let reader = open(path)?;
+    let format = reader.format();
+    let animated = is_animated(path, format).unwrap_or_default();
+    let mut decoder = reader.into_decoder().map_err(reason)?;
+    let (width, height) = decoder.dimensions();
+    check_pixels((width, height))?;
+    let orientation = decoder.orientation().map_err(reason)?;
+    let colour = decoder.color_type();
+    let is_turned = matches!(
+        orientation,
+        Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH
+    );
+    let (width, height) = if is_turned { (height, width) } else { (width, height) };
+    let original = decoder.original_color_type();
+    let traits = Traits {
+        alpha: colour.has_alpha(),
+        deep: colour.bytes_per_pixel() > colour.channel_count(),
+        cmyk: matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
+        animated,
+        turned: orientation != Orientation::NoTransforms,
+        misnamed: ImageFormat::from_path(path).ok() != format,
+    };
+    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), traits })
+}
+
+fn is_grey(colour: ColorType) -> bool {
+    matches!(colour, ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16)
+}
+
+/// Whether there are further frames than the first.
+fn is_animated(path: &Path, format: Option<ImageFormat>) -> Option<bool> {
+    let file = || File::open(path).ok().map(BufReader::new);
+    Some(match format? {
+        ImageFormat::Gif => GifDecoder::new(file()?).ok()?.into_frames().nth(1).is_some(),
+        ImageFormat::Png => PngDecoder::new(file()?).ok()?.is_apng().ok()?,
+        ImageFormat::WebP => WebPDecoder::new(file()?).ok()?.has_animation(),
+        _ => false,
+    })
+}
+
+/// The pixels of the picture `path` as bytes `[channels, height, width]`.
+pub(crate) fn read(path: &Path, target: Target) -> Result<Vec<u8>, String> {
+    let reader = open(path)?;
+    let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
+    let mut decoder = reader.into_decoder().map_err(reason)?;
+    check_pixels(decoder.dimensions())?;
+    let orientation = decoder.orientation().map_err(reason)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
+    if is_jpeg && !has_end(path)? {
+        return Err("is truncated: it has no end marker".into());
+    }
+    picture.apply_orientation(orientation);
+    Ok(match target.grey {
+        true => fitted(&grey(&picture), target).into_raw(),
+        false => {
+            let pixels = fitted(&picture.into_rgb8(), target);
+            let raw = pixels.as_raw();
+            (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
+        }
+    })
+}
+
+/// Whether a JPEG file has its end marker; the decoder fills up with grey what is missing before it.
+fn has_end(path: &Path) -> Result<bool, String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    // Cameras write thumbnails with markers of their own at the beginning: the last scan is what must end.
+    let scan = bytes.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap_or_default();
+    Ok(bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9]))
+}
+
+/// Grey values: those of a grey picture, and for others ITU-R 601's luma as Pillow rounds it.
+fn grey(picture: &DynamicImage) -> GrayImage {
+    if is_grey(picture.color()) {
+        return picture.to_luma8();
+    }
+    let colours = picture.to_rgb8();
+    let luma = |[red, green, blue]: [u8; 3]| {
+        (u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16
+    };
+    ImageBuffer::from_fn(colours.width(), colours.height(), |x, y| {
+        image::Luma([luma(colours.get_pixel(x, y).0) as u8])
+    })
+}
+
+/// A picture whose pixels are bytes.
+type Bytes<P> = ImageBuffer<P, Vec<u8>>;
+
+/// The picture in the target's size. Scaling is bilinear over all pixels that a new one covers, as Pillow's.
+fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target) -> Bytes<P> {
+    let Size { height, width } = target.size;
+    let (old_width, old_height) = picture.dimensions();
+    if (old_width, old_height) == (width, height) {
+        return picture.clone();
+    }
+    let scaled = |width: u32, height: u32| match (old_width, old_height) == (width, height) {
+        true => picture.clone(),
+        false => imageops::resize(picture, width, height, FilterType::Triangle),
+    };
+    // The sides in proportion, of which one has the length of the target's.
+    let wide = u64::from(old_width) * u64::from(height);
+    let high = u64::from(old_height) * u64::from(width);
+    let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
+    let by_width = |rounded: u64| (width, ((high + rounded) / u64::from(old_width)).max(1) as u32);
+    match target.fit {
+        Fit::Stretch => scaled(width, height),
+        Fit::Crop => {
+            let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
+            let scaled = scaled(new_width, new_height);
+            // Half of the rest, where torchvision rounds halves to even.
+            let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
+            let (left, top) = (half(new_width - width), half(new_height - height));
+            imageops::crop_imm(&scaled, left, top, width, height).to_image()
+        }
+        Fit::Pad => {
+            let (new_width, new_height) = if wide >= high {
+                by_width(u64::from(old_width) / 2)
+            } else {
+                by_height(u64::from(old_height) / 2)
+            };
+            let (new_width, new_height) = (new_width.min(width), new_height.min(height));
+            let mut padded = Bytes::<P>::new(width, height);
+            let (left, top) = ((width - new_width) / 2, (height - new_height) / 2);
+            imageops::replace(&mut padded, &scaled(new_width, new_height), left.into(), top.into());
+            padded
+        }
+    }
+}

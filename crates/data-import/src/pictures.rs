@@ -1,0 +1,274 @@
+//! The import of pictures: what they have in common, and each in that form.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use image::ImageFormat;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+use crate::error::count;
+use crate::folder::{self, Found, Picture};
+use crate::picture::{self, Seen, Size, Target, Traits};
+use crate::plan::Chance;
+use crate::set::{Numbers, Writer};
+use crate::{ImportArgs, ImportError, Imported, Progress};
+
+/// Pictures that are decoded together.
+const TOGETHER: usize = 128;
+/// Sizes that a message lists.
+const LISTED: usize = 3;
+
+/// Share of each class for the test, where the source has no test split.
+pub(crate) const TEST_FRACTION: f64 = 0.2;
+
+pub(crate) fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    let Found { classes, train, test } = folder::find(&args.source, args.test_split.as_deref())?;
+    let all = train.len() + test.len();
+    log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
+    let mut broken = Broken::default();
+    let (train, test) = look(train, test, &mut broken, progress)?;
+    let target = target(args, train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen)))?;
+    log_traits(train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen.traits)));
+    let mut chance = Chance::new(args.seed);
+    let [train, test]: [Vec<Picture>; 2] =
+        [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
+    let [train, test] = match test.is_empty() {
+        true => {
+            let share = args.test_fraction.unwrap_or(TEST_FRACTION);
+            let split = chance.divide(train, classes.len(), |picture| picture.class.into(), share);
+            log::info!("{} of {} are the test split: {share} of each class", split[1].len(), all);
+            split
+        }
+        false => {
+            refuse_fraction(args)?;
+            [train, test]
+        }
+    };
+    let splits = [train, test].map(|split| chance.order(split, args.order));
+    let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
+    let samples = splits.iter().map(Vec::len).sum();
+    let mut writer = Writer::create(args, shape, Numbers::U8, samples)?;
+    let mut seen = InBoth::default();
+    let done = AtomicUsize::new(all);
+    for (split, pictures) in splits.iter().enumerate() {
+        for pictures in pictures.chunks(TOGETHER) {
+            let stopped = AtomicBool::new(false);
+            let read = |picture: &Picture| {
+                let pixels = picture::read(&picture.path, target);
+                step(&done, 2 * all, progress, &stopped);
+                let digest = pixels.as_ref().ok().map(|pixels| Sha256::digest(pixels).into());
+                (pixels, digest)
+            };
+            let read: Vec<_> = pictures.par_iter().map(read).collect();
+            if stopped.into_inner() {
+                return Err(ImportError::Stopped);
+            }
+            for (picture, (pixels, digest)) in pictures.iter().zip(read) {
+                match pixels {
+                    Ok(pixels) => {
+                        seen.add(split, digest.unwrap_or_default(), &picture.name);
+                        writer.add_bytes(split, &pixels, picture.class, picture.name.clone())?;
+                    }
+                    Err(reason) => broken.add(&picture.path, &reason),
+                }
+            }
+        }
+    }
+    broken.finish(args)?;
+    seen.log();
+    let fit = args.size.map(|_| {
+        let fit = clap::ValueEnum::to_possible_value(&args.fit);
+        format!("{}, bilinear", fit.as_ref().map_or("", |fit| fit.get_name()))
+    });
+    writer.finish(args, classes, Vec::new(), fit)
+}
+
+/// `2 classes`.
+pub(crate) fn classes_of(number: usize) -> String {
+    format!("{number} class{}", if number == 1 { "" } else { "es" })
+}
+
+/// A source with a test split takes no share of its training split.
+pub(crate) fn refuse_fraction(args: &ImportArgs) -> Result<(), ImportError> {
+    match args.test_fraction {
+        Some(share) => Err(ImportError::option(
+            "test-fraction",
+            share,
+            format!("{} has a test split: leave it out", args.source.display()),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Counts one more sample.
+fn step(done: &AtomicUsize, all: usize, progress: &Progress<'_>, stopped: &AtomicBool) {
+    let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+    if progress(done, all).is_break() {
+        stopped.store(true, Ordering::Relaxed);
+    }
+}
+
+type Known = (Picture, Seen);
+
+/// Reads the header of each picture.
+fn look(
+    train: Vec<Picture>,
+    test: Vec<Picture>,
+    broken: &mut Broken,
+    progress: &Progress<'_>,
+) -> Result<(Vec<Known>, Vec<Known>), ImportError> {
+    let all = train.len() + test.len();
+    let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let one = |picture: Picture| {
+        if stopped.load(Ordering::Relaxed) {
+            return (picture, Err(String::new()));
+        }
+        let seen = picture::look(&picture.path);
+        step(&done, 2 * all, progress, &stopped);
+        (picture, seen)
+    };
+    let mut looked = |pictures: Vec<Picture>| {
+        let looked: Vec<_> = pictures.into_par_iter().map(one).collect();
+        let mut known = Vec::with_capacity(looked.len());
+        for (picture, seen) in looked {
+            match seen {
+                Ok(seen) => known.push((picture, seen)),
+                Err(reason) => broken.add(&picture.path, &reason),
+            }
+        }
+        known
+    };
+    let known = (looked(train), looked(test));
+    match stopped.into_inner() {
+        true => Err(ImportError::Stopped),
+        false => Ok(known),
+    }
+}
+
+/// What all pictures become: one size, and one number of channels.
+fn target<'p>(
+    args: &ImportArgs,
+    pictures: impl Iterator<Item = (&'p str, &'p Seen)>,
+) -> Result<Target, ImportError> {
+    let mut sizes: BTreeMap<Size, (usize, &str)> = BTreeMap::new();
+    let mut all_grey = true;
+    for (name, seen) in pictures {
+        sizes.entry(seen.size).or_insert((0, name)).0 += 1;
+        all_grey &= seen.grey;
+    }
+    let size = match (args.size, sizes.keys().next()) {
+        (Some(size), _) => size,
+        (None, None) => {
+            return Err(ImportError::source(&args.source, "no file in it can be read as a picture"));
+        }
+        (None, Some(only)) if sizes.len() == 1 => *only,
+        (None, Some(_)) => {
+            let mut common: Vec<_> = sizes.iter().collect();
+            common.sort_by_key(|(_, (number, _))| std::cmp::Reverse(*number));
+            let listed: Vec<String> = common
+                .iter()
+                .take(LISTED)
+                .map(|(size, (number, first))| format!("{size} ({number}, such as {first})"))
+                .collect();
+            let more = match sizes.len().saturating_sub(LISTED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let what = format!(
+                "the pictures have {} sizes (height x width): {}{more}; choose one, such as --size 64x64, and how \
+                 they get it: --fit crop, pad or stretch",
+                sizes.len(),
+                listed.join(", ")
+            );
+            return Err(ImportError::source(&args.source, what));
+        }
+    };
+    Ok(Target { size, fit: args.fit, grey: args.grey || (all_grey && !args.rgb) })
+}
+
+/// One line for each kind of picture that is read in a way of its own.
+fn log_traits<'p>(pictures: impl Iterator<Item = (&'p str, Traits)>) {
+    type Has = fn(&Traits) -> bool;
+    let kinds: [(Has, &str); 6] = [
+        (|traits| traits.alpha, "with transparency, which is dropped"),
+        (|traits| traits.deep, "of more than 8 bits a channel, scaled to 8"),
+        (|traits| traits.cmyk, "in CMYK, made RGB"),
+        (|traits| traits.animated, "with several frames, of which the first is taken"),
+        (|traits| traits.turned, "turned as their orientation (EXIF) says"),
+        (|traits| traits.misnamed, "in another format than their names say, read by their contents"),
+    ];
+    let mut found = [const { (0, None) }; 6];
+    for (name, traits) in pictures {
+        for ((has, _), (number, first)) in kinds.iter().zip(&mut found) {
+            if has(&traits) {
+                *number += 1;
+                first.get_or_insert(name);
+            }
+        }
+    }
+    for ((_, what), (number, first)) in kinds.iter().zip(found) {
+        if let Some(first) = first {
+            log::info!("{} {what} (the first: {first})", count(number, "picture"));
+        }
+    }
+}
+
+/// Files that cannot be read as pictures.
+#[derive(Default)]
+struct Broken(usize);
+
+impl Broken {
+    fn add(&mut self, path: &Path, reason: &str) {
+        self.0 += 1;
+        let named = ImageFormat::from_path(path).map_or("picture", |format| format.extensions_str()[0]);
+        log::warn!("{} cannot be read as a {named}: {reason}", path.display());
+    }
+
+    /// An error if there are any, unless they are to be left out.
+    fn finish(self, args: &ImportArgs) -> Result<(), ImportError> {
+        match self.0 {
+            0 => Ok(()),
+            number if args.skip_broken => {
+                log::warn!("left out: {} that cannot be read as pictures", count(number, "file"));
+                Ok(())
+            }
+            number => Err(ImportError::Broken(format!(
+                "{}: {} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
+                args.source.display(),
+                count(number, "file")
+            ))),
+        }
+    }
+}
+
+/// Which pictures are in both splits.
+#[derive(Default)]
+struct InBoth {
+    train: HashMap<[u8; 32], String>,
+    both: usize,
+    first: Option<(String, String)>,
+}
+
+impl InBoth {
+    fn add(&mut self, split: usize, digest: [u8; 32], name: &str) {
+        if split == 0 {
+            self.train.entry(digest).or_insert_with(|| name.to_owned());
+        } else if let Some(same) = self.train.get(&digest) {
+            self.both += 1;
+            self.first.get_or_insert_with(|| (name.to_owned(), same.clone()));
+        }
+    }
+
+    fn log(&self) {
+        if let Some((test, train)) = &self.first {
+            log::warn!(
+                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {test} is \
+                 {train})",
+                count(self.both, "picture"),
+                if self.both == 1 { "is" } else { "are" }
+            );
+        }
+    }
+}

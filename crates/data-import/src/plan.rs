@@ -1,0 +1,87 @@
+//! Which samples are for the test, and the order of each split.
+
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
+
+use crate::Order;
+
+/// Numbers drawn from a seed.
+pub(crate) struct Chance(ChaCha8Rng);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// Fisher and Yates' shuffle.
+    fn shuffle<T>(&mut self, values: &mut [T]) {
+        for last in (1..values.len()).rev() {
+            // The high half of a product is below `last + 1`, and as good as uniform below 2^64.
+            let other = ((u128::from(self.0.next_u64()) * (last as u128 + 1)) >> 64) as usize;
+            values.swap(last, other);
+        }
+    }
+
+    /// The samples, in the order that was asked for.
+    pub(crate) fn order<T>(&mut self, mut samples: Vec<T>, order: Order) -> Vec<T> {
+        if order == Order::Random {
+            self.shuffle(&mut samples);
+        }
+        samples
+    }
+
+    /// Divides samples into training and test: `share` of each class, rounded, at least one where it has two and
+    /// never all. Each split has the order of `samples`.
+    pub(crate) fn divide<T>(
+        &mut self,
+        samples: Vec<T>,
+        classes: usize,
+        class: impl Fn(&T) -> usize,
+        share: f64,
+    ) -> [Vec<T>; 2] {
+        let mut of_class = vec![Vec::new(); classes];
+        samples.iter().enumerate().for_each(|(at, sample)| of_class[class(sample)].push(at));
+        let mut is_test = vec![false; samples.len()];
+        for samples in &mut of_class {
+            let count = samples.len();
+            let test = ((count as f64 * share).round() as usize).max(1).min(count.saturating_sub(1));
+            self.shuffle(samples);
+            samples[..test].iter().for_each(|&at| is_test[at] = true);
+        }
+        let (test, train): (Vec<_>, Vec<_>) = samples.into_iter().zip(is_test).partition(|(_, test)| *test);
+        [train, test].map(|split| split.into_iter().map(|(sample, _)| sample).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_gives_its_share_and_never_all() {
+        let counts = [1, 2, 3, 10, 11, 1000];
+        let samples: Vec<(usize, usize)> = counts
+            .iter()
+            .enumerate()
+            .flat_map(|(class, &count)| (0..count).map(move |n| (class, n)))
+            .collect();
+        let divide = |seed| Chance::new(seed).divide(samples.clone(), counts.len(), |sample| sample.0, 0.2);
+        let [train, test] = divide(7);
+        let of = |split: &[(usize, usize)], class| split.iter().filter(|sample| sample.0 == class).count();
+        assert_eq!(std::array::from_fn(|class| of(&test, class)), [0, 1, 1, 2, 2, 200]);
+        assert_eq!(std::array::from_fn(|class| of(&train, class) + of(&test, class)), counts);
+        assert!(train.is_sorted() && test.is_sorted(), "each in the order of the files");
+        assert_eq!(divide(7), [train, test.clone()]);
+        assert_ne!(divide(8)[1], test);
+    }
+
+    #[test]
+    fn an_order_has_every_sample_once() {
+        let samples: Vec<usize> = (0..1000).collect();
+        let mut drawn = Chance::new(3).order(samples.clone(), Order::Random);
+        assert_ne!(drawn, samples);
+        drawn.sort_unstable();
+        assert_eq!(drawn, samples);
+        assert_eq!(Chance::new(3).order(samples.clone(), Order::Files), samples);
+    }
+}

@@ -1,0 +1,386 @@
+//! Whole imports, of pictures and of tables.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+use crate::{DataSet, ImportArgs, Imported, Numbers, import};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: ImportArgs,
+}
+
+/// A folder for sources and data sets.
+struct Lab(tempfile::TempDir);
+
+impl Lab {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    /// A picture with one colour, of which the red value tells it apart.
+    fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::RgbImage::from_pixel(width, height, image::Rgb([red, 20, 30])).save(path).unwrap();
+    }
+
+    fn import(&self, source: &str, options: &[&str]) -> Result<Imported, String> {
+        let (source, out) = (self.path(source), self.path("out"));
+        let words = [&["import", source.to_str().unwrap(), "--out", out.to_str().unwrap()], options].concat();
+        let args = Cli::try_parse_from(words).map_err(|error| error.to_string())?.args;
+        import(&args, &|_, _| ControlFlow::Continue(())).map_err(|error| {
+            let text = error.to_string();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            text
+        })
+    }
+
+    fn imported(&self, source: &str, options: &[&str]) -> Imported {
+        self.import(source, &[options, &["--overwrite"]].concat()).unwrap()
+    }
+
+    /// The bytes after the header of a file of the data set.
+    fn data(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path("out").join(name)).unwrap().split_off(128)
+    }
+
+    /// The labels of a split.
+    fn labels(&self, split: &str) -> Vec<u8> {
+        self.data(&format!("{split}-labels.npy")).into_iter().step_by(2).collect()
+    }
+
+    /// Where the samples of both splits came from, as `dataset.json` says.
+    fn from(&self) -> [Vec<String>; 2] {
+        let text = fs::read_to_string(self.path("out/dataset.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        ["train", "test"].map(|split| serde_json::from_value(json[split]["from"].clone()).unwrap())
+    }
+}
+
+#[test]
+fn a_folder_for_each_class_is_divided_and_written_in_a_drawn_order() {
+    let lab = Lab::new();
+    for number in 0..10 {
+        lab.picture(&format!("pets/10/{number}.png"), [4, 6], number);
+        lab.picture(&format!("pets/2/deep/{number}.bmp"), [4, 6], 100 + number);
+    }
+    let Imported { set, counts } = lab.imported("pets", &[]);
+    assert_eq!((set.shape, set.numbers), ([3, 4, 6], Numbers::U8));
+    assert_eq!(set.classes, ["10", "2"], "by code points, as torchvision's ImageFolder");
+    assert_eq!(counts, [[8, 8], [2, 2]]);
+    let [train, test] = lab.from();
+    assert_eq!((train.len(), test.len()), (16, 4));
+    assert!(!train.is_sorted(), "{train:?}");
+    let (labels, bytes) = (lab.labels("train"), lab.data("train-images.npy"));
+    for ((from, label), sample) in train.iter().zip(labels).zip(bytes.chunks_exact(3 * 4 * 6)) {
+        let number: u8 = from.rsplit_once('/').unwrap().1.split('.').next().unwrap().parse().unwrap();
+        let (red, class) = if from.starts_with("10/") { (number, 0) } else { (100 + number, 1) };
+        assert_eq!(label, class, "{from}");
+        assert!(
+            sample[..24].iter().all(|byte| *byte == red) && sample[24..48].iter().all(|byte| *byte == 20)
+        );
+    }
+    let mean = 0.5 * (set.mean[0] - set.mean[0]) + 20.0 / 255.0;
+    assert!((set.mean[1] - mean).abs() < 1e-6 && set.std[1] == 1.0, "{set:?}");
+    assert_eq!(DataSet::read(&lab.path("out")).unwrap().train.samples, 16);
+
+    let first = fs::read(lab.path("out/dataset.json")).unwrap();
+    lab.imported("pets", &[]);
+    assert_eq!(fs::read(lab.path("out/dataset.json")).unwrap(), first, "the same again");
+    lab.imported("pets", &["--seed", "8"]);
+    assert_ne!(lab.from()[0], train);
+    lab.imported("pets", &["--order", "files", "--test-fraction", "0.1"]);
+    assert!(lab.from().iter().all(|split| split.is_sorted()));
+    assert_eq!(lab.from()[1].len(), 2);
+}
+
+#[test]
+fn splits_of_the_source_are_kept_and_named() {
+    let lab = Lab::new();
+    for (name, red) in [
+        ("train/a/1.png", 1),
+        ("train/a/2.png", 2),
+        ("train/b/1.png", 3),
+        ("val/a/1.png", 4),
+        ("test/b/1.png", 5),
+        ("test/c/1.png", 1),
+        // Left behind by systems and tools.
+        ("train/a/.hidden.png", 9),
+        ("train/.ipynb_checkpoints/x/1.png", 9),
+        ("__MACOSX/train/a/1.png", 9),
+    ] {
+        lab.picture(&format!("archive/{name}"), [2, 2], red);
+    }
+    lab.write("archive/train/a/notes.txt", "no picture");
+    fs::create_dir(lab.path("archive/train/empty")).unwrap();
+    std::os::unix::fs::symlink("..", lab.path("archive/train/a/up")).unwrap();
+    std::os::unix::fs::symlink("../val/a", lab.path("archive/train/c")).unwrap();
+    let Imported { set, counts } = lab.imported("archive", &["--order", "files"]);
+    assert_eq!(set.classes, ["a", "b", "c"], "those of both splits, without the empty one");
+    assert_eq!(counts, [[2, 1, 1], [0, 1, 1]], "links are followed, loops are not");
+    assert_eq!(
+        lab.from(),
+        [
+            vec!["train/a/1.png", "train/a/2.png", "train/b/1.png", "train/c/1.png"],
+            vec!["test/b/1.png", "test/c/1.png"]
+        ]
+    );
+    fs::remove_file(lab.path("archive/train/c")).unwrap();
+    lab.imported("archive", &["--test-split", "val"]);
+    assert_eq!(lab.from()[1], ["val/a/1.png"]);
+    let message = lab.import("archive", &["--overwrite", "--test-split", "x"]).unwrap_err();
+    assert!(message.starts_with("--test-split x: ") && message.ends_with("has test, val"), "{message}");
+    let message = lab.import("archive", &["--overwrite", "--test-fraction", "0.5"]).unwrap_err();
+    assert!(message.contains("has a test split: leave it out"), "{message}");
+
+    // As an archive unpacks, in a folder of its own.
+    fs::create_dir(lab.path("outer")).unwrap();
+    fs::rename(lab.path("archive"), lab.path("outer/archive")).unwrap();
+    lab.imported("outer", &[]);
+    assert_eq!(lab.from()[1].len(), 2);
+}
+
+#[test]
+fn pictures_of_many_sizes_need_one_and_get_it() {
+    let lab = Lab::new();
+    lab.picture("pets/a/wide.png", [10, 30], 200);
+    lab.picture("pets/a/high.png", [30, 10], 200);
+    lab.picture("pets/b/x.png", [8, 8], 200);
+    lab.picture("pets/b/y.png", [8, 8], 100);
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("3 sizes (height x width): 8x8 (2, such as b/x.png), "), "{message}");
+    assert!(message.contains("--size 64x64"), "{message}");
+    for (fit, black) in [("crop", false), ("stretch", false), ("pad", true)] {
+        let options = ["--size", "8x10", "--fit", fit, "--order", "files"];
+        let set = lab.imported("pets", &options).set;
+        assert_eq!((set.shape, set.fit), ([3, 8, 10], Some(format!("{fit}, bilinear"))));
+        let bytes = lab.data("train-images.npy");
+        assert_eq!(bytes.contains(&0), black, "{fit}");
+        assert!(bytes.iter().all(|byte| [0, 20, 30, 100, 200].contains(byte)), "{fit}");
+    }
+    assert_eq!(lab.imported("pets", &["--size", "5", "--grey"]).set.shape, [1, 5, 5]);
+    for size in ["0x3", "x", "3x", "9000", "3x-1"] {
+        assert!(
+            lab.import("pets", &["--size", size]).unwrap_err().contains("expected height x width"),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
+    let lab = Lab::new();
+    for number in 0..4 {
+        for class in ["a", "b"] {
+            lab.picture(&format!("pets/{class}/{number}.jpg"), [16, 16], number * 50);
+            lab.picture(&format!("pets/{class}/{number}.png"), [16, 16], number * 50 + 1);
+        }
+    }
+    for (name, of) in [("cut.png", "0.png"), ("cut.jpg", "0.jpg")] {
+        let whole = fs::read(lab.path(&format!("pets/a/{of}"))).unwrap();
+        lab.write(&format!("pets/a/{name}"), &whole[..whole.len() * 4 / 5]);
+    }
+    lab.write("pets/a/empty.png", "");
+    lab.write("pets/b/page.jpg", "<html>");
+    std::os::unix::fs::symlink("nowhere", lab.path("pets/b/link.png")).unwrap();
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("5 files above cannot be read as pictures"), "{message}");
+    assert!(!lab.path("out").exists(), "nothing is written");
+    assert_eq!(fs::read_dir(lab.0.path()).unwrap().count(), 1, "nor left behind");
+    let Imported { counts, .. } = lab.imported("pets", &["--skip-broken"]);
+    assert_eq!(counts[0].iter().chain(&counts[1]).sum::<usize>(), 16);
+}
+
+#[test]
+fn a_folder_of_anything_else_is_one_line() {
+    let lab = Lab::new();
+    lab.write("nothing/readme.txt", "x");
+    lab.write("words/a/x.txt", "x");
+    lab.picture("flat/x.png", [2, 2], 1);
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("one/a/x.png", [2, 2], 1);
+    for (source, options, expected) in [
+        ("nothing", &[][..], "has neither a folder of pictures for each class, nor train.csv"),
+        ("words", &[], "has no picture in 1 folder"),
+        ("flat", &[], "1 picture (x.png, …) are in no class's folder"),
+        ("missing", &[], "cannot read"),
+        ("pets", &["--test-fraction", "1"], "must be above 0 and below 1"),
+        ("pets", &["--test-split", "val"], "has no folder train beside it"),
+        ("pets", &["--mean", "1,2"], "has 2 values, and the samples have 3 channels"),
+        ("one", &[], "no test sample is left"),
+        ("pets", &["--std", "1,2,0"], "must be above 0"),
+    ] {
+        let message = lab.import(source, options).unwrap_err();
+        assert!(message.contains(expected), "{source}: {message}");
+    }
+    for out in ["pets", "pets/x", "."] {
+        let out = lab.path(out);
+        let message = lab.import("pets", &["--out", out.to_str().unwrap()]).unwrap_err();
+        assert!(message.contains("are one folder, or one is in the other"), "{message}");
+    }
+}
+
+#[test]
+fn nothing_but_a_data_set_is_replaced() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/b/x.png", [2, 2], 1);
+    lab.picture("pets/b/y.png", [2, 2], 1);
+    lab.import("pets", &[]).unwrap();
+    assert!(lab.import("pets", &[]).unwrap_err().contains("has a data set: choose another folder, or pass"));
+    lab.write("out/thesis.txt", "mine");
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("has thesis.txt in it"));
+    fs::remove_file(lab.path("out/thesis.txt")).unwrap();
+    lab.import("pets", &["--overwrite"]).unwrap();
+    let stopped = |lab: &Lab| {
+        let args = ["import", "pets", "--out", "other"].map(|word| match word {
+            "pets" | "other" => lab.path(word).to_str().unwrap().to_owned(),
+            word => word.to_owned(),
+        });
+        import(&Cli::parse_from(args).args, &|_, _| ControlFlow::Break(())).unwrap_err().to_string()
+    };
+    assert_eq!(stopped(&lab), "stopped");
+    assert!(!lab.path("other").exists());
+    assert_eq!(fs::read_dir(lab.0.path()).unwrap().count(), 2, "pets and out");
+}
+
+/// The features of the training split, by sample.
+fn features(lab: &Lab, columns: usize) -> Vec<Vec<f32>> {
+    let values: Vec<f32> =
+        lab.data("train-images.npy").as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    values.chunks_exact(columns).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn tables_of_many_kinds_are_the_same_data_set() {
+    let rows =
+        [("1.5", "2", "b"), ("-3.25", "4e1", "a"), ("0.5", "6", "b"), ("7", "8", "a"), ("9", "0", "b")];
+    let of = |separator: &str, decimal: &str, header: &str| {
+        let row = |(x, y, class): &(&str, &str, &str)| {
+            [x.replace('.', decimal), y.replace('.', decimal), (*class).into()].join(separator)
+        };
+        let rows: Vec<String> = rows.iter().map(row).collect();
+        format!("{header}{}\n", rows.join("\n"))
+    };
+    let lab = Lab::new();
+    let mut digests = Vec::new();
+    for (name, contents, options) in [
+        ("plain.csv", of(",", ".", "x,y,class\n"), &[][..]),
+        ("plain.csv", of(",", ".", "x,y,kind\n"), &["--label", "kind"]),
+        ("bare.csv", of(",", ".", ""), &["--label", "3"]),
+        ("semicolon.csv", of(";", ",", "x;y;Class\n"), &[]),
+        ("tab.tsv", of("\t", ".", "x\ty\tlabel\n"), &[]),
+        ("bom.csv", format!("\u{feff}{}", of(", ", ".", "x, y, target\r\n")), &[]),
+        ("quoted.csv", of(",", ".", "\"x\",\"y\",\"class\"\n").replace("-3.25", "\"-3.25\""), &[]),
+    ] {
+        lab.write(name, contents);
+        let Imported { set, counts } = lab.imported(name, &[options, &["--order", "files"]].concat());
+        assert_eq!(
+            (set.shape, set.numbers, &set.classes[..]),
+            ([1, 1, 2], Numbers::F32, &["a".into(), "b".into()][..])
+        );
+        assert_eq!(counts, [[1, 2], [1, 1]], "{name}");
+        digests.push((set.train.images_sha256, set.train.labels_sha256, set.test.images_sha256));
+    }
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+    let found = features(&lab, 2);
+    assert!(found.iter().all(|row| {
+        [[1.5, 2.0], [-3.25, 40.0], [0.5, 6.0], [7.0, 8.0], [9.0, 0.0]].contains(&[row[0], row[1]])
+    }));
+}
+
+#[test]
+fn compressed_tables_beside_each_other_and_numbered_classes() {
+    use std::io::Write;
+    let lab = Lab::new();
+    let packed = |text: &str| {
+        let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        file.write_all(text.as_bytes()).unwrap();
+        file.finish().unwrap()
+    };
+    // Two members, as concatenated files have.
+    lab.write("set/train.csv.gz", [packed("id,x,label\n1,5,10\n"), packed("2,6,9.0\n3,7,10\n")].concat());
+    lab.write("set/test.csv", "id,x,label\n4,8,9\n");
+    let Imported { set, counts } = lab.imported("set", &["--drop", "id", "--order", "files"]);
+    assert_eq!(
+        (&set.classes[..], &set.features[..]),
+        (&["9".to_owned(), "10".into()][..], &["x".to_owned()][..])
+    );
+    assert_eq!(counts, [[1, 2], [1, 0]]);
+    assert_eq!(features(&lab, 1), [[5.0], [6.0], [7.0]]);
+    assert_eq!((set.mean[0], lab.labels("train")), (6.0, vec![1, 0, 1]));
+    assert_eq!(lab.from(), [vec!["train.csv.gz:2", "train.csv.gz:3", "train.csv.gz:4"], vec!["test.csv:2"]]);
+}
+
+#[test]
+fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
+    let lab = Lab::new();
+    for (contents, options, expected) in [
+        ("x,class\n1,a\n,b\n", &[][..], "line 3: column x has no value"),
+        ("x,class\n1,a\nNA,b\n", &[], "line 3: column x has no value"),
+        ("x,class\n1,a\nmany,b\n", &[], "line 3: column x is \"many\", which is no number"),
+        ("x,class\n1,a\n2,\n", &[], "line 3: has no class in column class"),
+        ("x,class\n1,a\n2\n", &[], "line 3: has 1 cell, and the first line 2 cells"),
+        ("x,class\n1,0.5\n2,1\n", &[], "line 2: the class is 0.5: classes are words or whole numbers"),
+        (
+            "x,y,z\n1,2,3\n",
+            &[],
+            "which column is the class? It has the columns x, y, z: name one, as in --label z",
+        ),
+        ("1,2,3\n4,5,6\n", &[], "columns 1 to 3, without names: name one, as in --label 3"),
+        ("x,class\n1,a\n", &["--label", "y"], "--label y: table.csv has the columns x, class"),
+        ("x,class\n1,a\n", &["--drop", "x"], "has no column beside the class"),
+        ("x,class\n1,a\n", &["--drop", "class"], "--drop class: is the column of the class"),
+        ("one column\n1\n", &[], "no rows with the same number of cells"),
+        ("x,class\n", &[], "has no row of a sample"),
+        ("", &[], "no rows with the same number of cells"),
+        ("PK\x03\x04", &[], "is an archive"),
+        ("x,class\n1e300,a\n2,b\n", &[], "line 2: column x is \"1e300\""),
+    ] {
+        lab.write("table.csv", contents);
+        let message = lab.import("table.csv", options).unwrap_err();
+        assert!(message.contains(expected), "{contents:?}: {message}");
+    }
+    lab.write("set/train.csv", "x,class\n1,a\n");
+    lab.write("set/test.csv", "x\n1\n");
+    let message = lab.import("set", &[]).unwrap_err();
+    assert!(message.contains("has no rows with") || message.contains("has no column class"), "{message}");
+}
+
+#[test]
+fn a_damaged_description_is_one_line() {
+    let lab = Lab::new();
+    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
+    lab.imported("table.csv", &[]);
+    let path = lab.path("out/dataset.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let read = |text: &str| {
+        fs::write(&path, text).unwrap();
+        DataSet::read(path.parent().unwrap_or(Path::new("."))).map_err(|error| error.to_string())
+    };
+    assert!(read(&text).is_ok());
+    for (from, to, expected) in [
+        ("\"version\": 1", "\"version\": 2", "is of version 2"),
+        ("\"std\": [", "\"std\": [1, ", "1 means and 2 standard deviations"),
+        ("\"mean\": [", "\"mean\": [1e999, ", "number out of range"),
+        ("\"shape\"", "\"shapes\"", "missing field `shape`"),
+    ] {
+        let message = read(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(message.contains(expected) && message.lines().count() == 1, "{message}");
+    }
+}
