@@ -19,7 +19,7 @@ use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, INT8_FILE, Intact, RecordError, RunDir};
+use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, RecordError, RunDir};
 
 /// A checkpoint's weights, and the folder that it lies in.
 pub struct Weights {
@@ -49,7 +49,8 @@ impl Opened {
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
         let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let Stored { mut config, samples, dimensions } = stored.context("rank 0 sent no configuration")?;
+        let Stored { mut config, samples, dimensions, .. } =
+            stored.context("rank 0 sent no configuration")?;
         if let Some(root) = data_root {
             config.data.data_root.clone_from(root);
         }
@@ -101,6 +102,8 @@ pub struct Stored {
     pub samples: Samples,
     /// Of the network; earlier versions did not note them.
     pub dimensions: Option<Dimensions>,
+    /// What the run has noted of its data set.
+    pub data: Option<DataRecord>,
 }
 
 /// Reads the run that `path` is, or that it is a checkpoint of.
@@ -121,13 +124,14 @@ pub fn stored(path: &Path) -> anyhow::Result<Stored> {
     let (folder, manifest) = match found {
         // The command says so when it reads the weights.
         Err(RecordError::NoCheckpoint(_)) => {
-            return Ok(Stored { config: record.config, samples: Samples::default(), dimensions });
+            let samples = Samples::default();
+            return Ok(Stored { config: record.config, samples, dimensions, data: record.data });
         }
         found => found?,
     };
     covered::check(&run, &record, &folder, &manifest)?;
     let samples = Samples::of(&manifest, &record.history, &[]);
-    Ok(Stored { config: record.config, samples, dimensions })
+    Ok(Stored { config: record.config, samples, dimensions, data: record.data })
 }
 
 /// The dimensions of the network of the run `path`, if its `record` has them.

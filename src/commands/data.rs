@@ -15,7 +15,7 @@ use super::logging::bars;
 use super::outputs;
 use crate::data::contact_sheet;
 use crate::data::generate::{digits, features, objects};
-use crate::data::{self, DataError, DataFormat, SampleSource, Split, shard};
+use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
@@ -186,13 +186,14 @@ fn describe(root: &Path) -> anyhow::Result<String> {
 
 fn normalisation(description: &data::Description) -> String {
     let list = |values: &[f32]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    match description.mean.is_empty() {
-        true => String::new(),
-        false => format!(
+    match (description.element, description.mean.len()) {
+        (_, 0) => String::new(),
+        (Element::U8, _) => format!(
             ", scaled to 0..1 and normalised by mean {} and standard deviation {}",
             list(&description.mean),
             list(&description.std)
         ),
+        _ => ", normalised by each one's mean and standard deviation".into(),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod logging;
 mod memory;
 mod outcome;
 mod outputs;
+mod predict;
 mod profile;
 mod progress;
 mod quantize;
@@ -62,12 +63,12 @@ pub fn set_deadline(command: &Command) {
 /// # Errors
 /// The error of the subcommand.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
-    use Command::{Bench, Eval, Export, Profile, Quantize, Train};
+    use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
     let program = Fingerprint::begin();
     let stop = match &cli.command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
         Train(_) => StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?,
-        Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
+        Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
     let world = World::init().map_err(|error| Failure {
@@ -171,6 +172,7 @@ pub fn run_as_rank(
     let result = match command {
         Command::Train(args) => train::run(world, args, stop.clone()),
         Command::Eval(args) => eval::run(world, args),
+        Command::Predict(args) => predict::run(world, args),
         Command::Export(args) => export::run(world, args),
         Command::Quantize(args) => quantize::run(world, args),
         Command::Bench(args) => bench::run(world, args),
@@ -232,6 +234,9 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
 /// # Errors
 /// Rank 0's on every rank: [`Refused`] where it is a user's.
 fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    if world.size() == 1 {
+        return work().map(Some);
+    }
     let mine = world.is_root().then(work).transpose();
     let is_refusal = |error: &&anyhow::Error| failure::is_refusal(error);
     let refusal = mine.as_ref().err().filter(is_refusal).map(|error| format!("{error:#}"));

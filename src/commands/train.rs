@@ -20,6 +20,7 @@ use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
+use crate::values;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use prepare::check_size;
@@ -90,7 +91,8 @@ fn phases(
         world.exchange_over(connect_primitives(world, backend, &transport)?);
     }
     record.connection = collective.connection();
-    let Description { shape, classes, class_names, mean, std, .. } = source.description().clone();
+    let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
+    let imported = source.imported();
     // Without what the trainer finds.
     let data = DataRecord {
         train_sha256: String::new(),
@@ -102,8 +104,11 @@ fn phases(
         shape: Some(shape),
         classes: Some(classes),
         class_names,
+        element: Some(element.to_string()),
         mean,
         std,
+        fit: imported.and_then(|set| set.fit).map(|fit| values::name(&fit)),
+        features: imported.map(|set| set.features.clone()).unwrap_or_default(),
     };
     let checkpoint = prepare::share(world, checkpoint)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);

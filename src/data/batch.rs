@@ -53,6 +53,17 @@ impl Normalizer {
         values
     }
 
+    /// Normalised values of whole samples that are floats.
+    pub fn floats(&self, mut values: Vec<f32>) -> Vec<f32> {
+        for sample in values.chunks_exact_mut(self.features.len().max(1)) {
+            sample
+                .iter_mut()
+                .zip(&self.features)
+                .for_each(|(value, [mean, std])| *value = (*value - mean) / std);
+        }
+        values
+    }
+
     /// Normalised values of whole samples `[batch, channels, height, width]` on
     /// `device`.
     pub fn images(&self, bytes: &[u8], device: &Device) -> Tensor<4> {

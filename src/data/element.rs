@@ -18,6 +18,9 @@ pub enum Element {
 }
 
 impl Element {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::U8, Self::F16, Self::F32, Self::F64];
+
     /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {

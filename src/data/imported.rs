@@ -11,6 +11,7 @@ use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 /// An imported data set. Samples are read on request.
 #[derive(Debug)]
 pub struct Imported {
+    set: DataSet,
     description: Description,
     samples: [NpyFile; 2],
     labels: [Vec<u16>; 2],
@@ -86,10 +87,11 @@ impl Imported {
                     Numbers::F32 => Element::F32,
                 },
                 classes: set.classes.len(),
-                class_names: set.classes,
-                mean: set.mean,
-                std: set.std,
+                class_names: set.classes.clone(),
+                mean: set.mean.clone(),
+                std: set.std.clone(),
             },
+            set,
         })
     }
 }
@@ -97,6 +99,10 @@ impl Imported {
 impl SampleSource for Imported {
     fn description(&self) -> &Description {
         &self.description
+    }
+
+    fn imported(&self) -> Option<&DataSet> {
+        Some(&self.set)
     }
 
     fn len(&self, split: Split) -> usize {

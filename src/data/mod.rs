@@ -19,6 +19,7 @@ use std::path::Path;
 
 pub use batch::Normalizer;
 pub use cifar10::Cifar10;
+use data_import::DataSet;
 pub use element::Element;
 pub use error::DataError;
 pub use imported::Imported;
@@ -90,6 +91,11 @@ impl Description {
 pub trait SampleSource {
     /// Description of the samples.
     fn description(&self) -> &Description;
+
+    /// How `mpiburn data import` made it, if it did.
+    fn imported(&self) -> Option<&DataSet> {
+        None
+    }
 
     /// Number of samples of `split`.
     fn len(&self, split: Split) -> usize;

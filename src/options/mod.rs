@@ -5,6 +5,7 @@ mod check;
 mod data;
 mod int8;
 mod launch;
+mod predict;
 mod profile;
 mod rules;
 mod train;
@@ -27,6 +28,7 @@ pub use check::ConfigError;
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
+pub use predict::PredictArgs;
 pub use profile::ProfileArgs;
 pub use profile::{StepRange, TraceArgs};
 pub use rules::{Part, can_change, part};
@@ -111,6 +113,8 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Evaluate a checkpoint on the test split.
     Eval(EvalArgs),
+    /// Name the classes of pictures, or of the rows of a table.
+    Predict(PredictArgs),
     /// Write a checkpoint's network as an ONNX file.
     Export(ExportArgs),
     /// Make an int8 model of a checkpoint, and evaluate both on the test split.

@@ -12,6 +12,7 @@ mod int8;
 #[path = "../common/lab.rs"]
 mod lab;
 mod networks;
+mod own_data;
 mod precision;
 mod profile;
 mod quantized;

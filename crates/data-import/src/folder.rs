@@ -36,11 +36,11 @@ pub(crate) struct Found {
 }
 
 /// Whether a file or folder is one that systems and tools leave behind, rather than part of a data set.
-fn is_ignored(name: &str) -> bool {
+pub(crate) fn is_ignored(name: &str) -> bool {
     name.starts_with('.') || ["Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r"].contains(&name)
 }
 
-fn is_picture(path: &Path) -> bool {
+pub(crate) fn is_picture(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
     ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
 }

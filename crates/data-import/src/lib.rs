@@ -8,6 +8,7 @@ mod folder;
 mod picture;
 mod pictures;
 mod plan;
+mod reading;
 mod set;
 mod table;
 mod table_file;
@@ -21,6 +22,7 @@ use clap::{Args, ValueEnum};
 
 pub use error::ImportError;
 pub use picture::{Fit, Size};
+pub use reading::{picture, pictures, rows};
 pub use set::{DataSet, FILE, Numbers, SplitRecord};
 
 /// Options of an import.
@@ -60,7 +62,8 @@ pub struct ImportArgs {
     /// Seed of the order and of the test split.
     #[arg(long, default_value_t = 7)]
     pub seed: u64,
-    /// Mean of each channel of pictures scaled to 0..1, or of each feature [default: that of the training split].
+    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default: that of
+    /// the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', allow_negative_numbers = true)]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].

@@ -14,6 +14,7 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
+use serde::{Deserialize, Serialize};
 
 /// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
@@ -51,10 +52,12 @@ impl FromStr for Size {
     }
 }
 
-/// How a picture of another shape gets a size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// How a picture of another shape gets a size; scaling is bilinear over all pixels that a new one covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Fit {
     /// Scaled until the shorter side fits, and cut in the middle, as torchvision's Resize and `CenterCrop` do.
+    #[default]
     Crop,
     /// Scaled until the longer side fits, between black bars.
     Pad,

@@ -78,10 +78,7 @@ pub(crate) fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Impor
     }
     broken.finish(args)?;
     seen.log();
-    let fit = args.size.map(|_| {
-        let fit = clap::ValueEnum::to_possible_value(&args.fit);
-        format!("{}, bilinear", fit.as_ref().map_or("", |fit| fit.get_name()))
-    });
+    let fit = args.size.map(|_| args.fit);
     writer.finish(args, classes, Vec::new(), fit)
 }
 

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use crate::error::count;
-use crate::{ImportArgs, ImportError, Imported};
+use crate::{Fit, ImportArgs, ImportError, Imported};
 
 /// The file that describes a data set.
 pub const FILE: &str = "dataset.json";
@@ -43,9 +43,9 @@ pub struct DataSet {
     /// Names of the features of a table.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// How pictures got their size, if they were scaled: crop, pad or stretch.
+    /// How pictures got their size, if they were scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fit: Option<String>,
+    pub fit: Option<Fit>,
     /// What was imported.
     pub source: PathBuf,
     /// Seed of order and test split.
@@ -291,7 +291,7 @@ impl Writer {
         args: &ImportArgs,
         classes: Vec<String>,
         features: Vec<String>,
-        fit: Option<String>,
+        fit: Option<Fit>,
     ) -> Result<Imported, ImportError> {
         let Self { folder, out, shape, numbers, parts } = self;
         let counts = parts.each_ref().map(|part| {
@@ -306,8 +306,12 @@ impl Writer {
             }
         }
         let (mean, std) = parts[0].moments.finish();
-        let mean = args.mean.clone().unwrap_or(mean);
-        let std = args.std.clone().unwrap_or(std);
+        let given = |given: &Option<Vec<f32>>, found: Vec<f32>| match given.as_deref() {
+            None => found,
+            Some([one]) => vec![*one; found.len()],
+            Some(values) => values.to_vec(),
+        };
+        let (mean, std) = (given(&args.mean, mean), given(&args.std, std));
         let [train, test] = parts.map(|part| complete(part, folder.path(), shape, numbers));
         let source = args.source.canonicalize().unwrap_or_else(|_| args.source.clone());
         let source = PathBuf::from(source.to_string_lossy().into_owned());
@@ -342,7 +346,7 @@ fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Resu
     };
     for (option, values) in [("mean", &args.mean), ("std", &args.std)] {
         let Some(values) = values else { continue };
-        let problem = if values.len() != expected {
+        let problem = if values.len() != expected && values.len() != 1 {
             format!("has {}, and the samples have {}", count(values.len(), "value"), count(expected, what))
         } else if values.iter().any(|value| !value.is_finite()) {
             "must be finite".into()

@@ -88,7 +88,7 @@ pub(crate) fn is_missing(cell: &[u8]) -> bool {
 }
 
 impl TableFile {
-    fn open(path: &Path) -> Result<Self, ImportError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = [0; 4];
         let read = file.read(&mut magic).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::{DataSet, ImportArgs, Imported, Numbers, import};
+use crate::{DataSet, Fit, ImportArgs, Imported, Numbers, import};
 
 #[derive(Parser)]
 struct Cli {
@@ -165,13 +165,13 @@ fn pictures_of_many_sizes_need_one_and_get_it() {
     let message = lab.import("pets", &[]).unwrap_err();
     assert!(message.contains("3 sizes (height x width): 8x8 (2, such as b/x.png), "), "{message}");
     assert!(message.contains("--size 64x64"), "{message}");
-    for (fit, black) in [("crop", false), ("stretch", false), ("pad", true)] {
-        let options = ["--size", "8x10", "--fit", fit, "--order", "files"];
+    for (name, fit) in [("crop", Fit::Crop), ("stretch", Fit::Stretch), ("pad", Fit::Pad)] {
+        let options = ["--size", "8x10", "--fit", name, "--order", "files"];
         let set = lab.imported("pets", &options).set;
-        assert_eq!((set.shape, set.fit), ([3, 8, 10], Some(format!("{fit}, bilinear"))));
+        assert_eq!((set.shape, set.fit), ([3, 8, 10], Some(fit)));
         let bytes = lab.data("train-images.npy");
-        assert_eq!(bytes.contains(&0), black, "{fit}");
-        assert!(bytes.iter().all(|byte| [0, 20, 30, 100, 200].contains(byte)), "{fit}");
+        assert_eq!(bytes.contains(&0), fit == Fit::Pad, "{name}");
+        assert!(bytes.iter().all(|byte| [0, 20, 30, 100, 200].contains(byte)), "{name}");
     }
     assert_eq!(lab.imported("pets", &["--size", "5", "--grey"]).set.shape, [1, 5, 5]);
     for size in ["0x3", "x", "3x", "9000", "3x-1"] {
@@ -264,6 +264,42 @@ fn features(lab: &Lab, columns: usize) -> Vec<Vec<f32>> {
     let values: Vec<f32> =
         lab.data("train-images.npy").as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     values.chunks_exact(columns).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn pictures_and_rows_are_read_as_those_of_the_data_set() {
+    let lab = Lab::new();
+    for number in 0..5 {
+        lab.picture(&format!("pets/a/{number}.png"), [10, 14], 40 * number);
+    }
+    let set = lab.imported("pets", &["--size", "6x5", "--fit", "pad", "--order", "files"]).set;
+    let found = crate::pictures(&lab.path("pets")).unwrap();
+    assert_eq!(found.len(), 5);
+    let bytes = lab.data("train-images.npy");
+    for (from, sample) in lab.from()[0].iter().zip(bytes.chunks_exact(3 * 6 * 5)) {
+        assert_eq!(
+            crate::picture(&lab.path("pets").join(from), set.shape, set.fit.unwrap()).unwrap(),
+            sample
+        );
+    }
+    lab.write("pets/a/notes.png", "no picture");
+    assert!(crate::picture(&lab.path("pets/a/notes.png"), set.shape, Fit::Crop).is_err());
+
+    let names = ["y".to_owned(), "x".into()];
+    let rows = |contents: &str| {
+        lab.write("rows.csv", contents);
+        let mut found = Vec::new();
+        crate::rows(&lab.path("rows.csv"), 2, &names, |line, row| found.push((line, row.ok())))
+            .map(|()| found)
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(rows("x,y,name\n1,2,a\n3,?,b\n").unwrap(), [(2, Some(vec![2.0, 1.0])), (3, None)]);
+    assert_eq!(rows("1,2\n3,4\n").unwrap(), [(1, Some(vec![1.0, 2.0])), (2, Some(vec![3.0, 4.0]))]);
+    assert!(
+        rows("1,2,3\n")
+            .unwrap_err()
+            .contains("has 3 columns, and the network takes 2 features: name them y, …, x")
+    );
 }
 
 #[test]

@@ -186,12 +186,21 @@ pub struct DataRecord {
     /// Name of each class.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub class_names: Vec<String>,
-    /// Mean of each channel, of bytes scaled to [0, 1]; floats are not normalised.
+    /// Type of a sample's numbers: `u8`, `f16`, `f32` or `f64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub element: Option<String>,
+    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature; none of features that are not normalised.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mean: Vec<f32>,
-    /// Standard deviation of each channel, of bytes scaled to [0, 1].
+    /// Standard deviation of each.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub std: Vec<f32>,
+    /// How the pictures of an imported data set got their size: `crop`, `pad` or `stretch`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fit: Option<String>,
+    /// Names of the features of an imported table.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub features: Vec<String>,
 }
 
 /// Results of a run. Accuracies in percent, times in seconds, also those of the processes that

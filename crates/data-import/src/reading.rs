@@ -1,0 +1,94 @@
+//! Pictures and rows of tables in the form of a data set that was imported before: for predictions.
+
+use std::path::{Path, PathBuf};
+
+use walkdir::WalkDir;
+
+use crate::ImportError;
+use crate::folder::{is_ignored, is_picture};
+use crate::picture::{self, Fit, Size, Target};
+use crate::table_file::TableFile;
+
+/// The picture `path`, or the pictures below the folder `path`, in the order of their names.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
+    let is_part =
+        |entry: &walkdir::DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
+    let mut found = Vec::new();
+    for entry in entries.filter_entry(is_part) {
+        match entry {
+            Ok(entry) if entry.file_type().is_dir() || !is_picture(entry.path()) => {}
+            Ok(entry) => found.push(entry.into_path()),
+            Err(error) if error.loop_ancestor().is_some() => {}
+            Err(error) => {
+                let place = error.path().unwrap_or(path).to_owned();
+                return Err(ImportError::read(&place)(error.into()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The pixels of the picture `path` as bytes of `shape`: channels, height and width.
+///
+/// # Errors
+/// When it cannot be read as a picture.
+pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, ImportError> {
+    let size = Size { height: height as u32, width: width as u32 };
+    picture::read(path, Target { size, fit, grey: channels == 1 })
+        .map_err(|what| ImportError::source(path, what))
+}
+
+/// Calls `visit` with the line and the `features` of each row of the table `path`. Columns are found by the names of
+/// the features, if the table has names and they are all there, and otherwise by their place.
+///
+/// # Errors
+/// When the table cannot be read, or has other columns. What is wrong in a row is given to `visit`.
+pub fn rows(
+    path: &Path,
+    features: usize,
+    names: &[String],
+    mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
+) -> Result<(), ImportError> {
+    let mut table = TableFile::open(path)?;
+    let named: Option<Vec<usize>> = match names.len() == features && table.header.is_some() {
+        true => names.iter().map(|name| table.column("label", name).ok()).collect(),
+        false => None,
+    };
+    let columns = match named {
+        Some(columns) => columns,
+        None if table.columns == features => (0..features).collect(),
+        None => {
+            let what = format!(
+                "has {} columns, and the network takes {features} features: {}",
+                table.columns,
+                match names {
+                    [first, .., last] => format!("name them {first}, …, {last}, or leave all others out"),
+                    _ => "leave all others out".into(),
+                }
+            );
+            return Err(ImportError::source(path, what));
+        }
+    };
+    table.for_each_row(|table, row, position| {
+        let value = |&column: &usize| {
+            let cell = &row[column];
+            table.number(cell).map(|value| value as f32).filter(|value| value.is_finite()).ok_or_else(|| {
+                let what = format!(
+                    "column {} is {:?}, which is no number",
+                    table.column_name(column),
+                    String::from_utf8_lossy(cell)
+                );
+                table.wrong(position.line(), what)
+            })
+        };
+        visit(position.line(), columns.iter().map(value).collect());
+        Ok(())
+    })
+}

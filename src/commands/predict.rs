@@ -1,0 +1,255 @@
+//! `mpiburn predict`: the classes of pictures, or of the rows of tables.
+
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, ensure};
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_mpi::{ParamLayout, World};
+use clap::ValueEnum;
+use data_import::{Fit, ImportError};
+use rayon::prelude::*;
+use run_record::DataRecord;
+use run_report::console::without_controls;
+
+use super::{checkpoint, on_root, use_threads};
+use crate::data::{DataFormat, Description, Element, Normalizer};
+use crate::device::DeviceKind;
+use crate::model::{Dimensions, Network};
+use crate::options::{PredictArgs, RunConfig};
+use crate::quant::Quantized;
+
+/// Samples of one pass through the network.
+const BATCH: usize = 64;
+
+/// Under mpirun, rank 0 alone predicts.
+pub fn run(world: &World, args: &PredictArgs) -> anyhow::Result<()> {
+    use_threads(1)?;
+    on_root(world, || predict(args)).map(drop)
+}
+
+fn predict(args: &PredictArgs) -> anyhow::Result<()> {
+    let mut predictor = Predictor::open(args)?;
+    let mut lines = Lines { top: args.top, csv: args.csv, failed: 0 };
+    if args.csv {
+        lines.header(predictor.classes.len())?;
+    }
+    for path in &args.files {
+        if path == Path::new("-") {
+            for name in io::stdin().lock().lines() {
+                predictor.path(Path::new(&name.context("standard input")?), &mut lines)?;
+            }
+        } else {
+            predictor.path(path, &mut lines)?;
+        }
+    }
+    predictor.read(&mut lines)?;
+    let failed = lines.failed;
+    ensure!(failed == 0, "{failed} of the files or rows above could not be read; all others have a line");
+    Ok(())
+}
+
+/// A trained network, or its int8 model.
+enum Trained {
+    Float(Network, Device),
+    Int8(Quantized),
+}
+
+/// Names the classes of samples, a batch at a time.
+struct Predictor {
+    trained: Trained,
+    normalizer: Normalizer,
+    dimensions: Dimensions,
+    element: Element,
+    classes: Vec<String>,
+    features: Vec<String>,
+    fit: Fit,
+    /// Pictures that wait to be read, several at a time.
+    unread: Vec<PathBuf>,
+}
+
+impl Predictor {
+    /// The network of a run, with what it noted of its data set.
+    fn open(args: &PredictArgs) -> anyhow::Result<Self> {
+        let stored = checkpoint::stored(&args.run)?;
+        let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
+        let known = stored.dimensions.zip(stored.data).and_then(|(dimensions, data)| {
+            let element =
+                Element::ALL.into_iter().find(|element| Some(element.to_string()) == data.element)?;
+            Some((dimensions, element, data))
+        });
+        let (dimensions, element, data) = known.with_context(|| {
+            format!(
+                "{}: its run.json does not say what samples the network takes, as an earlier version wrote it: \
+                 train again",
+                args.run.display()
+            )
+        })?;
+        let DataRecord { class_names, mean, std, fit, features, .. } = data;
+        let description = Description {
+            kind: DataFormat::Imported,
+            shape: dimensions.input,
+            element,
+            classes: dimensions.classes,
+            class_names,
+            mean,
+            std,
+        };
+        config.conv.use_algorithm();
+        let device = config.device.device();
+        let network = config.network(dimensions, &device);
+        let layout = ParamLayout::of(&network);
+        let weights = checkpoint::load(&args.run, &layout)?;
+        let trained = match args.int8 {
+            true => {
+                let (file, path) = checkpoint::load_int8(&weights, &config, &network)?;
+                Trained::Int8(checkpoint::quantized(file, &path)?)
+            }
+            false => Trained::Float(layout.write(network, &weights.values).valid(), device),
+        };
+        Ok(Self {
+            trained,
+            normalizer: Normalizer::new(&description),
+            dimensions,
+            element,
+            classes: description.class_names,
+            features,
+            fit: fit.and_then(|name| Fit::from_str(&name, true).ok()).unwrap_or_default(),
+            unread: Vec::new(),
+        })
+    }
+
+    /// Predicts what is in a file or folder.
+    fn path(&mut self, path: &Path, lines: &mut Lines) -> anyhow::Result<()> {
+        if self.element != Element::U8 {
+            return self.table(path, lines);
+        }
+        match data_import::pictures(path) {
+            Ok(found) if found.is_empty() => lines.failed(&anyhow!("{}: has no picture", path.display())),
+            Ok(found) => {
+                for path in found {
+                    self.unread.push(path);
+                    if self.unread.len() == BATCH {
+                        self.read(lines)?;
+                    }
+                }
+            }
+            Err(error) => lines.failed(&error.into()),
+        }
+        Ok(())
+    }
+
+    /// Predicts the pictures that wait.
+    fn read(&mut self, lines: &mut Lines) -> anyhow::Result<()> {
+        let read = |path: &PathBuf| data_import::picture(path, self.dimensions.input, self.fit);
+        let read: Vec<Result<Vec<u8>, ImportError>> = self.unread.par_iter().map(read).collect();
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for (path, pixels) in std::mem::take(&mut self.unread).iter().zip(read) {
+            match pixels {
+                Ok(pixels) => {
+                    names.push(path.display().to_string());
+                    values.extend(self.normalizer.values(&pixels));
+                }
+                Err(error) => lines.failed(&error.into()),
+            }
+        }
+        self.pass(&names, values, lines)
+    }
+
+    /// Predicts the rows of a table.
+    fn table(&mut self, path: &Path, lines: &mut Lines) -> anyhow::Result<()> {
+        let features = self.dimensions.input.iter().product();
+        let column_names = self.features.clone();
+        let (mut names, mut values, mut passed) = (Vec::new(), Vec::new(), Ok(()));
+        let read = data_import::rows(path, features, &column_names, |line, row| match row {
+            Ok(row) => {
+                names.push(format!("{}:{line}", path.display()));
+                values.extend(self.normalizer.floats(row));
+                if names.len() == BATCH && passed.is_ok() {
+                    passed = self.pass(&std::mem::take(&mut names), std::mem::take(&mut values), lines);
+                }
+            }
+            Err(error) => lines.failed(&error.into()),
+        });
+        passed?;
+        self.pass(&names, values, lines)?;
+        if let Err(error) = read {
+            lines.failed(&error.into());
+        }
+        Ok(())
+    }
+
+    /// Predicts samples with these names and normalised values.
+    fn pass(&mut self, names: &[String], values: Vec<f32>, lines: &mut Lines) -> anyhow::Result<()> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let scores = match &mut self.trained {
+            Trained::Int8(network) => {
+                let mut scores = Vec::new();
+                network.infer(&values, &mut scores)?;
+                scores
+            }
+            Trained::Float(network, device) => {
+                let [channels, height, width] = self.dimensions.input;
+                let samples = TensorData::new(values, [names.len(), channels, height, width]);
+                network.forward(Tensor::from_data(samples, &*device)).into_data().iter().collect()
+            }
+        };
+        for (name, scores) in names.iter().zip(scores.chunks_exact(self.dimensions.classes)) {
+            lines.print(name, &self.classes, scores)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is printed: a line for each sample.
+struct Lines {
+    top: usize,
+    csv: bool,
+    failed: usize,
+}
+
+impl Lines {
+    /// One that could not be read.
+    fn failed(&mut self, error: &anyhow::Error) {
+        self.failed += 1;
+        log::warn!("{error:#}");
+    }
+
+    /// A row of CSV.
+    fn row(&self, cells: &[String]) -> anyhow::Result<()> {
+        let mut row = csv::Writer::from_writer(Vec::new());
+        row.write_record(cells)?;
+        print!("{}", String::from_utf8_lossy(&row.into_inner().map_err(|error| anyhow!("{error}"))?));
+        Ok(())
+    }
+
+    fn header(&self, classes: usize) -> anyhow::Result<()> {
+        let of_place = |place: usize| match place {
+            1 => ["class".to_owned(), "probability".into()],
+            place => [format!("class {place}"), format!("probability {place}")],
+        };
+        let places = (1..=self.top.min(classes)).flat_map(of_place);
+        self.row(&std::iter::once("file".to_owned()).chain(places).collect::<Vec<_>>())
+    }
+
+    /// The most probable classes of a sample.
+    fn print(&self, name: &str, classes: &[String], scores: &[f32]) -> anyhow::Result<()> {
+        let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let powers: Vec<f64> = scores.iter().map(|score| f64::from(score - most).exp()).collect();
+        let sum: f64 = powers.iter().sum();
+        let mut order: Vec<usize> = (0..scores.len()).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        let places = order.iter().take(self.top).map(|&class| (classes[class].clone(), powers[class] / sum));
+        if self.csv {
+            let cells = places.flat_map(|(class, probability)| [class, format!("{probability:.6}")]);
+            return self.row(&std::iter::once(name.to_owned()).chain(cells).collect::<Vec<_>>());
+        }
+        let places: Vec<String> =
+            places.map(|(class, probability)| format!("{class} {probability:.4}")).collect();
+        println!("{}", without_controls(&format!("{name}: {}", places.join("  "))));
+        Ok(())
+    }
+}

@@ -1,0 +1,39 @@
+//! Options of `mpiburn predict`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::values::positive;
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn predict results/pets cat.jpg                         cat.jpg: cat 0.9731
+  mpiburn predict results/pets holidays --top 3
+  mpiburn predict results/pets holidays --csv > holidays.csv
+  find holidays -name '*.jpg' | mpiburn predict results/pets -
+  mpiburn predict results/iris flowers.csv                     a line for each row
+
+Pictures get the size, the channels and the normalisation of the run's data set."
+)]
+pub struct PredictArgs {
+    /// A run directory, or one of its checkpoints.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// Pictures and folders of pictures, or tables for a run that was trained on one; - reads their names from
+    /// standard input, one a line.
+    #[arg(value_name = "FILE|FOLDER", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Number of classes to name, the most probable first.
+    #[arg(long, value_name = "K", default_value = "1", value_parser = positive)]
+    pub top: usize,
+    /// Print CSV: file, and class and probability of each.
+    #[arg(long)]
+    pub csv: bool,
+    /// Predict with the int8 model beside the checkpoint.
+    #[arg(long)]
+    pub int8: bool,
+}

@@ -1,0 +1,219 @@
+//! People's own data: from pictures and tables to a trained network and its predictions.
+
+use std::fs;
+
+use mpiburn::data::Split;
+use mpiburn::data::generate::digits;
+use run_report::write_png;
+
+use crate::harness::*;
+
+const CLASSES: [&str; 3] = ["blue sky", "grass", "żar"];
+
+/// A picture in which one of the channels is the brightest: the class's.
+fn picture(class: usize, number: usize, [width, height]: [usize; 2]) -> Vec<u8> {
+    let value = |at: usize| 40 + (at * 31 + number * 17) % 60;
+    let channel = [2, 1, 0][class];
+    (0..3 * width * height).map(|at| (value(at) + if at % 3 == channel { 110 } else { 0 }) as u8).collect()
+}
+
+/// Writes pictures of three classes, 7, 9 and 11 of them.
+fn pictures(lab: &Lab, name: &str, size: [usize; 2]) {
+    for (class, folder) in CLASSES.iter().enumerate() {
+        fs::create_dir_all(lab.path(name).join(folder)).unwrap();
+        for number in 0..7 + 2 * class {
+            let path = lab.path(name).join(folder).join(format!("{number}.png"));
+            write_png(&path, size.map(|side| side as u32), &picture(class, number, size)).unwrap();
+        }
+    }
+}
+
+/// Imports into `out`.
+fn import(lab: &Lab, source: &str, out: &str, options: &[&str]) -> String {
+    let mut job = job(1);
+    job.args(["data", "import"]).arg(lab.path(source)).arg("--out").arg(lab.path(out)).args(options);
+    succeeds(&job)
+}
+
+/// Trains on the data set `data` into `run`.
+fn train(lab: &Lab, ranks: usize, run: &str, data: &str, options: &[&str]) -> serde_json::Value {
+    let data = lab.path(data);
+    lab.train(ranks, run, &[&["--data-root", data.to_str().unwrap()], options].concat())
+}
+
+/// What `predict` prints of `paths`.
+fn predict(lab: &Lab, run: &str, paths: &[&str], options: &[&str]) -> Job {
+    let mut job = lab.on(1, &["predict"], run);
+    job.args(paths.iter().map(|path| lab.path(path))).args(options);
+    job
+}
+
+#[test]
+fn pictures_become_a_network_that_names_them() {
+    let lab = Lab::new();
+    pictures(&lab, "skies", [13, 9]);
+    let printed = import(&lab, "skies", "data", &[]);
+    for words in ["imported, 3 classes", "3 x 9 x 13", "│     2 ┆ żar      ┆     9 ┆    2 │", "--data-root"]
+    {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    let digest = |ranks| {
+        let options = [
+            "--train-batch-size",
+            "1",
+            "--epochs",
+            "5",
+            "--seed",
+            "3",
+            "--overwrite",
+            "--optimizer",
+            "adam",
+            "--lr",
+            "0.01",
+        ];
+        let run = train(&lab, ranks, "run", "data", &options);
+        assert_eq!(run["test_accuracy"], 100.0, "{ranks} ranks");
+        let data = &run["data"];
+        assert_eq!(
+            (&data["shape"], &data["class_names"]),
+            (&vec![3, 9, 13].into(), &CLASSES.to_vec().into())
+        );
+        run["weights_sha256"].clone()
+    };
+    digest(2);
+    assert_eq!(digest(3), digest(3));
+
+    let printed = succeeds(predict(&lab, "run", &["skies"], &["--csv", "--top", "9"]));
+    let mut lines = csv::Reader::from_reader(printed.as_bytes());
+    let rows: Vec<csv::StringRecord> = lines.records().map(Result::unwrap).collect();
+    assert_eq!(rows.len(), 27);
+    for row in &rows {
+        assert!(row[0].contains(&format!("/{}/", &row[1])), "{row:?}");
+        let sum: f64 = [2, 4, 6].iter().map(|&column| row[column].parse::<f64>().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-5, "{row:?}");
+    }
+    succeeds(lab.on(1, &["quantize"], "run"));
+    let printed = succeeds(predict(&lab, "run", &["skies/grass/3.png"], &["--int8"]));
+    assert!(
+        printed.contains("grass/3.png: grass 0.") || printed.contains("grass/3.png: grass 1.0"),
+        "{printed}"
+    );
+    let tested = succeeds(lab.on(3, &["eval", "--int8", "--checkpoint"], "run"));
+    assert!(tested.contains("100.00%  (5 of 5 samples)"), "{tested}");
+
+    // What cannot be read has a line, and the others theirs.
+    fs::write(lab.path("skies/grass/x.png"), "no picture").unwrap();
+    let output = must_fail(predict(&lab, "run", &["skies/grass", "nowhere.png"], &[]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
+    let lines = text(&output);
+    for words in [
+        "grass/x.png: is no picture in a format",
+        "nowhere.png: No such file",
+        "2 of the files or rows above",
+    ] {
+        assert!(lines.contains(words), "{words}: {lines}");
+    }
+
+    let resumed = output_of(lab.resume(3, "run", &["--epochs", "6"]));
+    assert!(resumed.contains("resuming"), "{resumed}");
+    import(&lab, "skies", "data", &["--overwrite", "--skip-broken", "--size", "9"]);
+    refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of [3, 9, 9]", "[3, 9, 13]"]);
+}
+
+#[test]
+fn a_table_becomes_a_network_that_names_its_rows() {
+    let lab = Lab::new();
+    let row = |n: usize| {
+        let class = n % 3;
+        format!("{n};{},5;{};{}\n", 1000 * class + n % 7, 3 - class, ["x", "y", "z"][class])
+    };
+    let rows: String = (0..50).map(row).collect();
+    fs::write(lab.path("table.csv"), format!("id;length;size;species\n{rows}")).unwrap();
+    let printed = import(&lab, "table.csv", "data", &["--drop", "id"]);
+    assert!(printed.contains("a sample is 2 features of f32, normalised by each one's mean"), "{printed}");
+    let run = train(
+        &lab,
+        3,
+        "run",
+        "data",
+        &[
+            "--model",
+            "mlp",
+            "--epochs",
+            "40",
+            "--train-batch-size",
+            "8",
+            "--lr",
+            "0.02",
+            "--optimizer",
+            "adam",
+        ],
+    );
+    assert_eq!(
+        (&run["test_accuracy"], &run["data"]["features"]),
+        (&100.0.into(), &vec!["length", "size"].into())
+    );
+    fs::write(lab.path("new.csv"), "size,length\n1,2003.5\n3,4.5\nlarge,1\n").unwrap();
+    let output = must_fail(predict(&lab, "run", &["new.csv"], &["--csv"]));
+    let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();
+    assert!(lines[1].contains("new.csv:2,z,") && lines[2].contains("new.csv:3,x,"), "{lines:?}");
+    assert!(text(&output).contains("new.csv: line 4: column size is \"large\", which is no number"));
+}
+
+/// Samples as they are and from pictures and tables of them are the same training, to the bit.
+#[test]
+fn imported_samples_are_those_of_the_original() {
+    let lab = Lab::new();
+    let draw = |split, count: u64| {
+        let mut samples: Vec<_> = (0..count).map(|index| digits::draw(5, split, index)).collect();
+        // As a folder for each class has them.
+        samples.sort_by_key(|(_, label)| *label);
+        samples
+    };
+    let splits = [("train", Split::Train, 150), ("test", Split::Test, 60)];
+    fs::create_dir(lab.path("idx")).unwrap();
+    fs::create_dir(lab.path("tables")).unwrap();
+    for (name, split, count) in splits {
+        let samples = draw(split, count);
+        let prefix = if name == "train" { "train" } else { "t10k" };
+        let header = |magic: u32, sizes: &[u32]| {
+            [&[magic], sizes].concat().into_iter().flat_map(u32::to_be_bytes).collect::<Vec<u8>>()
+        };
+        let pixels: Vec<u8> = samples.iter().flat_map(|sample| sample.0).collect();
+        let labels: Vec<u8> = samples.iter().map(|sample| sample.1).collect();
+        let idx = lab.path("idx");
+        fs::write(
+            idx.join(format!("{prefix}-images-idx3-ubyte")),
+            [header(0x803, &[count as u32, 28, 28]), pixels].concat(),
+        )
+        .unwrap();
+        fs::write(
+            idx.join(format!("{prefix}-labels-idx1-ubyte")),
+            [header(0x801, &[count as u32]), labels].concat(),
+        )
+        .unwrap();
+        let mut table =
+            format!("{},label\n", (0..784).map(|at| format!("p{at}")).collect::<Vec<_>>().join(","));
+        for (number, (pixels, label)) in samples.iter().enumerate() {
+            let folder = lab.path(&format!("png/{name}/{label}"));
+            fs::create_dir_all(&folder).unwrap();
+            let rgb: Vec<u8> = pixels.iter().flat_map(|&byte| [byte; 3]).collect();
+            write_png(&folder.join(format!("{number:04}.png")), [28, 28], &rgb).unwrap();
+            let values = pixels.iter().map(|&byte| (f32::from(byte) / 255.0).to_string());
+            table += &values.chain([label.to_string()]).collect::<Vec<_>>().join(",");
+            table.push('\n');
+        }
+        fs::write(lab.path(&format!("tables/{name}.csv")), table).unwrap();
+    }
+    let moments = ["--order", "files", "--mean", "0.1307", "--std", "0.3081"];
+    import(&lab, "png", "png-set", &[&moments[..], &["--grey"]].concat());
+    import(&lab, "tables", "table-set", &moments);
+    for (model, sets) in [("convnet", &["png-set"][..]), ("mlp", &["png-set", "table-set"])] {
+        let digest = |data: &str| {
+            let run = train(&lab, 2, &format!("{model}-{data}"), data, &["--model", model, "--epochs", "2"]);
+            [run["weights_sha256"].clone(), run["test_loss"].clone()]
+        };
+        let original = digest("idx");
+        sets.iter().for_each(|set| assert_eq!(digest(set), original, "{model}, {set}"));
+    }
+}
