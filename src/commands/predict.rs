@@ -52,7 +52,7 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
 
 /// A trained network, or its int8 model.
 enum Trained {
-    Float(Network, Device),
+    Float(Box<Network>, Device),
     Int8(Quantized),
 }
 
@@ -106,7 +106,7 @@ impl Predictor {
                 let (file, path) = checkpoint::load_int8(&weights, &config, &network)?;
                 Trained::Int8(checkpoint::quantized(file, &path)?)
             }
-            false => Trained::Float(layout.write(network, &weights.values).valid(), device),
+            false => Trained::Float(Box::new(layout.write(network, &weights.values).valid()), device),
         };
         Ok(Self {
             trained,
