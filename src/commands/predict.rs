@@ -53,7 +53,7 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
 /// A trained network, or its int8 model.
 enum Trained {
     Float(Box<Network>, Device),
-    Int8(Quantized),
+    Int8(Box<Quantized>),
 }
 
 /// Names the classes of samples, a batch at a time.
@@ -104,7 +104,7 @@ impl Predictor {
         let trained = match args.int8 {
             true => {
                 let (file, path) = checkpoint::load_int8(&weights, &config, &network)?;
-                Trained::Int8(checkpoint::quantized(file, &path)?)
+                Trained::Int8(Box::new(checkpoint::quantized(file, &path)?))
             }
             false => Trained::Float(Box::new(layout.write(network, &weights.values).valid()), device),
         };

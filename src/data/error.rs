@@ -55,16 +55,15 @@ pub enum DataError {
     #[error("{0}")]
     Import(String),
     /// The folder contains no data set.
-    #[error(
-        "no data set in {root}: it has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with {}, make one of your own pictures or table with `mpiburn data import`, or point --data-root at one",
-        generating(root)
-    )]
+    #[error("no data set in {root}: it has {}", instead(root))]
     NoneHere {
         /// The folder.
         root: PathBuf,
     },
     /// The folder contains more than one data set.
-    #[error("two data sets in {root}, of {first} and of {second}; move one of them to another folder")]
+    #[error(
+        "two data sets in {root}, of {first} and of {second}; name one of them, or move it to another folder"
+    )]
     SeveralHere {
         /// The folder.
         root: PathBuf,
@@ -88,9 +87,20 @@ impl DataError {
     }
 }
 
-/// How to generate a data set in a folder: of the kind that it is named after, as those of `mpiburn data` are.
-fn generating(root: &Path) -> String {
+/// What a folder without a data set holds, and what to do.
+fn instead(root: &Path) -> String {
+    let folder = root.display();
+    if let Some(what) = data_import::recognised(root) {
+        let out = folder.to_string().trim_end_matches('/').to_owned();
+        return format!("{what}, of which `mpiburn data import {folder} --out {out}-set` makes one");
+    }
+    // One that is named after a kind is generated as those of `mpiburn data` are.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
-    format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), root.display())
+    format!(
+        "none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate \
+         one with `mpiburn data {} --out {folder}`{others}, make one of your own pictures or table with `mpiburn data \
+         import`, or point --data-root at one",
+        named.unwrap_or("digits")
+    )
 }

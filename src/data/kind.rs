@@ -99,7 +99,7 @@ mod tests {
         let none = DataFormat::of_folder(root.path()).unwrap_err().to_string();
         assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
         let named = DataFormat::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
-        assert!(named.contains("`mpiburn data features --out nowhere/features`, or point"), "{named}");
+        assert!(named.contains("`mpiburn data features --out nowhere/features`, make one"), "{named}");
         let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
         assert!(missing.contains("no data set in") && missing.contains("nowhere"), "{missing}");
         for (name, kind) in [

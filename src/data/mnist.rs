@@ -3,7 +3,7 @@
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use run_record::files::open_regular;
 
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
@@ -31,7 +31,13 @@ const SIDES: [u32; 2] = [28, 28];
 /// The names of the files of such a data set.
 pub(super) fn file_names() -> impl Iterator<Item = String> {
     let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
-    names.flat_map(|name| [name.to_owned(), format!("{name}.gz")])
+    names.flat_map(spellings)
+}
+
+/// The names that the file `name` has, unpacked and packed; some archives have a dot before `idx`.
+fn spellings(name: &str) -> [String; 4] {
+    let dotted = name.replace("-idx", ".idx");
+    [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]
 }
 
 /// The name of a file of such a data set in `root`, if there is one.
@@ -130,19 +136,18 @@ pub struct IdxFile {
 }
 
 impl IdxFile {
-    /// Opens `name` in `root`, or `name.gz` if that is missing: images of `shape`, or labels without one.
+    /// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
     ///
     /// # Errors
     /// When neither exists, when the header is not that of such items, or when an
     /// uncompressed file is shorter or longer than its header says.
     pub fn open(root: &Path, name: &str, shape: &'static [u32]) -> Result<Self, DataError> {
-        let (plain, zipped) = (root.join(name), root.join(format!("{name}.gz")));
-        let gzipped = !plain.exists();
-        if gzipped && !zipped.exists() {
+        let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
             let also = format!(", and so is {name}.gz");
-            return Err(DataError::Missing { path: plain, also, kind: DataFormat::Idx });
-        }
-        let mut file = Self { path: if gzipped { zipped } else { plain }, gzipped, shape, count: 0 };
+            return Err(DataError::Missing { path: root.join(name), also, kind: DataFormat::Idx });
+        };
+        let gzipped = path.extension().is_some_and(|ending| ending == "gz");
+        let mut file = Self { path, gzipped, shape, count: 0 };
         let mut reader = file.reader()?;
         let mut number = || {
             let mut bytes = [0; 4];
@@ -217,7 +222,7 @@ impl IdxFile {
         let file = open_regular(&self.path).map_err(DataError::read(&self.path))?;
         let file = BufReader::with_capacity(1 << 18, file);
         Ok(match self.gzipped {
-            true => Box::new(BufReader::with_capacity(1 << 16, GzDecoder::new(file))),
+            true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
             false => Box::new(file),
         })
     }
@@ -276,11 +281,14 @@ mod idx_tests {
         let root = tempfile::tempdir().unwrap();
         let bytes = idx(0x803, &[2, 1, 3], &[1, 2, 3, 4, 5, 6]);
         std::fs::write(root.path().join("plain"), &bytes).unwrap();
-        let zipped = File::create(root.path().join("zipped.gz")).unwrap();
-        let mut encoder = flate2::write::GzEncoder::new(zipped, flate2::Compression::fast());
-        encoder.write_all(&bytes).unwrap();
-        encoder.finish().unwrap();
-        for name in ["plain", "zipped"] {
+        // Of two members, as concatenated files are.
+        let mut zipped = File::create(root.path().join("zip.idx3.gz")).unwrap();
+        for part in bytes.chunks(20) {
+            let mut encoder = flate2::write::GzEncoder::new(&mut zipped, flate2::Compression::fast());
+            encoder.write_all(part).unwrap();
+            encoder.finish().unwrap();
+        }
+        for name in ["plain", "zip-idx3"] {
             let file = IdxFile::open(root.path(), name, &[1, 3]).unwrap();
             let mut seen = Vec::new();
             file.for_each(9, |n, item| seen.push((n, item.to_vec()))).unwrap();

@@ -120,12 +120,33 @@ pub trait SampleSource {
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError>;
 }
 
-/// Opens the data set in `root` and detects its kind.
+/// Where torchvision and the archives of the data sets have their files, below the folder that users name.
+const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
+
+/// Opens the data set in `root`, or where torchvision would have it below, and detects its kind.
 ///
 /// # Errors
 /// When there is none or more than one, or a file does not have the expected format.
 pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
-    Ok(match DataFormat::of_folder(root)? {
+    let inner = INNER.map(|inner| root.join(inner));
+    let (root, format) = match DataFormat::of_folder(root) {
+        Err(none @ DataError::NoneHere { .. }) => {
+            let found: Vec<_> = inner
+                .iter()
+                .filter_map(|inner| Some((&**inner, DataFormat::of_folder(inner).ok()?)))
+                .collect();
+            match found[..] {
+                [] => return Err(none),
+                [only] => only,
+                [(first, _), (second, _), ..] => {
+                    let [first, second] = [first, second].map(|folder| folder.display().to_string());
+                    return Err(DataError::SeveralHere { root: root.to_owned(), first, second });
+                }
+            }
+        }
+        format => (root, format?),
+    };
+    Ok(match format {
         DataFormat::Idx => Box::new(Mnist::open(root)?),
         DataFormat::Cifar10 => Box::new(Cifar10::open(root)?),
         DataFormat::Npy => Box::new(NpyPairs::open(root)?),
@@ -137,6 +158,24 @@ pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn torchvisions_folders_are_found_below_the_one_that_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let raw = |name: &str| {
+            let folder = root.path().join(name).join("raw");
+            std::fs::create_dir_all(&folder).unwrap();
+            generate::digits::write(&folder, 20, 10, 1, &|_| ()).unwrap();
+        };
+        raw("MNIST");
+        assert_eq!(open(root.path()).unwrap().len(Split::Train), 20);
+        raw("FashionMNIST");
+        let message = open(root.path()).err().unwrap().to_string();
+        assert!(
+            message.starts_with("two data sets in ") && message.contains("MNIST/raw and of "),
+            "{message}"
+        );
+    }
 
     #[test]
     fn the_digest_covers_whatever_changes_inputs_or_targets() {

@@ -17,6 +17,9 @@ const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev
 /// Most classes.
 const MOST_CLASSES: usize = 1 << 16;
 
+/// Entries of a folder by which it is recognised.
+const MOST_LOOKED_AT: usize = 1000;
+
 /// A picture's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Picture {
@@ -46,7 +49,7 @@ pub(crate) fn is_picture(path: &Path) -> bool {
 }
 
 /// What lies directly in a folder: other folders, and files, each in the order of their names.
-fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
         .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
         .map_err(ImportError::read(folder))?;
@@ -63,6 +66,7 @@ fn name(path: &Path) -> String {
 /// What was left out, by ending, with the first of each.
 #[derive(Default)]
 struct LeftOut {
+    source: PathBuf,
     endings: BTreeMap<String, (usize, PathBuf)>,
     loops: usize,
 }
@@ -81,7 +85,7 @@ impl LeftOut {
             log::warn!(
                 "left out: {} with {ending}, which is no picture that is read here (the first: {})",
                 count(*number, "file"),
-                first.display()
+                first.strip_prefix(&self.source).unwrap_or(first).display()
             );
         }
         if self.loops > 0 {
@@ -92,7 +96,6 @@ impl LeftOut {
 
 /// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several.
 pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, ImportError> {
-    let source = &below(source)?;
     let (folders, _) = inside(source)?;
     let named = |names: &[&str]| {
         names.iter().find_map(|wanted| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted)))
@@ -102,7 +105,7 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
             let problem = format!("{} has no folder train beside it", source.display());
             return Err(ImportError::option("test-split", name, problem));
         }
-        let mut left_out = LeftOut::default();
+        let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
         let train = classes(source, source, &mut left_out)?;
         left_out.log();
         return collect(source, train, BTreeMap::new());
@@ -121,39 +124,63 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
             })?)
         }
     };
-    let mut left_out = LeftOut::default();
+    let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
     let train_classes = classes(source, train, &mut left_out)?;
     let test_classes = test.map(|test| classes(source, test, &mut left_out)).transpose()?.unwrap_or_default();
     left_out.log();
     if let Some(test) = test {
-        log::info!("the test split is {}", test.display());
+        log::info!("the test split is {}", name(test));
     }
     for folder in folders.iter().filter(|path| *path != train && Some(*path) != test) {
         let hint = match others.contains(&folder) {
             true => format!("; --test-split {} tests on it", name(folder)),
             false => String::new(),
         };
-        log::warn!("{} is not used: it is beside {}{hint}", folder.display(), name(train));
+        log::warn!("{} is not used: it is beside {}{hint}", name(folder), name(train));
     }
     collect(source, train_classes, test_classes)
 }
 
 /// The folder with the classes, which an archive may have in folders of its own.
-fn below(source: &Path) -> Result<PathBuf, ImportError> {
+pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
     let mut folder = source.to_owned();
     loop {
         let (folders, files) = inside(&folder)?;
         match &folders[..] {
-            [only] if files.iter().all(|file| !is_picture(file)) && !inside(only)?.0.is_empty() => {
+            [only] if !files.iter().any(|file| is_picture(file)) && holds_more(only)? => {
                 let is_split = TRAIN.iter().any(|split| name(only).eq_ignore_ascii_case(split));
                 if is_split {
                     return Ok(folder);
                 }
-                log::info!("the classes are the folders in {}", only.display());
+                log::info!("reading the folder {} in it", name(only));
                 folder.clone_from(only);
             }
             _ => return Ok(folder),
         }
+    }
+}
+
+/// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
+fn holds_more(folder: &Path) -> Result<bool, ImportError> {
+    let (folders, files) = inside(folder)?;
+    let is_table = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
+    Ok(!folders.is_empty() || files.iter().any(is_table))
+}
+
+/// What a folder holds that can be imported, in words.
+pub fn recognised(source: &Path) -> Option<&'static str> {
+    let (folders, files) = inside(source).ok()?;
+    let is_table =
+        |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
+    let has_picture = |folder: &PathBuf| {
+        let entries = WalkDir::new(folder).max_depth(3).follow_links(true).into_iter().flatten();
+        entries.take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
+    };
+    match () {
+        () if files.iter().any(|path| is_table(&path)) => Some("tables"),
+        () if folders.iter().any(has_picture) => Some("folders of pictures"),
+        () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
+        () => None,
     }
 }
 

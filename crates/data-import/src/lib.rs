@@ -3,6 +3,7 @@
 //! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
 //! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
 
+mod archive;
 mod error;
 mod folder;
 mod picture;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 
 pub use error::ImportError;
+pub use folder::recognised;
 pub use picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
 pub use set::{DataSet, FILE, Numbers, SplitRecord};
@@ -41,7 +43,8 @@ written in an order drawn from the seed, because training reads them in the orde
 )]
 pub struct ImportArgs {
     /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS), a
-    /// table in a .csv or .tsv file (also .gz), or a folder with train.csv and test.csv.
+    /// table in a .csv or .tsv file (also .gz), a folder with train.csv and test.csv, or a .zip, .tar or
+    /// .tar.gz of any of these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -124,10 +127,17 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         return Err(ImportError::option("test-fraction", share, "must be above 0 and below 1"));
     }
     check_places(&args.source, &args.out)?;
-    let imported = match args.source.is_dir() && !table_file::is_folder_of_tables(&args.source) {
-        true => pictures::import(args, progress),
-        false => table::import(args, progress),
-    }?;
+    set::check_free(&args.out, args.overwrite)?;
+    let unpacked = match args.source.is_dir() {
+        true => None,
+        false => archive::unpack(&args.source, &args.out, progress)?,
+    };
+    let source = unpacked.as_ref().map_or(&*args.source, |folder| folder.path());
+    let imported = match source.is_dir() {
+        true => folder(source, args, progress),
+        false => table::import(source, args, progress),
+    };
+    let imported = imported.map_err(|error| archive::renamed(error, source, &args.source))?;
     for (class, name) in imported.set.classes.iter().enumerate() {
         match imported.counts.each_ref().map(|counts| counts[class]) {
             [0, test] => log::warn!("class {name:?} has {test} test samples and none to learn from"),
@@ -148,6 +158,18 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         );
     }
     Ok(imported)
+}
+
+/// Imports a folder, which an archive may have in a folder of its own.
+fn folder(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    let source = &folder::below(source)?;
+    match table_file::is_folder_of_tables(source) {
+        true => table::import(source, args, progress),
+        false => match table_file::only_table(source) {
+            Some(table) => table::import(&table, args, progress),
+            None => pictures::import(source, args, progress),
+        },
+    }
 }
 
 /// Checks that neither folder is in the other.

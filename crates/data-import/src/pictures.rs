@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use image::ImageFormat;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -23,8 +22,12 @@ const LISTED: usize = 3;
 /// Share of each class for the test, where the source has no test split.
 pub(crate) const TEST_FRACTION: f64 = 0.2;
 
-pub(crate) fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
-    let Found { classes, train, test } = folder::find(&args.source, args.test_split.as_deref())?;
+pub(crate) fn import(
+    source: &Path,
+    args: &ImportArgs,
+    progress: &Progress<'_>,
+) -> Result<Imported, ImportError> {
+    let Found { classes, train, test } = folder::find(source, args.test_split.as_deref())?;
     let all = train.len() + test.len();
     log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
     let mut broken = Broken::default();
@@ -71,7 +74,7 @@ pub(crate) fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Impor
                         seen.add(split, digest.unwrap_or_default(), &picture.name);
                         writer.add_bytes(split, &pixels, picture.class, picture.name.clone())?;
                     }
-                    Err(reason) => broken.add(&picture.path, &reason),
+                    Err(reason) => broken.add(picture, &reason),
                 }
             }
         }
@@ -132,7 +135,7 @@ fn look(
         for (picture, seen) in looked {
             match seen {
                 Ok(seen) => known.push((picture, seen)),
-                Err(reason) => broken.add(&picture.path, &reason),
+                Err(reason) => broken.add(&picture, &reason),
             }
         }
         known
@@ -217,10 +220,9 @@ fn log_traits<'p>(pictures: impl Iterator<Item = (&'p str, Traits)>) {
 struct Broken(usize);
 
 impl Broken {
-    fn add(&mut self, path: &Path, reason: &str) {
+    fn add(&mut self, picture: &Picture, reason: &str) {
         self.0 += 1;
-        let named = ImageFormat::from_path(path).map_or("picture", |format| format.extensions_str()[0]);
-        log::warn!("{} cannot be read as a {named}: {reason}", path.display());
+        log::warn!("{} cannot be read: {reason}", picture.name);
     }
 
     /// An error if there are any, unless they are to be left out.

@@ -217,7 +217,6 @@ impl Writer {
     ) -> Result<Self, ImportError> {
         check_moments(args, shape, numbers)?;
         let out = run_record::files::place(&args.out).map_err(ImportError::write(&args.out))?;
-        check_free(&args.out, args.overwrite)?;
         let parent = out.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
         let width = if numbers == Numbers::U8 { 1 } else { 4 };
@@ -408,7 +407,7 @@ fn digest(path: &Path) -> Result<String, ImportError> {
 }
 
 /// Checks that nothing but a data set that is to be replaced is in the way.
-fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError> {
+pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError> {
     let refuse = |problem: String| Err(ImportError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {
         return Ok(());

@@ -1,6 +1,7 @@
 //! The import of tables: a row is a sample, a column its class, and the other columns are its features.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use csv::{ByteRecord, Position};
 
@@ -28,8 +29,12 @@ struct Row {
 #[derive(Default)]
 struct Labels(BTreeMap<String, u32>);
 
-pub(crate) fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
-    let (mut train, test) = table_file::open(&args.source)?;
+pub(crate) fn import(
+    source: &Path,
+    args: &ImportArgs,
+    progress: &Progress<'_>,
+) -> Result<Imported, ImportError> {
+    let (mut train, test) = table_file::open(source)?;
     let label = train.label(args.label.as_deref())?;
     let dropped: Vec<usize> =
         args.drop.iter().map(|column| train.column("drop", column)).collect::<Result<_, _>>()?;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
 
-use crate::ImportError;
 use crate::error::count;
+use crate::{ImportError, folder};
 
 /// What may separate cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
@@ -48,6 +48,17 @@ fn tables(folder: &Path) -> Option<(PathBuf, Option<PathBuf>)> {
 /// Whether a folder has train.csv or the like.
 pub(crate) fn is_folder_of_tables(folder: &Path) -> bool {
     tables(folder).is_some()
+}
+
+/// The table in a folder with nothing else, as an archive may have it.
+pub(crate) fn only_table(folder: &Path) -> Option<PathBuf> {
+    let (folders, files) = folder::inside(folder).ok()?;
+    let is_table =
+        |path: &PathBuf| ENDINGS.iter().any(|ending| path.to_string_lossy().ends_with(&format!(".{ending}")));
+    match &files[..] {
+        [only] if folders.is_empty() && is_table(only) => Some(only.clone()),
+        _ => None,
+    }
 }
 
 /// Opens the table `source`, or those in the folder `source`.
@@ -242,8 +253,10 @@ fn unpacked(file: File) -> io::Result<File> {
 
 /// What begins with these bytes, if no table does.
 fn foreign(magic: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 6] = [
-        (b"PK", "an archive (.zip, .npz or .xlsx): unpack it, or save the table as .csv"),
+    let kinds: [(&[u8], &str); 8] = [
+        (b"BZh", "packed by bzip2: unpack it"),
+        (b"\xfd7zX", "packed by xz: unpack it"),
+        (b"Rar!", "a .rar archive: unpack it"),
         (b"PAR1", "a Parquet file: save it as .csv"),
         (b"\x93NUM", "a NumPy file: put it and its labels into pairs of .npy files, which need no import"),
         (b"\x89PNG", "a picture: name the folder that has a folder for each class"),

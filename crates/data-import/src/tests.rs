@@ -364,6 +364,83 @@ fn compressed_tables_beside_each_other_and_numbered_classes() {
 }
 
 #[test]
+fn archives_are_what_is_in_them() {
+    use std::io::Write;
+    let lab = Lab::new();
+    for (name, red) in [("a/1.png", 1), ("a/2.png", 2), ("b/1.png", 3), ("b/2.png", 4)] {
+        lab.picture(&format!("pets/{name}"), [2, 3], red);
+    }
+    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
+    let digest = |source: &str| lab.imported(source, &[]).set.train.images_sha256;
+    let (pictures, rows) = (digest("pets"), digest("table.csv"));
+
+    let tar = |name: &str, packed: bool, of: &str| {
+        let file = fs::File::create(lab.path(name)).unwrap();
+        let write = |file: Box<dyn Write>| {
+            let mut archive = tar::Builder::new(file);
+            match lab.path(of).is_dir() {
+                true => archive.append_dir_all(format!("inner/{of}"), lab.path(of)).unwrap(),
+                false => archive.append_path_with_name(lab.path(of), of).unwrap(),
+            }
+            archive.into_inner().unwrap().flush().unwrap();
+        };
+        match packed {
+            true => write(Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast()))),
+            false => write(Box::new(file)),
+        }
+    };
+    tar("pets.tar", false, "pets");
+    tar("pets.tgz", true, "pets");
+    tar("table.tar.gz", true, "table.csv");
+    let zip = |name: &str, entries: &[(&str, &str)]| {
+        let mut archive = zip::ZipWriter::new(fs::File::create(lab.path(name)).unwrap());
+        for (entry, source) in entries {
+            archive.start_file(*entry, zip::write::SimpleFileOptions::default()).unwrap();
+            archive.write_all(&fs::read(lab.path(source)).unwrap()).unwrap();
+        }
+        archive.finish().unwrap();
+    };
+    let pets = [
+        ("pets/a/1.png", "pets/a/1.png"),
+        ("pets/a/2.png", "pets/a/2.png"),
+        ("pets/b/1.png", "pets/b/1.png"),
+        ("pets/b/2.png", "pets/b/2.png"),
+    ];
+    zip("pets.zip", &pets);
+    zip("table.zip", &[("data/table.csv", "table.csv")]);
+    for source in ["pets.tar", "pets.tgz", "pets.zip"] {
+        assert_eq!(digest(source), pictures, "{source}");
+    }
+    for source in ["table.tar.gz", "table.zip"] {
+        assert_eq!(digest(source), rows, "{source}");
+    }
+    assert_eq!(
+        fs::read_dir(lab.0.path())
+            .unwrap()
+            .filter(|entry| { entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".part") })
+            .count(),
+        0
+    );
+
+    zip("out.zip", &[("../outside.png", "pets/a/1.png"), ("/root.png", "pets/a/1.png")]);
+    assert!(lab.import("out.zip", &["--overwrite"]).is_err());
+    assert!(!lab.path("outside.png").exists());
+    zip("sheet.xlsx", &[("[Content_Types].xml", "table.csv")]);
+    let whole = fs::read(lab.path("pets.zip")).unwrap();
+    lab.write("cut.zip", &whole[..whole.len() / 2]);
+    let whole = fs::read(lab.path("pets.tar")).unwrap();
+    lab.write("cut.tar", &whole[..700]);
+    for (source, expected) in [
+        ("sheet.xlsx", "is a document or a spreadsheet"),
+        ("cut.zip", "cut.zip: is no whole archive: "),
+        ("cut.tar", "cut.tar: is no whole archive: "),
+    ] {
+        let message = lab.import(source, &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
     let lab = Lab::new();
     for (contents, options, expected) in [
@@ -385,7 +462,7 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
         ("one column\n1\n", &[], "no rows with the same number of cells"),
         ("x,class\n", &[], "has no row of a sample"),
         ("", &[], "no rows with the same number of cells"),
-        ("PK\x03\x04", &[], "is an archive"),
+        ("PK\x03\x04", &[], "table.csv: is no whole archive"),
         ("x,class\n1e300,a\n2,b\n", &[], "line 2: column x is \"1e300\""),
     ] {
         lab.write("table.csv", contents);
