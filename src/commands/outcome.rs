@@ -1,5 +1,6 @@
 //! Header and results of a training: console output and `run.json`.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
@@ -15,7 +16,8 @@ use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
 use run_record::{
-    EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now, overfits_after,
+    ByClass, ClassRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now,
+    overfits_after,
 };
 use run_report::table::table;
 
@@ -155,6 +157,7 @@ pub fn summarize(
     config: &RunConfig,
     cpu: CpuTime,
     total_seconds: f64,
+    class_names: &[String],
 ) -> anyhow::Result<Results> {
     let (position, rank) = (&trainer.position, world.rank());
     let last = position.history.last().context("no epoch was trained")?;
@@ -209,6 +212,7 @@ pub fn summarize(
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
+        by_class: ByClass::of(&position.confusion, class_names),
         per_rank,
     })
 }
@@ -268,6 +272,52 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         println!("overfitting after epoch {epoch}: test loss rises while training loss falls");
     }
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
+    if let Some(by_class) = &results.by_class {
+        print_classes(by_class);
+    }
+}
+
+/// Prints the confusion matrix of up to ten classes, or the ten classes that were recognised worst.
+fn print_classes(by_class: &ByClass) {
+    const MOST: usize = 10;
+    let ByClass { balanced_accuracy, largest_class_accuracy, classes, confusion_matrix } = by_class;
+    let percent = |share: Option<f64>| share.map_or_else(|| "–".into(), |share| format!("{share:.1}"));
+    let short = |name: &String| match name.chars().count() > 8 {
+        true => format!("{}…", name.chars().take(7).collect::<String>()),
+        false => name.clone(),
+    };
+    let of_matrix = classes.len() <= MOST && !confusion_matrix.is_empty();
+    let header: Vec<String> = match of_matrix {
+        true => {
+            ["class".to_owned()].into_iter().chain(classes.iter().map(|class| short(&class.name))).collect()
+        }
+        false => ["class", "samples", "taken for"].map(Into::into).to_vec(),
+    };
+    let header: Vec<&str> = header.iter().map(String::as_str).chain(["recall %", "precision %"]).collect();
+    let mut order: Vec<usize> =
+        (0..classes.len()).filter(|&class| of_matrix || classes[class].samples > 0).collect();
+    if !of_matrix {
+        order.sort_by(|&a, &b| classes[a].recall.partial_cmp(&classes[b].recall).unwrap_or(Ordering::Equal));
+        order.truncate(MOST);
+    }
+    let lines = order.into_iter().map(|class| {
+        let ClassRecord { name, samples, taken_for, recall, precision, .. } = &classes[class];
+        let counts = match of_matrix {
+            true => confusion_matrix[class].iter().map(ToString::to_string).collect(),
+            false => vec![samples.to_string(), taken_for.as_ref().map_or_else(|| "–".into(), short)],
+        };
+        [short(name)].into_iter().chain(counts).chain([percent(*recall), percent(*precision)]).collect()
+    });
+    let what = if of_matrix {
+        "test samples by class (rows) and as which they were named"
+    } else {
+        "classes with the lowest recall"
+    };
+    println!("{what}:\n{}", table(&header, 1, lines));
+    println!(
+        "balanced accuracy {balanced_accuracy:.2}%; naming the largest class for every sample: \
+         {largest_class_accuracy:.2}%"
+    );
 }
 
 /// How long ranks waited for gradients, and for whom: the rank that others wait for waits least.

@@ -253,7 +253,8 @@ impl Run {
         progress.complete();
         let cpu = CpuTime::now().since(before);
         let total_seconds = earlier + self.started.elapsed().as_secs_f64();
-        let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds)?;
+        let names = record.data.as_ref().map_or(&[][..], |data| &data.class_names);
+        let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds, names)?;
         if let Some(dir) = &dir {
             print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir);
         }

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_fused::loss::{Score, smoothed_cross_entropy};
+use burn_fused::loss::{Score, argmax, smoothed_cross_entropy};
 use burn_mpi::World;
-use run_record::{CurvePoint, Metrics};
+use run_record::{Confusion, CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{LabelledBytes, RunConfig, TrainError};
@@ -19,6 +19,8 @@ use crate::quant::{QuantError, Quantized};
 pub struct Tested {
     /// Each rank's tally.
     pub tallies: Vec<Tally>,
+    /// The classes of all ranks' samples, and those that the network named.
+    pub confusion: Confusion,
     /// Seconds of inference, mean over ranks: without the loss, and without waiting for other ranks.
     pub seconds: f64,
 }
@@ -103,23 +105,30 @@ impl Evaluation {
             time += started.elapsed();
             scores
         };
-        let tally = world.agree(self.tally(&mut timed))?;
-        let ranks: Vec<(Tally, f64)> = world.gather(&(tally, time.as_secs_f64()))?;
-        let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
-        Ok(Tested { tallies, seconds: seconds.iter().sum::<f64>() / world.size() as f64 })
+        let (tally, confusion) = world.agree(self.tally(&mut timed))?;
+        let ranks: Vec<(Tally, f64, Confusion)> = world.gather(&(tally, time.as_secs_f64(), confusion))?;
+        Ok(Tested {
+            tallies: ranks.iter().map(|rank| rank.0).collect(),
+            seconds: ranks.iter().map(|rank| rank.1).sum::<f64>() / world.size() as f64,
+            confusion: ranks.into_iter().flat_map(|rank| rank.2).collect(),
+        })
     }
 
     fn tally(
         &self,
         predict: &mut impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
-    ) -> Result<Tally, QuantError> {
-        let mut tally = Tally::default();
+    ) -> Result<(Tally, Confusion), QuantError> {
+        let (mut tally, mut named) = (Tally::default(), Vec::with_capacity(self.shard.len()));
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
-            tally.add(&cross_entropy(predict(&samples)?, labels, 0.0).1);
+            let scores = predict(&samples)?;
+            let values: Vec<f32> = scores.to_data().iter().collect();
+            let rows = values.chunks_exact((values.len() / labels.len().max(1)).max(1));
+            named.extend(labels.iter().zip(rows).map(|(&label, row)| (label, argmax(row) as u16, 1)));
+            tally.add(&cross_entropy(scores, labels, 0.0).1);
         }
-        Ok(tally)
+        Ok((tally, named.into_iter().collect()))
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
 use burn_mpi::ArrivalOrder;
-use run_record::EpochRow;
+use run_record::{Confusion, EpochRow};
 
 /// Position of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct Position {
     pub epoch_tallies: Vec<Tally>,
     /// Each rank's tally of the last finished test.
     pub test_tallies: Vec<Tally>,
+    /// The classes of all ranks' samples in that test, and those that the network named.
+    #[serde(default)]
+    pub confusion: Confusion,
     /// Each rank's tally of the integer model in that test; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub int8_tallies: Vec<Tally>,

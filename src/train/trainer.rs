@@ -167,7 +167,7 @@ impl<'w> Trainer<'w> {
             let started = Instant::now();
             self.check_statistics()?;
             self.learner.average_buffers()?;
-            let (Tested { tallies, seconds }, int8) = spans::span(&spans::EVALUATION, || {
+            let (Tested { tallies, seconds, confusion }, int8) = spans::span(&spans::EVALUATION, || {
                 let tested = self.evaluation.run(self.world, &self.learner.network)?;
                 self.check_test(&tested.tallies)?;
                 Ok::<_, TrainError>((tested, self.test_int8()?))
@@ -177,6 +177,7 @@ impl<'w> Trainer<'w> {
                 *float += seconds;
                 *integer += int8.test.seconds;
             }
+            self.position.confusion = confusion;
             self.position.test_seconds += started.elapsed().as_secs_f64();
             let started = Instant::now();
             self.finish_epoch(recorder, watch, tallies, int8)?;

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+mod confusion;
 mod curve_file;
 mod error;
 mod failed_attempt;
@@ -23,6 +24,7 @@ mod writer;
 
 pub use checkpoint::{Beside, Checkpoint};
 pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
+pub use confusion::{ByClass, ClassRecord, Confusion};
 pub use curve_file::check_curves;
 pub use curve_file::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::RecordError;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::FailedAttempt;
+use super::{ByClass, FailedAttempt};
 
 /// Status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -253,6 +253,9 @@ pub struct Results {
     pub train_loss: f64,
     /// The same by rank.
     pub per_rank: Vec<RankRecord>,
+    /// The last test by class; earlier versions did not note it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_class: Option<ByClass>,
     /// Peak resident memory of a rank, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
     /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20

@@ -88,6 +88,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             float_inference_seconds: None,
             int8_inference_seconds: None,
             test_loss: 0.1,
+            by_class: None,
             train_accuracy: 95.0,
             train_loss: 0.2,
             per_rank: Vec::new(),

@@ -127,7 +127,8 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
     Score { loss, value, correct }
 }
 
-fn argmax(row: &[f32]) -> usize {
+/// The class with the highest of a sample's scores, the first of equal ones; 0 without scores.
+pub fn argmax(row: &[f32]) -> usize {
     let Some((&first, others)) = row.split_first() else { return 0 };
     let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
     others.iter().enumerate().fold((0, first), better).0

@@ -1,0 +1,160 @@
+//! How a network's predictions of a test are distributed over the classes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Classes up to which `run.json` has the matrix as rows.
+const MOST_ROWS: usize = 100;
+
+/// Test samples by their class and by the one that the network named: the entries that are not 0, in the order of
+/// both.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Confusion(Vec<(u16, u16, u64)>);
+
+impl FromIterator<(u16, u16, u64)> for Confusion {
+    /// Adds entries of the same classes.
+    fn from_iter<I: IntoIterator<Item = (u16, u16, u64)>>(entries: I) -> Self {
+        let mut sums = BTreeMap::new();
+        for (class, named, samples) in entries {
+            *sums.entry((class, named)).or_insert(0) += samples;
+        }
+        Self(sums.into_iter().map(|((class, named), samples)| (class, named, samples)).collect())
+    }
+}
+
+impl IntoIterator for Confusion {
+    type Item = (u16, u16, u64);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+/// Results of a test by class, in `run.json`. Shares in percent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ByClass {
+    /// Mean of the classes' recalls: each class counts alike, however many samples it has.
+    pub balanced_accuracy: f64,
+    /// The accuracy of naming the class with the most test samples, whatever the sample.
+    pub largest_class_accuracy: f64,
+    /// Each class, in order.
+    pub classes: Vec<ClassRecord>,
+    /// A row for each class: how many of its samples were named as each class. None above 100 classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub confusion_matrix: Vec<Vec<u64>>,
+}
+
+/// One class's results in a test.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClassRecord {
+    /// Its name.
+    pub name: String,
+    /// Test samples of the class.
+    pub samples: u64,
+    /// Test samples that were named as this class.
+    pub named: u64,
+    /// Those that are both.
+    pub correct: u64,
+    /// Of the samples named as this class, the share that is; none if there are no such.
+    pub precision: Option<f64>,
+    /// Of the samples of this class, the share that was named as it; none if there are no such.
+    pub recall: Option<f64>,
+    /// Of all samples, the share that was rightly named as this class or rightly not.
+    pub accuracy: f64,
+    /// The other class that its samples were most often named as.
+    pub taken_for: Option<String>,
+}
+
+impl ByClass {
+    /// The results of `confusion`, with the classes' `names`; none without a sample.
+    pub fn of(confusion: &Confusion, names: &[String]) -> Option<Self> {
+        let mut counts = vec![[0u64; 3]; names.len()];
+        let mut taken: Vec<Option<(u64, usize)>> = vec![None; names.len()];
+        for &(class, named, samples) in &confusion.0 {
+            let (class, named) = (usize::from(class), usize::from(named));
+            counts.get_mut(class)?[0] += samples;
+            counts.get_mut(named)?[1] += samples;
+            if class == named {
+                counts[class][2] += samples;
+            } else if taken[class].is_none_or(|(most, _)| samples > most) {
+                taken[class] = Some((samples, named));
+            }
+        }
+        let all: u64 = counts.iter().map(|count| count[0]).sum();
+        let share = |part: u64, of: u64| (of > 0).then(|| 100.0 * part as f64 / of as f64);
+        let class =
+            |((name, &[samples, named, correct]), taken): ((&String, &[u64; 3]), &Option<(u64, usize)>)| {
+                Some(ClassRecord {
+                    name: name.clone(),
+                    samples,
+                    named,
+                    correct,
+                    precision: share(correct, named),
+                    recall: share(correct, samples),
+                    accuracy: share(all + 2 * correct - samples - named, all)?,
+                    taken_for: taken.map(|(_, other)| names[other].clone()),
+                })
+            };
+        let classes = names.iter().zip(&counts).zip(&taken).map(class).collect::<Option<Vec<_>>>()?;
+        let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
+        let largest = counts.iter().map(|count| count[0]).max()?;
+        let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };
+        let mut confusion_matrix = vec![vec![0; rows]; rows];
+        for &(class, named, samples) in confusion.0.iter().filter(|_| rows > 0) {
+            confusion_matrix[usize::from(class)][usize::from(named)] = samples;
+        }
+        Some(Self {
+            balanced_accuracy: recalls.iter().sum::<f64>() / recalls.len() as f64,
+            largest_class_accuracy: share(largest, all)?,
+            classes,
+            confusion_matrix,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|class| format!("c{class}")).collect()
+    }
+
+    #[test]
+    fn shares_are_those_of_the_definitions() {
+        // Of 6 of class 0, 4 are right; the one of class 1 is taken for 0; class 2 has no sample, and one is named so.
+        let mine = [(0, 0, 1), (0, 1, 1), (1, 0, 1)];
+        let others = [(0, 0, 3), (0, 2, 1)];
+        let found = ByClass::of(&mine.into_iter().chain(others).collect(), &names(3)).unwrap();
+        assert_eq!(found.confusion_matrix, [[4, 1, 1], [1, 0, 0], [0, 0, 0]]);
+        let [first, second, third] = &found.classes[..] else { panic!("three classes") };
+        assert_eq!((first.recall, first.precision), (Some(400.0 / 6.0), Some(80.0)));
+        assert_eq!((first.samples, first.named, first.correct), (6, 5, 4));
+        assert_eq!(first.accuracy, 400.0 / 7.0, "4 of class 0 and none of the others are right");
+        assert_eq!((second.recall, second.precision), (Some(0.0), Some(0.0)));
+        assert_eq!((second.taken_for.as_deref(), first.taken_for.as_deref()), (Some("c0"), Some("c1")));
+        assert_eq!((third.recall, third.precision, third.accuracy), (None, Some(0.0), 600.0 / 7.0));
+        assert_eq!(
+            found.balanced_accuracy,
+            (400.0 / 6.0 + 0.0) / 2.0,
+            "classes without samples do not count"
+        );
+        assert_eq!(found.largest_class_accuracy, 600.0 / 7.0);
+    }
+
+    #[test]
+    fn many_classes_have_no_matrix_and_no_samples_no_results() {
+        let found = ByClass::of(&[(0, 100, 1), (100, 100, 1)].into_iter().collect(), &names(101)).unwrap();
+        assert!(found.confusion_matrix.is_empty());
+        assert_eq!(found.balanced_accuracy, 50.0);
+        assert_eq!(ByClass::of(&Confusion::default(), &names(3)), None);
+        assert_eq!(
+            ByClass::of(&[(3, 0, 1)].into_iter().collect(), &names(3)),
+            None,
+            "a class without a name"
+        );
+    }
+}
