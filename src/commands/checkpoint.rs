@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::covered::{self, Samples};
 use super::train::check_size;
 use super::{on_root, set_up};
-use crate::data::{self, Description, SampleSource, Split};
+use crate::data::{self, Description, Element, Renormalised, SampleSource, Split};
 use crate::layout::stored as stored_layout;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
@@ -49,7 +49,7 @@ impl Opened {
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
         let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let Stored { mut config, samples, dimensions, .. } =
+        let Stored { mut config, samples, dimensions, data: noted } =
             stored.context("rank 0 sent no configuration")?;
         if let Some(root) = data_root {
             config.data.data_root.clone_from(root);
@@ -57,10 +57,13 @@ impl Opened {
         let config = adapt(config)?;
         set_up(world, &config)?;
         let root = &config.data.data_root;
-        let source = world.agree(data::open(root))?;
+        let mut source = world.agree(data::open(root))?;
+        check_dimensions(&config, dimensions, source.description())?;
+        check_size(&config, source.description().shape)?;
+        if let Some(noted) = noted.filter(|_| data_root.is_some()) {
+            source = as_trained(world, &config, source, noted)?;
+        }
         let data = source.description();
-        check_dimensions(&config, dimensions, data)?;
-        check_size(&config, data.shape)?;
         let network = config.network(data.into(), &config.device.device());
         for &split in checked.iter().filter(|_| data_root.is_none()) {
             let remedy = "name the other one with --data-root";
@@ -82,6 +85,47 @@ impl Opened {
             Ok(load_int8(&weights, &self.config, &self.network)?)
         })
     }
+}
+
+/// Another data set than the run's, normalised as the run's was. Its classes must have the same order.
+fn as_trained(
+    world: &World,
+    config: &RunConfig,
+    source: Box<dyn SampleSource>,
+    noted: DataRecord,
+) -> Result<Box<dyn SampleSource>, ConfigError> {
+    let DataRecord { class_names, element: Some(element), mean, std, .. } = noted else { return Ok(source) };
+    let data = source.description();
+    let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
+    let bytes = Element::U8.to_string();
+    if (element == bytes) != (data.element == Element::U8) {
+        return refuse(format!(
+            "holds {}, and the run's data set {element}: name one like the run's",
+            data.element
+        ));
+    }
+    if class_names != data.class_names {
+        let sorted = |names: &[String]| {
+            let mut names = names.to_vec();
+            names.sort();
+            names
+        };
+        if sorted(&class_names) == sorted(&data.class_names) {
+            return refuse("has the run's classes in another order: import it with the run's classes".into());
+        }
+        if world.is_root() {
+            log::warn!(
+                "the classes of {} are {}, …, and those of the run {}, …: they are compared by number",
+                config.data.data_root.display(),
+                data.class_names[0],
+                class_names.first().map_or("unnamed", String::as_str)
+            );
+        }
+    }
+    Ok(match (&mean, &std) == (&data.mean, &data.std) {
+        true => source,
+        false => Box::new(Renormalised::new(source, mean, std)),
+    })
 }
 
 /// Whether `path` is a checkpoint's folder, rather than a run directory.

@@ -120,6 +120,43 @@ pub trait SampleSource {
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError>;
 }
 
+/// A data set with another normalisation than its own: that with which a network was trained.
+pub struct Renormalised {
+    source: Box<dyn SampleSource>,
+    description: Description,
+}
+
+impl Renormalised {
+    /// `source` with this mean and standard deviation.
+    pub fn new(source: Box<dyn SampleSource>, mean: Vec<f32>, std: Vec<f32>) -> Self {
+        let description = Description { mean, std, ..source.description().clone() };
+        Self { source, description }
+    }
+}
+
+impl SampleSource for Renormalised {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn len(&self, split: Split) -> usize {
+        self.source.len(split)
+    }
+
+    fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        self.source.for_each_image(split, limit, visit)
+    }
+
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
+        self.source.labels(split, limit)
+    }
+}
+
 /// Where torchvision and the archives of the data sets have their files, below the folder that users name.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 

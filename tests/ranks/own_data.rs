@@ -116,6 +116,14 @@ fn pictures_become_a_network_that_names_them() {
 
     let resumed = output_of(lab.resume(3, "run", &["--epochs", "6"]));
     assert!(resumed.contains("resuming"), "{resumed}");
+    // Another data set is normalised as the run's was, and its classes are the run's.
+    import(&lab, "skies", "same", &["--skip-broken"]);
+    import(&lab, "skies", "other", &["--skip-broken", "--mean", "0.9", "--std", "0.01"]);
+    let tested = |data: &str| {
+        let mut job = lab.on(2, &["eval", "--checkpoint"], "run");
+        succeeds(job.arg("--data-root").arg(lab.path(data)))
+    };
+    assert_eq!(tested("other"), tested("same"));
     import(&lab, "skies", "data", &["--overwrite", "--skip-broken", "--size", "9"]);
     refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of [3, 9, 9]", "[3, 9, 13]"]);
 }
