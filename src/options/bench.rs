@@ -217,7 +217,7 @@ const LONGEST_PAUSE_US: f64 = 1e7;
     after_help = "\
 Example:
   mpirun -n 2 --host alpha,beta --bind-to core mpiburn bench link --csv results/link.csv
-  mpiburn report --predict results/NAME --link results/link.csv
+  mpiburn report --scaling results/NAME --link results/link.csv
 
 Both ranks send at once, as in an all-reduce; the time of a message is the median exchange. Shapers
 and switches forward a message faster after a pause: set --pause-us to the computing time of the

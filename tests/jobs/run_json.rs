@@ -90,8 +90,23 @@ fn the_documentation_lists_every_field_and_no_other() {
     command.args(["launch", "1x1", "--restart", "1", "--", "train", "--lr", "1e30", "--data-root"]);
     command.arg(digits()).arg("--out").arg(lab.path("failed")).args(short);
     must_fail(command);
+    std::fs::write(lab.path("table.csv"), "x,class\n1,a\n2,a\n3,b\n4,b\n").unwrap();
+    for (class, value) in [("a", 10), ("a", 20), ("b", 30), ("b", 40)] {
+        let folder = lab.path("pictures").join(class);
+        std::fs::create_dir_all(&folder).unwrap();
+        run_report::write_png(&folder.join(format!("{value}.png")), [6, 4], &[value; 72]).unwrap();
+    }
+    for (source, model, options) in [("table.csv", "mlp", &[][..]), ("pictures", "convnet", &["--size", "5"])]
+    {
+        let data = lab.path(&format!("{model}-data"));
+        let mut command = Command::new(binary());
+        command.args(["data", "import"]).arg(lab.path(source)).arg("--out").arg(&data).args(options);
+        assert!(run(command).status.success());
+        let options = ["--model", model, "--epochs", "1", "--data-root", data.to_str().unwrap()];
+        lab.train(1, &format!("{model}-run"), &options);
+    }
     let mut written = BTreeSet::new();
-    for name in ["gloo", "stops", "int8", "resumed", "failed"] {
+    for name in ["gloo", "stops", "int8", "resumed", "failed", "mlp-run", "convnet-run"] {
         fields(&lab.run_json(name), "", &mut written);
     }
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/run.json.md");

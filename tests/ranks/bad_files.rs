@@ -62,7 +62,7 @@ fn a_report_does_not_wait_for_pipes() {
         let output = report(&["--format", format]);
         assert!(output.status.success(), "{format}: {}", text(&output));
     }
-    let link = ["--predict", "--link", link.to_str().unwrap()];
+    let link = ["--scaling", "--link", link.to_str().unwrap()];
     for (options, named) in [
         (&link[..], "not a regular file"),
         // No run is left.

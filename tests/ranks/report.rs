@@ -135,9 +135,13 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
     let samples = "over all 500 test samples, after training on the first 1280 of 6400";
     contains(&terminal, &["More columns with --wide: ", "ᵃ Too short", samples]);
     assert!(shown(&lab, &["results/s", "--wide"]).contains("┆ peak RSS MB ┆"), "all columns");
-    assert_eq!(page.matches("<svg ").count(), 5, "time, efficiency, communication, loss, accuracy");
+    assert_eq!(
+        page.matches("<svg ").count(),
+        6,
+        "time, efficiency, communication, loss, accuracy, confusion"
+    );
     assert!(!page.contains("<script"));
-    for name in ["s-time", "s-efficiency", "s-communication", "s-loss", "s-accuracy"] {
+    for name in ["s-time", "s-efficiency", "s-communication", "s-loss", "s-accuracy", "s-confusion"] {
         let png = fs::read(lab.path("results/report").join(format!("{name}.png"))).unwrap();
         assert!(png.starts_with(b"\x89PNG"), "{name}");
         assert!(lab.path("results/report").join(format!("{name}.svg")).is_file(), "{name}");
@@ -209,7 +213,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     let options = ["bench", "link", "--sizes", "4,1KiB,64KiB,1MiB", "--iterations", "20", "--csv"];
     contains(&succeeds(job(2).args(options).arg(&link)), &["Mbit/s"]);
 
-    let csv = shown(&lab, &["--predict", "--link", &link.to_string_lossy(), "--format", "csv", "--out", "p"]);
+    let csv = shown(&lab, &["--scaling", "--link", &link.to_string_lossy(), "--format", "csv", "--out", "p"]);
     assert_eq!(csv.lines().count(), 12, "1 to 1024 ranks: {csv}");
     let number = |row, name| column(&csv, row, name).parse::<f64>().unwrap();
     let one = lab.run_json("results/one");
@@ -222,20 +226,20 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     let page = fs::read_to_string(lab.path("p/prediction.html")).unwrap();
     contains(&page, &["<svg ", "href=\"../results/two/\""]);
 
-    let typed = ["--predict", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
+    let typed = ["--scaling", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
     contains(
         &shown(&lab, &typed),
         &["a link of 1000.0 µs and 1.0 Mbit/s", "The times of that run are doubted"],
     );
     for (code, arguments, expected) in [
-        (1, &["--predict"][..], "--predict needs the link"),
+        (1, &["--scaling"][..], "--scaling needs the link"),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a number from 0.001 to 1000000000"),
         (
             2,
             &[&typed[..3], &["1e308", "--bandwidth-mbit", "1"]].concat(),
             "--latency-us 1e308: must be a number from 0 to 1000000000",
         ),
-        (1, &["--predict", "--link", "results/one/epochs.csv"], "bench link"),
+        (1, &["--scaling", "--link", "results/one/epochs.csv"], "bench link"),
     ] {
         contains(&fails(&lab, code, arguments), &[expected]);
     }

@@ -38,7 +38,7 @@ measure() { # measure RATE
     on 2x1 "$bin" bench link --pause-us "$pause" --sizes 4..64KiB --iterations 100 --csv "$work/$1-$turn.csv" >/dev/null
     train 1x1 "$1-1x1-$turn"
     train 2x1 "$1-2x1-$turn"
-    "$bin" report --predict "$work/$1"-*x1-"$turn" --link "$work/$1-$turn.csv" --format csv \
+    "$bin" report --scaling "$work/$1"-*x1-"$turn" --link "$work/$1-$turn.csv" --format csv \
       >"$work/$1-prediction-$turn.csv"
   done
 }

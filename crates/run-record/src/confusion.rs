@@ -71,41 +71,41 @@ pub struct ClassRecord {
 impl ByClass {
     /// The results of `confusion`, with the classes' `names`; none without a sample.
     pub fn of(confusion: &Confusion, names: &[String]) -> Option<Self> {
-        let mut counts = vec![[0u64; 3]; names.len()];
-        let mut taken: Vec<Option<(u64, usize)>> = vec![None; names.len()];
-        for &(class, named, samples) in &confusion.0 {
-            let (class, named) = (usize::from(class), usize::from(named));
-            counts.get_mut(class)?[0] += samples;
-            counts.get_mut(named)?[1] += samples;
-            if class == named {
-                counts[class][2] += samples;
-            } else if taken[class].is_none_or(|(most, _)| samples > most) {
-                taken[class] = Some((samples, named));
-            }
-        }
-        let all: u64 = counts.iter().map(|count| count[0]).sum();
-        let share = |part: u64, of: u64| (of > 0).then(|| 100.0 * part as f64 / of as f64);
-        let class =
-            |((name, &[samples, named, correct]), taken): ((&String, &[u64; 3]), &Option<(u64, usize)>)| {
-                Some(ClassRecord {
-                    name: name.clone(),
-                    samples,
-                    named,
-                    correct,
-                    precision: share(correct, named),
-                    recall: share(correct, samples),
-                    accuracy: share(all + 2 * correct - samples - named, all)?,
-                    taken_for: taken.map(|(_, other)| names[other].clone()),
-                })
-            };
-        let classes = names.iter().zip(&counts).zip(&taken).map(class).collect::<Option<Vec<_>>>()?;
-        let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
-        let largest = counts.iter().map(|count| count[0]).max()?;
+        let mut counts = vec![Count::default(); names.len()];
         let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };
         let mut confusion_matrix = vec![vec![0; rows]; rows];
-        for &(class, named, samples) in confusion.0.iter().filter(|_| rows > 0) {
-            confusion_matrix[usize::from(class)][usize::from(named)] = samples;
+        for &(class, named, samples) in &confusion.0 {
+            let (class, named) = (usize::from(class), usize::from(named));
+            counts.get_mut(named)?.named += samples;
+            let of_class = counts.get_mut(class)?;
+            of_class.samples += samples;
+            if class == named {
+                of_class.correct += samples;
+            } else if of_class.taken_for.is_none_or(|(most, _)| samples > most) {
+                of_class.taken_for = Some((samples, named));
+            }
+            if rows > 0 {
+                confusion_matrix[class][named] = samples;
+            }
         }
+        let all: u64 = counts.iter().map(|count| count.samples).sum();
+        let share = |part: u64, of: u64| (of > 0).then(|| 100.0 * part as f64 / of as f64);
+        let record = |(name, count): (&String, &Count)| {
+            let Count { samples, named, correct, taken_for } = *count;
+            Some(ClassRecord {
+                name: name.clone(),
+                samples,
+                named,
+                correct,
+                precision: share(correct, named),
+                recall: share(correct, samples),
+                accuracy: share(all + 2 * correct - samples - named, all)?,
+                taken_for: taken_for.map(|(_, other)| names[other].clone()),
+            })
+        };
+        let classes = names.iter().zip(&counts).map(record).collect::<Option<Vec<_>>>()?;
+        let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
+        let largest = counts.iter().map(|count| count.samples).max()?;
         Some(Self {
             balanced_accuracy: recalls.iter().sum::<f64>() / recalls.len() as f64,
             largest_class_accuracy: share(largest, all)?,
@@ -113,6 +113,16 @@ impl ByClass {
             confusion_matrix,
         })
     }
+}
+
+/// Test samples of one class.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    samples: u64,
+    named: u64,
+    correct: u64,
+    /// The most that were named as one other class, and which.
+    taken_for: Option<(u64, usize)>,
 }
 
 #[cfg(test)]

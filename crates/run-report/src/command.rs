@@ -41,7 +41,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let no_run = sections.iter().all(|section| section.runs.is_empty());
     // A prediction is from runs.
-    let others = match args.predict {
+    let others = match args.scaling {
         true => Vec::new(),
         false => other_parts(&profiles, &files, again),
     };
@@ -70,7 +70,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(out) = &out {
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
-    let mut parts = match args.predict {
+    let mut parts = match args.scaling {
         true => prediction::parts(args, &sections)?,
         false => sections.iter().map(|section| part(section, args, &baseline)).collect::<Result<_, _>>()?,
     };
@@ -91,7 +91,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(out) = &out {
         let figures = sections.iter().filter_map(|section| reference(args, section));
         let read: Vec<PathBuf> = figures.chain(files).chain(args.link.clone()).collect();
-        let page = if args.predict { "prediction.html" } else { "report.html" };
+        let page = if args.scaling { "prediction.html" } else { "report.html" };
         publish(&parts, out, page, &read)?;
     }
     nothing_rejected(&rejected)
@@ -190,7 +190,7 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str) -> anyhow::Result<
 
 fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     let format = args.format;
-    if format == Format::Terminal && !args.predict {
+    if format == Format::Terminal && !args.scaling {
         for part in parts {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
@@ -200,7 +200,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     for part in parts {
         for sheet in &part.sheets {
             // CSV output is one table for programs; the others are files of --out.
-            if format != Format::Csv || sheet.name == "runs" || args.predict {
+            if format != Format::Csv || sheet.name == "runs" || args.scaling {
                 print_sheet(sheet, format, args.wide)?;
             }
         }
@@ -224,8 +224,8 @@ Examples:
   mpiburn report results/topologies --format html          tables and plots in results/report/
   mpiburn report results/topologies results/try --format markdown
   mpiburn report results/profiles results/fused.csv        profiles (JSON files) and benchmarks (CSV files)
-  mpiburn report --predict results/topologies --link results/link.csv
-  mpiburn report --predict results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
+  mpiburn report --scaling results/topologies --link results/link.csv
+  mpiburn report --scaling results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
 
 Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
 )]
@@ -254,12 +254,12 @@ pub struct ReportArgs {
 
     /// Predict time and efficiency for 1 to 1024 ranks from the given runs.
     #[arg(long, help_heading = "Prediction")]
-    pub predict: bool,
+    pub scaling: bool,
     /// Link between the machines, measured by `mpiburn bench link --csv FILE`.
     #[arg(
         long,
         value_name = "FILE.csv",
-        requires = "predict",
+        requires = "scaling",
         conflicts_with_all = ["latency_us", "bandwidth_mbit"],
         help_heading = "Prediction"
     )]
@@ -270,7 +270,7 @@ pub struct ReportArgs {
         value_name = "µs",
         value_parser = |text: &str| bounded(text, 0.0),
         allow_negative_numbers = true,
-        requires = "predict",
+        requires = "scaling",
         help_heading = "Prediction"
     )]
     pub latency_us: Option<f64>,
@@ -280,7 +280,7 @@ pub struct ReportArgs {
         value_name = "Mbit/s",
         value_parser = |text: &str| bounded(text, 1e-3),
         allow_negative_numbers = true,
-        requires = "predict",
+        requires = "scaling",
         help_heading = "Prediction"
     )]
     pub bandwidth_mbit: Option<f64>,

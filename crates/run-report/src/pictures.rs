@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use run_record::files::read_regular;
 
+use super::matrix::Matrix;
 use super::measures::exposed_percent;
 use super::plots::{Axis, Bars, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::rows::{Row, Spread, varied};
@@ -52,9 +53,25 @@ pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str) -> Vec<Pict
         );
         Some((name, caption, plot))
     });
+    let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b)));
+    let matrix = best.and_then(|row| {
+        let name = row.name(rows, &varied);
+        let matrix = Matrix::of(format!("test samples of {name}"), row.first().results.by_class.as_ref()?)?;
+        let caption = format!(
+            "Confusion matrix of the most accurate configuration's first run, {name}: a row for each class, and in it \
+             how many of its test samples were named as the class of each column."
+        );
+        Some(("confusion", caption, Plot::Matrix(matrix)))
+    });
     bars.chain(lines)
+        .chain(matrix)
         .map(|(name, caption, plot)| Picture { name: format!("{}-{name}", section.name), caption, plot })
         .collect()
+}
+
+/// The test accuracy of a row's first run.
+fn accuracy(row: &&Row<'_>) -> f64 {
+    row.first().results.test_accuracy
 }
 
 /// A point of a curve: epochs done, then mean, minimum and maximum over ranks.

@@ -15,6 +15,7 @@ use plotters::style::{FontStyle, register_font};
 use run_record::files::{WholeFile, replace_file};
 
 use super::ReportError;
+use super::matrix::Matrix;
 use super::rows::{Row, Spread};
 
 /// A plot of a report.
@@ -33,6 +34,8 @@ pub enum Plot {
     Bars(Bars),
     /// Lines in panels.
     Lines(LinePlot),
+    /// A confusion matrix.
+    Matrix(Matrix),
 }
 
 impl Plot {
@@ -46,6 +49,7 @@ impl Plot {
         match self {
             Self::Bars(_) => BARS,
             Self::Lines(plot) => plot.size,
+            Self::Matrix(matrix) => matrix.size(),
         }
     }
 
@@ -87,6 +91,7 @@ impl Plot {
         match self {
             Self::Bars(bars) => bars.paint(area)?,
             Self::Lines(plot) => plot.paint(area)?,
+            Self::Matrix(matrix) => matrix.paint(area)?,
         }
         Ok(area.present()?)
     }
@@ -114,10 +119,10 @@ pub fn colour(series: usize) -> RGBColor {
 }
 
 /// Name of the embedded font.
-const FONT: &str = "sans-serif";
+pub(super) const FONT: &str = "sans-serif";
 
 /// What the plotting library draws on.
-trait Surface: DrawingBackend<ErrorType: 'static> {}
+pub(super) trait Surface: DrawingBackend<ErrorType: 'static> {}
 
 impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
 

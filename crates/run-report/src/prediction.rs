@@ -1,4 +1,4 @@
-//! `mpiburn report --predict`: predictions for 1 to 1024 ranks from one run and a link.
+//! `mpiburn report --scaling`: predictions for 1 to 1024 ranks from one run and a link.
 
 use anyhow::bail;
 use plotters::style::BLACK;
@@ -23,7 +23,7 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part
         (Some(file), ..) => Link::read(file)?,
         (None, Some(latency), Some(bandwidth)) => Link::new(latency, bandwidth),
         _ => bail!(
-            "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
+            "--scaling needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
              `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
         ),
     };
