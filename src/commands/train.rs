@@ -193,7 +193,8 @@ impl Run {
         let Self { dir, mut record, plan, complete, .. } = self;
         if let Some(data) = &mut record.data {
             data.train_sha256 = trainer.shard.digest().to_owned();
-            data.test_largest_class = Some(trainer.evaluation.shard.largest_class());
+            data.test_largest_class =
+                Some(trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default());
         }
         let config = record.config.clone();
         let position = &trainer.position;

@@ -46,7 +46,7 @@ pub struct Shard {
     numbers: Vec<u32>,
     item: usize,
     digest: String,
-    largest_class: usize,
+    class_counts: Vec<usize>,
 }
 
 impl Shard {
@@ -63,8 +63,8 @@ impl Shard {
     ) -> Result<Self, DataError> {
         let all_labels = source.labels(split, plan.samples)?;
         let description = source.description();
-        let mut of_class = vec![0; description.classes];
-        all_labels.iter().for_each(|&label| of_class[usize::from(label)] += 1);
+        let mut class_counts = vec![0; description.classes];
+        all_labels.iter().for_each(|&label| class_counts[usize::from(label)] += 1);
         let mut digest = SetDigest::of_labels(&all_labels, description.classes);
         let mut shard = Self {
             images: Vec::new(),
@@ -72,7 +72,7 @@ impl Shard {
             numbers: Vec::new(),
             item: description.sample_bytes(),
             digest: String::new(),
-            largest_class: of_class.into_iter().max().unwrap_or_default(),
+            class_counts,
         };
         shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
         shard.digest = digest.finish();
@@ -130,9 +130,9 @@ impl Shard {
         &self.digest
     }
 
-    /// Number of samples of the most frequent class among all samples in use, including those of other ranks.
-    pub fn largest_class(&self) -> usize {
-        self.largest_class
+    /// Number of samples of each class among all samples in use, including those of other ranks.
+    pub fn class_counts(&self) -> &[usize] {
+        &self.class_counts
     }
 
     /// Number of samples.

@@ -9,7 +9,10 @@ use crate::options::one_line;
 /// These options as they are typed.
 fn typed(options: &str) -> Result<Words, String> {
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
-    let mut command = command.mut_args(|arg| arg.allow_negative_numbers(true));
+    let mut command = command.mut_args(|arg| {
+        let takes_values = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes_values)
+    });
     let matches = command.try_get_matches_from_mut(options.split_whitespace());
     Ok(Words::typed(&command, &matches.map_err(|error| one_line(&error))?))
 }

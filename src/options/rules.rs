@@ -42,9 +42,8 @@ fn rule(option: &str) -> (Part, Result<(), &'static str>) {
         "dropout" => (Network, Ok(())),
         "optimizer" => (Recipe, Err("the checkpoint has this optimizer's moments")),
         "precision" => (Recipe, Err("the checkpoint's loss scale and weights are of this precision")),
-        "lr" | "weight-decay" | "momentum" | "clip-norm" | "l1" | "l2" | "label-smoothing" => {
-            (Recipe, Ok(()))
-        }
+        "lr" | "weight-decay" | "momentum" | "clip-norm" | "l1" | "l2" | "label-smoothing"
+        | "class-weights" => (Recipe, Ok(())),
         "init" => (Run, Err("the weights are the checkpoint's")),
         "num-classes" => (Run, Err("the checkpoint's weights are of these classes")),
         "accumulate" | "train-samples" | "shuffle" => (Run, SAMPLES),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_fused::loss::{Score, argmax, smoothed_cross_entropy};
+use burn_fused::loss::{Score, argmax, weighted_cross_entropy};
 use burn_mpi::World;
 use run_record::{Confusion, CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -126,7 +126,7 @@ impl Evaluation {
             let values: Vec<f32> = scores.to_data().iter().collect();
             let rows = values.chunks_exact((values.len() / labels.len().max(1)).max(1));
             named.extend(labels.iter().zip(rows).map(|(&label, row)| (label, argmax(row) as u16, 1)));
-            tally.add(&cross_entropy(scores, labels, 0.0).1);
+            tally.add(&cross_entropy(scores, labels, 0.0, None).1);
         }
         Ok((tally, named.into_iter().collect()))
     }
@@ -193,9 +193,15 @@ impl Tally {
 }
 
 /// Cross entropy of class scores `[batch, classes]`: the mean over the batch `[1]`, for backward, and the metrics.
-/// `smoothing` is the share of each label that is spread over all classes, from 0 to below 1.
-pub fn cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> (Tensor<1>, Tally) {
-    let Score { loss, value, correct } = smoothed_cross_entropy(scores, labels, smoothing);
+/// `smoothing` is the share of each label that is spread over all classes, from 0 to below 1; `weights` are those of the
+/// classes, 1 without any.
+pub fn cross_entropy(
+    scores: Tensor<2>,
+    labels: &[u16],
+    smoothing: f64,
+    weights: Option<&[f32]>,
+) -> (Tensor<1>, Tally) {
+    let Score { loss, value, correct } = weighted_cross_entropy(scores, labels, smoothing, weights);
     (loss, Tally::of_batch(value, correct, labels.len()))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -220,6 +220,10 @@ pub struct Recipe {
     /// to below 1; the test loss is without.
     #[arg(long, value_name = "X", default_value = "0", value_parser = below_1)]
     pub label_smoothing: f64,
+    /// Weights of the classes in the training loss: none, or balanced, where each class counts alike, however many
+    /// training samples it has. The test loss is without.
+    #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
+    pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
     #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
     pub early_stopping: Optional<usize>,
@@ -231,6 +235,30 @@ pub struct Recipe {
         value_parser = optional(str::parse::<Augmentation>)
     )]
     pub augment: Optional<Augmentation>,
+}
+
+/// Weights of classes in the training loss.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ClassWeights {
+    /// All 1.
+    #[default]
+    None,
+    /// Inverse to the number of training samples; their mean over the samples is 1.
+    Balanced,
+}
+
+impl ClassWeights {
+    /// The weights of classes with these numbers of training samples.
+    pub fn of(self, samples: &[usize]) -> Option<Vec<f32>> {
+        let all: usize = samples.iter().sum();
+        let classes = samples.iter().filter(|&&count| count > 0).count();
+        let weight = |&count: &usize| match count {
+            0 => 0.0,
+            count => (all as f64 / (classes as f64 * count as f64)) as f32,
+        };
+        (self == Self::Balanced).then(|| samples.iter().map(weight).collect())
+    }
 }
 
 /// How gradients are averaged over all ranks.
@@ -366,3 +394,15 @@ impl Communication {
 
 /// Default factor of StepLR: PyTorch's gamma.
 pub const GAMMA: f64 = 0.1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balanced_weights_have_the_mean_1_over_the_samples() {
+        assert_eq!(ClassWeights::None.of(&[1, 2]), None);
+        let weights = ClassWeights::Balanced.of(&[30, 0, 10, 20]).unwrap();
+        assert_eq!(weights, [2.0 / 3.0, 0.0, 2.0, 1.0]);
+    }
+}

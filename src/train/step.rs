@@ -38,6 +38,8 @@ pub struct Learner<'w> {
     places: Vec<(usize, Range<usize>)>,
     precision: Precision,
     smoothing: f64,
+    /// Of the classes in the loss of training.
+    pub class_weights: Option<Vec<f32>>,
     device: Device,
     seed: u64,
     micro_batch: usize,
@@ -68,6 +70,7 @@ impl<'w> Learner<'w> {
             places: Updater::places(&layout),
             precision: options.precision,
             smoothing: options.recipe.label_smoothing,
+            class_weights: None,
             device: options.device.device().autodiff(),
             seed: options.seed,
             micro_batch: options.data.train_batch_size,
@@ -230,7 +233,9 @@ impl<'w> Learner<'w> {
         let (images, labels) = spans::span(&spans::BATCH, || samples.batch(range, &self.device));
         let loaded = Instant::now();
         let scores = spans::forward(|| self.forward(images, &place));
-        let (loss, tally) = spans::span(&spans::LOSS, || cross_entropy(scores, labels, self.smoothing));
+        let (loss, tally) = spans::span(&spans::LOSS, || {
+            cross_entropy(scores, labels, self.smoothing, self.class_weights.as_deref())
+        });
         let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {
             loss = loss.mul_scalar(scale);

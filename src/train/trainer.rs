@@ -119,8 +119,10 @@ impl<'w> Trainer<'w> {
             .post_training()
             .map(|post| post.load(source.as_ref(), options.data.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
+        let mut learner = Learner::new(world, options, network, quantizer, collective)?;
+        learner.class_weights = options.recipe.class_weights.of(shard.class_counts());
         Ok(Self {
-            learner: Learner::new(world, options, network, quantizer, collective)?,
+            learner,
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps()),

@@ -12,7 +12,7 @@ fn two_ranks_with_any_recipe_compute_the_same_as_one() {
     let base = ["--epochs", "1", "--train-samples", "325", "--test-samples", "50", "--overwrite"];
     let mut found = BTreeSet::new();
     for recipe in [
-        "--optimizer adam --lr 1e-3 --label-smoothing 0.1",
+        "--optimizer adam --lr 1e-3 --label-smoothing 0.1 --class-weights balanced",
         "--optimizer adamw --lr 1e-3 --l1 1e-3 --weight-decay 0.1",
         "--optimizer sgd --lr 0.1 --momentum 0.9 --clip-norm 0.5",
         "--optimizer sgd --lr 0.1 --schedule onecycle --max-lr 0.1 --l2 1e-3",

@@ -67,7 +67,7 @@ pub struct ImportArgs {
     pub seed: u64,
     /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default: that of
     /// the training split].
-    #[arg(long, value_name = "X,…", value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(long, value_name = "X,…", value_delimiter = ',')]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',')]

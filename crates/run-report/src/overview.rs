@@ -27,10 +27,11 @@ const JOB: [&str; 10] = [
     "train_samples",
 ];
 /// Settings of the optimization, precision and batch among others, beside which an accuracy is not compared.
-const RECIPE: [&str; 23] = [
+const RECIPE: [&str; 24] = [
     "accumulate",
     "augment",
     "changed",
+    "class_weights",
     "clip_norm",
     "early_stopping",
     "gamma",

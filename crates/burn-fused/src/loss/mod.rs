@@ -72,7 +72,26 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u16]) -> Score {
 /// As [`cross_entropy`], and if `smoothing` is not from 0 to 1.
 #[track_caller]
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
+    weighted_cross_entropy(scores, labels, smoothing, None)
+}
+
+/// [`smoothed_cross_entropy`] in which each sample's loss is multiplied by the weight of its class: the mean is over the
+/// number of samples, so that means of ranks add up, where PyTorch divides by the sum of the batch's weights. All
+/// weights are 1 without any.
+///
+/// # Panics
+/// As [`smoothed_cross_entropy`], and if there is not a weight for each class.
+#[track_caller]
+pub fn weighted_cross_entropy(
+    scores: Tensor<2>,
+    labels: &[u16],
+    smoothing: f64,
+    weights: Option<&[f32]>,
+) -> Score {
     let [batch, classes] = scores.dims();
+    if let Some(weights) = weights {
+        expect("cross_entropy", "There must be a weight for each class.", weights.len(), classes);
+    }
     let rule = "Number of labels and rows of scores must be equal.";
     expect("cross_entropy", rule, labels.len(), batch);
     if let Some(row) = labels.iter().position(|&label| usize::from(label) >= classes) {
@@ -85,7 +104,9 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64)
         refuse("cross_entropy", rule, format_args!("got: {smoothing}"));
     }
     let mut found = None;
-    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing);
+    let weight_of = |label: u16| weights.map_or(1.0, |weights| weights[usize::from(label)]);
+    let weighted: Vec<f32> = labels.iter().map(|&label| weight_of(label)).collect();
+    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, weighted);
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
@@ -98,20 +119,22 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u16], smoothing: f64)
         }
         Err(tensors) => {
             let [scores] = unsupported_tensors("cross_entropy", tensors);
-            composed(Tensor::from_dispatch(scores), labels, smoothing)
+            let weighted: Vec<f32> = labels.iter().map(|&label| weight_of(label)).collect();
+            composed(Tensor::from_dispatch(scores), labels, smoothing, weighted)
         }
     }
 }
 
 /// The loss, composed of Burn's operators.
-fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64) -> Score {
+fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Vec<f32>) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
     let targets = Tensor::<2, Int>::from_data(targets, &scores.device());
     let logs = log_softmax(scores.clone(), 1);
-    let own: Tensor<1> = logs.clone().gather(1, targets).mean().neg();
+    let weights = Tensor::<2>::from_data(TensorData::new(weights, [labels.len(), 1]), &scores.device());
+    let own: Tensor<1> = (logs.clone().gather(1, targets) * weights.clone()).mean().neg();
     let loss = match smoothing > 0.0 {
-        true => own * (1.0 - smoothing) - logs.mean() * smoothing,
+        true => own * (1.0 - smoothing) - (logs * weights).mean() * smoothing,
         false => own,
     };
     let value = f64::from(loss.clone().into_scalar::<f32>());
@@ -140,13 +163,15 @@ struct Read {
     correct: usize,
     /// Softmax of the scores.
     shares: Vec<f32>,
+    /// Of each sample.
+    weights: Vec<f32>,
     classes: usize,
     smoothing: f64,
 }
 
 impl Read {
     /// Reads f32 scores; other types run Burn's operators.
-    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64) -> Option<Self> {
+    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64, weights: Vec<f32>) -> Option<Self> {
         let scores = scores.to_contiguous();
         let scores = scores.as_slice::<f32>()?;
         let classes = scores.len() / labels.len().max(1);
@@ -155,7 +180,7 @@ impl Read {
         }
         let mut shares = scores.to_vec();
         let (mut loss, mut correct) = (0.0, 0);
-        for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
+        for ((row, &label), &weight) in shares.chunks_exact_mut(classes).zip(labels).zip(&weights) {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
@@ -168,22 +193,23 @@ impl Read {
                 false => own,
             };
             row.iter_mut().for_each(|x| *x -= highest);
-            loss -= f64::from(aim - highest);
+            loss -= f64::from(weight) * f64::from(aim - highest);
         }
         Level::current().run(Exp(&mut shares));
-        for row in shares.chunks_exact_mut(classes) {
+        for (row, &weight) in shares.chunks_exact_mut(classes).zip(&weights) {
             let sum: f32 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
-            loss += f64::from(sum.ln());
+            loss += f64::from(weight) * f64::from(sum.ln());
         }
-        Some(Self { loss: loss / labels.len() as f64, correct, shares, classes, smoothing })
+        Some(Self { loss: loss / labels.len() as f64, correct, shares, weights, classes, smoothing })
     }
 
     /// The gradient of the loss.
     fn gradient(self, labels: &[u16]) -> FlexTensor {
-        let Self { mut shares, classes, smoothing, .. } = self;
-        let scale = 1.0 / labels.len() as f32;
-        for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
+        let Self { mut shares, weights, classes, smoothing, .. } = self;
+        let share = 1.0 / labels.len() as f32;
+        for ((row, &label), weight) in shares.chunks_exact_mut(classes).zip(labels).zip(weights) {
+            let scale = weight * share;
             if smoothing > 0.0 {
                 row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
             }
@@ -214,6 +240,35 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
+    /// A sample of weight 3 counts as three samples, and none of weight 0 has a gradient.
+    #[test]
+    fn weights_are_those_of_repeated_samples() {
+        let device = Device::flex().autodiff();
+        let rows = [[0.5f32, -1.0, 2.0], [1.5, 0.25, -0.5], [0.0, 3.0, 1.0]];
+        let run = |rows: &[[f32; 3]], labels: &[u16], smoothing, weights: Option<&[f32]>| {
+            let data = TensorData::new(rows.as_flattened().to_vec(), [rows.len(), 3]);
+            let scores = Tensor::<2>::from_data(data, &device).require_grad();
+            let score = weighted_cross_entropy(scores.clone(), labels, smoothing, weights);
+            let gradient = scores.grad(&score.loss.backward()).unwrap().into_data();
+            (score.value * rows.len() as f64, gradient.try_to_vec::<f32>().unwrap())
+        };
+        for smoothing in [0.0, 0.2] {
+            let (loss, gradient) = run(&rows, &[2, 0, 1], smoothing, Some(&[3.0, 0.0, 1.0]));
+            let repeated = [rows[0], rows[1], rows[1], rows[1]];
+            let (expected, repeated) = run(&repeated, &[2, 0, 0, 0], smoothing, None);
+            assert!((loss - expected).abs() < 1e-5, "{loss}, {expected}");
+            let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{gradient:?}, {repeated:?}");
+            (0..3).for_each(|i| near(3.0 * gradient[i], 4.0 * repeated[i]));
+            (3..6).for_each(|i| near(3.0 * gradient[i], 4.0 * 3.0 * repeated[i]));
+            assert_eq!(gradient[6..], [0.0; 3]);
+            // Burn's operators compute the same.
+            let data = TensorData::new(rows.as_flattened().to_vec(), [3, 3]);
+            let composed =
+                composed(Tensor::from_data(data, &device), &[2, 0, 1], smoothing, vec![1.0, 3.0, 0.0]);
+            assert!((composed.value * 3.0 - loss).abs() < 1e-5, "{}, {loss}", composed.value);
+        }
+    }
+
     fn tensor(scores: &[f32], rows: usize, device: &Device) -> Tensor<2> {
         Tensor::from_data(TensorData::new(scores.to_vec(), [rows, scores.len() / rows]), device)
     }
@@ -231,7 +286,7 @@ mod tests {
         let scores = tensor(&values, 77, &device).require_grad();
         for smoothing in [0.0, 0.1, 0.9] {
             let one = smoothed_cross_entropy(scores.clone(), &labels, smoothing);
-            let several = composed(scores.clone(), &labels, smoothing);
+            let several = composed(scores.clone(), &labels, smoothing, vec![1.0; labels.len()]);
             assert_eq!(one.correct, several.correct);
             assert!((one.value - several.value).abs() < 1e-5 * several.value, "{one:?} {several:?}");
             let (found, expected) = (gradient(&scores, &one.loss), gradient(&scores, &several.loss));
