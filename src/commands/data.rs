@@ -145,6 +145,10 @@ fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyho
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
     outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
     let mut text = describe(&args.root)?;
+    if let Some(set) = data::open(&args.root)?.imported() {
+        set.verify(&args.root)?;
+        writeln!(text, "imported from {}; its files are as they were written", set.source.display())?;
+    }
     if let Some(file) = &args.sheet {
         let source = data::open(&args.root)?;
         contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;

@@ -174,7 +174,7 @@ impl SampleSource for Cifar10 {
             }
             _ => {
                 let at = format!("record {at}");
-                Err(DataError::label(&file.path, DataFormat::Cifar10, record[0].into(), &at, CLASSES))
+                Err(DataError::label(&file.path, record[0].into(), &at, CLASSES))
             }
         })?;
         Ok(labels)

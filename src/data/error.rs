@@ -74,11 +74,15 @@ pub enum DataError {
     },
 }
 
+/// What to do with samples that a format of experiments does not have.
+pub(super) const OTHER_SAMPLES: &str =
+    "for other classes or sizes, `mpiburn data import` reads pictures and tables";
+
 impl DataError {
     /// That a label of the file at `path` is none of the `classes`; `at` says which.
-    pub(super) fn label(path: &Path, kind: DataFormat, label: u16, at: &str, classes: usize) -> Self {
-        let what = format!("label {label} of {at} is outside 0 to {}", classes - 1);
-        Self::Invalid { path: path.to_owned(), what, kind }
+    pub(super) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
+        let what = format!("label {label} of {at} is outside 0 to {}; {OTHER_SAMPLES}", classes - 1);
+        Self::Unsuitable { path: path.to_owned(), what }
     }
 
     /// An error of the file at `path` that cannot be read.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use run_record::files::open_regular;
 
+use super::error::OTHER_SAMPLES;
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// A folder in MNIST's layout. Opening it reads headers only.
@@ -112,7 +113,7 @@ impl SampleSource for Mnist {
             None => Ok(labels),
             Some(at) => {
                 let sample = format!("sample {at}");
-                Err(DataError::label(&file.path, DataFormat::Idx, labels[at], &sample, CLASSES))
+                Err(DataError::label(&file.path, labels[at], &sample, CLASSES))
             }
         }
     }
@@ -170,7 +171,8 @@ impl IdxFile {
         let count = number()? as usize;
         let found = shape.iter().map(|_| number()).collect::<Result<Vec<_>, _>>()?;
         if found != shape {
-            return Err(file.invalid(format!("images of {found:?}, expected {shape:?}")));
+            let what = format!("images of {found:?}, expected {shape:?}; {OTHER_SAMPLES}");
+            return Err(DataError::Unsuitable { path: file.path, what });
         }
         file.count = count;
         if !gzipped {

@@ -15,6 +15,7 @@ mod table;
 mod table_file;
 #[cfg(test)]
 mod tests;
+mod writer;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -127,7 +128,7 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         return Err(ImportError::option("test-fraction", share, "must be above 0 and below 1"));
     }
     check_places(&args.source, &args.out)?;
-    set::check_free(&args.out, args.overwrite)?;
+    writer::check_free(&args.out, args.overwrite)?;
     let unpacked = match args.source.is_dir() {
         true => None,
         false => archive::unpack(&args.source, &args.out, progress)?,

@@ -11,7 +11,8 @@ use crate::error::count;
 use crate::folder::{self, Found, Picture};
 use crate::picture::{self, Seen, Size, Target, Traits};
 use crate::plan::Chance;
-use crate::set::{Numbers, Writer};
+use crate::set::Numbers;
+use crate::writer::Writer;
 use crate::{ImportArgs, ImportError, Imported, Progress};
 
 /// Pictures that are decoded together.

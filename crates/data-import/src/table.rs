@@ -8,8 +8,9 @@ use csv::{ByteRecord, Position};
 use crate::error::count;
 use crate::pictures::{TEST_FRACTION, classes_of, refuse_fraction};
 use crate::plan::Chance;
-use crate::set::{Numbers, Writer};
+use crate::set::Numbers;
 use crate::table_file::{self, TableFile, is_missing, text};
+use crate::writer::Writer;
 use crate::{ImportArgs, ImportError, Imported, Progress};
 
 /// Most classes.

@@ -487,6 +487,13 @@ fn a_damaged_description_is_one_line() {
         DataSet::read(path.parent().unwrap_or(Path::new("."))).map_err(|error| error.to_string())
     };
     assert!(read(&text).is_ok());
+    let set = read(&text).unwrap();
+    set.verify(&lab.path("out")).unwrap();
+    let mut labels = fs::read(lab.path("out/test-labels.npy")).unwrap();
+    *labels.last_mut().unwrap() ^= 1;
+    lab.write("out/test-labels.npy", labels);
+    let message = set.verify(&lab.path("out")).unwrap_err().to_string();
+    assert!(message.contains("test-labels.npy: was changed after the import"), "{message}");
     for (from, to, expected) in [
         ("\"version\": 1", "\"version\": 2", "is of version 2"),
         ("\"std\": [", "\"std\": [1, ", "1 means and 2 standard deviations"),
