@@ -244,7 +244,7 @@ mod tests {
         assert!(empty.contains("data_batch_1.bin: it contains no image"), "{empty}");
         let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
         assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
-        assert!(label.contains("mpiburn data objects"), "{label}");
+        assert!(label.contains("mpiburn data import"), "{label}");
     }
 
     #[test]

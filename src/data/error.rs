@@ -75,8 +75,7 @@ pub enum DataError {
 }
 
 /// What to do with samples that a format of experiments does not have.
-pub(super) const OTHER_SAMPLES: &str =
-    "for other classes or sizes, `mpiburn data import` reads pictures and tables";
+pub(super) const OTHER_SAMPLES: &str = "replace the file if it is damaged; pictures and tables of other classes or sizes are for `mpiburn data import`";
 
 impl DataError {
     /// That a label of the file at `path` is none of the `classes`; `at` says which.

@@ -104,9 +104,10 @@ pub fn weighted_cross_entropy(
         refuse("cross_entropy", rule, format_args!("got: {smoothing}"));
     }
     let mut found = None;
-    let weight_of = |label: u16| weights.map_or(1.0, |weights| weights[usize::from(label)]);
-    let weighted: Vec<f32> = labels.iter().map(|&label| weight_of(label)).collect();
-    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, weighted);
+    let of_samples =
+        weights.map(|weights| labels.iter().map(|&label| weights[usize::from(label)]).collect::<Vec<f32>>());
+    let of_rows = of_samples.clone().unwrap_or_else(|| vec![1.0; batch]);
+    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, of_rows);
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
@@ -119,22 +120,28 @@ pub fn weighted_cross_entropy(
         }
         Err(tensors) => {
             let [scores] = unsupported_tensors("cross_entropy", tensors);
-            let weighted: Vec<f32> = labels.iter().map(|&label| weight_of(label)).collect();
-            composed(Tensor::from_dispatch(scores), labels, smoothing, weighted)
+            composed(Tensor::from_dispatch(scores), labels, smoothing, of_samples)
         }
     }
 }
 
 /// The loss, composed of Burn's operators.
-fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Vec<f32>) -> Score {
+fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
     let targets = Tensor::<2, Int>::from_data(targets, &scores.device());
     let logs = log_softmax(scores.clone(), 1);
-    let weights = Tensor::<2>::from_data(TensorData::new(weights, [labels.len(), 1]), &scores.device());
-    let own: Tensor<1> = (logs.clone().gather(1, targets) * weights.clone()).mean().neg();
+    let weights = weights.map(|weights| {
+        let weights = TensorData::new(weights, [labels.len(), 1]);
+        Tensor::<2>::from_data(weights, &scores.device()).cast(scores.dtype())
+    });
+    let weighted = |logs: Tensor<2>| match &weights {
+        Some(weights) => logs * weights.clone(),
+        None => logs,
+    };
+    let own: Tensor<1> = weighted(logs.clone().gather(1, targets)).mean().neg();
     let loss = match smoothing > 0.0 {
-        true => own * (1.0 - smoothing) - (logs * weights).mean() * smoothing,
+        true => own * (1.0 - smoothing) - weighted(logs).mean() * smoothing,
         false => own,
     };
     let value = f64::from(loss.clone().into_scalar::<f32>());
@@ -264,7 +271,7 @@ mod tests {
             // Burn's operators compute the same.
             let data = TensorData::new(rows.as_flattened().to_vec(), [3, 3]);
             let composed =
-                composed(Tensor::from_data(data, &device), &[2, 0, 1], smoothing, vec![1.0, 3.0, 0.0]);
+                composed(Tensor::from_data(data, &device), &[2, 0, 1], smoothing, Some(vec![1.0, 3.0, 0.0]));
             assert!((composed.value * 3.0 - loss).abs() < 1e-5, "{}, {loss}", composed.value);
         }
     }
@@ -286,7 +293,7 @@ mod tests {
         let scores = tensor(&values, 77, &device).require_grad();
         for smoothing in [0.0, 0.1, 0.9] {
             let one = smoothed_cross_entropy(scores.clone(), &labels, smoothing);
-            let several = composed(scores.clone(), &labels, smoothing, vec![1.0; labels.len()]);
+            let several = composed(scores.clone(), &labels, smoothing, None);
             assert_eq!(one.correct, several.correct);
             assert!((one.value - several.value).abs() < 1e-5 * several.value, "{one:?} {several:?}");
             let (found, expected) = (gradient(&scores, &one.loss), gradient(&scores, &several.loss));
