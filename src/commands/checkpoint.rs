@@ -88,13 +88,15 @@ impl Opened {
 }
 
 /// Another data set than the run's, normalised as the run's was. Its classes must have the same order.
-fn as_trained(
+pub fn as_trained(
     world: &World,
     config: &RunConfig,
     source: Box<dyn SampleSource>,
     noted: DataRecord,
 ) -> Result<Box<dyn SampleSource>, ConfigError> {
-    let DataRecord { class_names, element: Some(element), mean, std, .. } = noted else { return Ok(source) };
+    let DataRecord { class_names, element: Some(element), mean, std, features, .. } = noted else {
+        return Ok(source);
+    };
     let data = source.description();
     let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
     let bytes = Element::U8.to_string();
@@ -102,6 +104,13 @@ fn as_trained(
         return refuse(format!(
             "holds {}, and the run's data set {element}: name one like the run's",
             data.element
+        ));
+    }
+    if let Some(set) = source.imported().filter(|set| set.features != features) {
+        return refuse(format!(
+            "has the features {}, …, and the run's data set {}, …: import it with the run's columns",
+            set.features.first().map_or("without names", String::as_str),
+            features.first().map_or("without names", String::as_str)
         ));
     }
     if class_names != data.class_names {

@@ -16,6 +16,7 @@ use super::outputs;
 use crate::data::contact_sheet;
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
+use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
@@ -99,7 +100,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     );
     let bar = bars().add(ProgressBar::no_length());
     bar.set_style(ProgressStyle::with_template("{bar:24} {percent}%  {eta} left")?);
-    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let stop = StopRequest::listen_as_launcher().context("cannot listen to signals")?;
     let progress = |done: usize, all: usize| {
         bar.set_length(all as u64);
         bar.set_position(done as u64);
@@ -113,16 +114,19 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     }
     imported?;
     let described = describe(&args.out)?;
-    let model = match data::open(&args.out)?.description().shape {
-        [1, 1, _] => "mlp",
-        [1, ..] => "convnet",
-        _ => "vgg",
+    let [channels, height, width] = data::open(&args.out)?.description().shape;
+    let fits = |model: ModelKind| [height, width].iter().all(|side| model.sides().contains(side));
+    let model = match channels {
+        3 if fits(ModelKind::Vgg) => ModelKind::Vgg,
+        _ if fits(ModelKind::Convnet) => ModelKind::Convnet,
+        _ => ModelKind::Mlp,
     };
+    let folder = args.out.display().to_string();
+    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+".contains(letter);
+    let folder =
+        if folder.chars().all(is_plain) { folder } else { format!("'{}'", folder.replace('\'', "'\\''")) };
     print!("{described}");
-    println!(
-        "next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {}",
-        args.out.display()
-    );
+    println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}");
     Ok(())
 }
 
@@ -165,6 +169,7 @@ fn describe(root: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{}: {}, {} classes", root.display(), description.kind, description.classes)?;
     let numbers = match description.shape {
+        [1, 1, 1] => "1 feature".into(),
         [1, 1, features] => format!("{features} features"),
         [channels, height, width] => format!("{channels} x {height} x {width} (channels, height, width)"),
     };

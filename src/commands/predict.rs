@@ -50,6 +50,26 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks what a run has noted of its data set, which somebody may have edited.
+fn check(run: &Path, dimensions: Dimensions, element: Element, data: &DataRecord) -> anyhow::Result<()> {
+    let Dimensions { input: [channels, height, width], classes } = dimensions;
+    let values = match element {
+        Element::U8 => Some(channels),
+        _ if data.mean.is_empty() => None,
+        _ => Some(channels * height * width),
+    };
+    let moments = [data.mean.len(), data.std.len()];
+    let are_numbers = data.mean.iter().all(|mean| mean.is_finite())
+        && data.std.iter().all(|std| std.is_finite() && *std > 0.0);
+    ensure!(
+        data.class_names.len() == classes && moments == [values.unwrap_or(0); 2] && are_numbers,
+        "{}: `data` in run.json lacks class names, means or standard deviations, or has others than the network takes: \
+         put a copy back",
+        run.display()
+    );
+    Ok(())
+}
+
 /// A trained network, or its int8 model.
 enum Trained {
     Float(Box<Network>, Device),
@@ -86,6 +106,7 @@ impl Predictor {
                 args.run.display()
             )
         })?;
+        check(&args.run, dimensions, element, &data)?;
         let DataRecord { class_names, mean, std, fit, features, .. } = data;
         let description = Description {
             kind: DataFormat::Imported,
@@ -249,7 +270,8 @@ impl Lines {
         }
         let places: Vec<String> =
             places.map(|(class, probability)| format!("{class} {probability:.4}")).collect();
-        println!("{}", without_controls(&format!("{name}: {}", places.join("  "))));
+        let line = format!("{name}: {}", places.join("  ")).replace(['\n', '\r'], "␤");
+        println!("{}", without_controls(&line));
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::checkpoint::check_dimensions;
+use super::checkpoint::{as_trained, check_dimensions};
 use super::memory;
 use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
@@ -47,9 +47,12 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let (mut config, resumed, trained) = agreed(world, args)?;
-    let source = world.agree(data::open(&config.data.data_root))?;
+    let (mut config, resumed, (trained, noted)) = agreed(world, args)?;
+    let mut source = world.agree(data::open(&config.data.data_root))?;
     check_dimensions(&config, trained, source.description())?;
+    if let Some(noted) = noted.filter(|_| args.typed.has("data-root")) {
+        source = as_trained(world, &config, source, noted)?;
+    }
     // From what all ranks have: rank 0 alone has the run that is resumed.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
     clip_limits(world, &mut config, source.as_ref(), is_noted);
@@ -136,18 +139,19 @@ fn phases(
     run.train(world, trainer, tracing)
 }
 
+/// What a run that is resumed has noted: the dimensions of its network, and its data set.
+type Trained = (Option<Dimensions>, Option<DataRecord>);
+
 /// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and the
-/// dimensions of its network.
-fn agreed(
-    world: &World,
-    args: &TrainArgs,
-) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Dimensions>)> {
+/// what it noted.
+fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Trained)> {
     check_world_size(args, world)?;
     let (config, resumed, trained) = match &args.resume {
-        None => (args.config.clone().completed()?, None, None),
+        None => (args.config.clone().completed()?, None, Trained::default()),
         Some(path) => {
             let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
-            let trained = resumed.as_ref().and_then(|resumed| resumed.dimensions);
+            let trained =
+                resumed.as_ref().map(|resumed| (resumed.dimensions, resumed.data())).unwrap_or_default();
             let (config, trained) = world.broadcast(&(config, trained))?;
             (config.context("rank 0 sent no configuration")?, resumed, trained)
         }

@@ -35,9 +35,10 @@ impl Imported {
                 Split::Test => &set.test,
             };
             let path = |what| root.join(DataSet::file_name(split.name(), what));
-            let (dtype, dimensions) = match set.numbers {
-                Numbers::U8 => ("|u1", 4),
-                Numbers::F32 => ("<f4", 2),
+            let [channels, height, width] = set.shape;
+            let (dtype, shape) = match set.numbers {
+                Numbers::U8 => ("|u1", vec![record.samples, channels, height, width]),
+                Numbers::F32 => ("<f4", vec![record.samples, channels * height * width]),
             };
             let samples = NpyFile::open(&path("images"), &[dtype])?;
             let labels = NpyFile::open(&path("labels"), &["<u2"])?;
@@ -45,20 +46,9 @@ impl Imported {
                 path: file.file.path.clone(),
                 what: format!("{what}: import the data set again"),
             };
-            let values: usize = set.shape.iter().product();
-            for (file, shape, found) in [
-                (
-                    &samples,
-                    [record.samples, values, dimensions],
-                    [samples.rows, samples.columns, samples.dimensions],
-                ),
-                (&labels, [record.samples, 1, 1], [labels.rows, labels.columns, labels.dimensions]),
-            ] {
-                if shape != found || record.samples == 0 {
-                    let what = format!(
-                        "holds {} x {} numbers, and {FILE} says {} x {}",
-                        found[0], found[1], shape[0], shape[1]
-                    );
+            for (file, shape) in [(&samples, shape), (&labels, vec![record.samples])] {
+                if file.shape != shape || record.samples == 0 {
+                    let what = format!("its shape is {:?}, and {FILE} says {shape:?}", file.shape);
                     return Err(unsuitable(file, what));
                 }
             }

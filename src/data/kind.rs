@@ -83,7 +83,7 @@ impl fmt::Display for DataFormat {
             Self::Idx => "IDX files (MNIST's layout)",
             Self::Cifar10 => "CIFAR-10 binary batches",
             Self::Npy => ".npy pairs",
-            Self::Imported => "imported",
+            Self::Imported => "imported samples",
             Self::Noise => "noise",
         })
     }

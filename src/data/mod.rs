@@ -97,6 +97,15 @@ pub trait SampleSource {
         None
     }
 
+    /// The digest of all samples of `split` when they were written, if it is known.
+    fn recorded_digest(&self, split: Split) -> Option<&str> {
+        let set = self.imported()?;
+        Some(match split {
+            Split::Train => &set.train.sha256,
+            Split::Test => &set.test.sha256,
+        })
+    }
+
     /// Number of samples of `split`.
     fn len(&self, split: Split) -> usize;
 
@@ -137,6 +146,10 @@ impl Renormalised {
 impl SampleSource for Renormalised {
     fn description(&self) -> &Description {
         &self.description
+    }
+
+    fn imported(&self) -> Option<&DataSet> {
+        self.source.imported()
     }
 
     fn len(&self, split: Split) -> usize {

@@ -109,8 +109,8 @@ pub struct NpyFile {
     pub rows: usize,
     /// Elements of a row; 1 in a file of one dimension.
     pub columns: usize,
-    /// Number of dimensions.
-    pub dimensions: usize,
+    /// The size of each dimension.
+    pub shape: Vec<usize>,
     /// Whether the order is Fortran's (column-major).
     fortran: bool,
 }
@@ -156,8 +156,7 @@ impl NpyFile {
                 file.len - start
             )));
         }
-        let dimensions = shape.len();
-        Ok(Self { file, start, dtype, width, rows, columns, dimensions, fortran: fortran_order })
+        Ok(Self { file, start, dtype, width, rows, columns, shape, fortran: fortran_order })
     }
 
     /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in
@@ -251,7 +250,7 @@ mod tests {
         let wide = open(&fortran("<i2", &[3], &bytes)).unwrap();
         assert_eq!(rows(&wide, 9), [[1, 2], [3, 4], [5, 6]]);
         let images = file_of(&[2, 1, 3, 1]);
-        assert_eq!((images.columns, images.dimensions), (3, 4));
+        assert_eq!((images.columns, &images.shape[..]), (3, &[2, 1, 3, 1][..]));
         assert_eq!(rows(&images, 9), [[1, 2, 3], [4, 5, 6]]);
     }
 

@@ -115,8 +115,8 @@ fn unsuitable(file: &NpyFile, what: String) -> DataError {
 
 /// Checks that the two files of a split match.
 fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
-    if let Some(file) = [x, y].into_iter().find(|file| file.dimensions > 2) {
-        return Err(unsuitable(file, format!("it has {} dimensions{ONE_ROW}", file.dimensions)));
+    if let Some(file) = [x, y].into_iter().find(|file| file.shape.len() > 2) {
+        return Err(unsuitable(file, format!("its shape is {:?}{ONE_ROW}", file.shape)));
     }
     if y.columns != 1 {
         return Err(unsuitable(y, format!("{} labels per sample, expected one", y.columns)));

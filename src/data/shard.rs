@@ -76,7 +76,18 @@ impl Shard {
         };
         shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
         shard.digest = digest.finish();
-        Ok(shard)
+        match source.recorded_digest(split) {
+            Some(recorded) if plan.samples == source.len(split) && recorded != shard.digest => {
+                let name = split.name();
+                Err(DataError::Import(format!(
+                    "the {name} samples have the digest {}…, and dataset.json was written for {}…: they were changed \
+                     after the import; import the data set again",
+                    &shard.digest[..12],
+                    recorded.get(..12).unwrap_or(recorded)
+                )))
+            }
+            _ => Ok(shard),
+        }
     }
 
     /// Replaces the samples by those that are `rank`'s in another order. The data set is

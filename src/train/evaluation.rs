@@ -43,7 +43,7 @@ impl Evaluation {
         let plan = options.plan(source, Split::Test, world.size());
         let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::Sequential);
         let shard = world.agree(shard)?;
-        world.check_equal("the test set's digest", shard.digest())?;
+        world.check_equal("the test set's digest", &source.description().digest(shard.digest()))?;
         Ok(Self {
             shard,
             normalizer: Normalizer::new(source.description()),

@@ -111,7 +111,7 @@ impl<'w> Trainer<'w> {
         let plan = options.plan(source.as_ref(), Split::Train, world.size());
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
-        world.check_equal("the training set's digest", shard.digest())?;
+        world.check_equal("the training set's digest", &source.description().digest(shard.digest()))?;
         check_unused(world, source.as_ref(), options)?;
         let evaluation = Evaluation::load(world, source.as_ref(), options)?;
         let post = options

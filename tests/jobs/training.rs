@@ -25,3 +25,29 @@ fn eval_needs_the_run_directory_on_rank_0_only() {
     assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
     assert!(text(&output).contains("of 333 samples"), "{}", text(&output));
 }
+
+/// Data sets of the same samples that are normalised differently would be two trainings in one.
+#[test]
+fn ranks_with_another_normalisation_are_rejected() {
+    let lab = Lab::new();
+    std::fs::write(lab.path("table.csv"), "x,class\n1,a\n2,a\n3,b\n4,b\n").unwrap();
+    let mut command = Command::new("mpirun");
+    command
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .arg("--oversubscribe");
+    for (i, mean) in ["0.5", "9"].into_iter().enumerate() {
+        let mut import = Command::new(binary());
+        import.args(["data", "import"]).arg(lab.path("table.csv")).arg("--out");
+        import.arg(lab.path(&format!("{i}/data"))).args(["--mean", mean]);
+        assert!(run(import).status.success());
+        if i > 0 {
+            command.arg(":");
+        }
+        command.args(["-n", "1", "--wdir"]).arg(lab.path(&i.to_string()));
+        command.args([binary(), "train", "--model", "mlp", "--data-root", "data", "--epochs", "1", "--out"]);
+        command.arg(lab.path("run"));
+    }
+    let output = must_fail(command);
+    assert!(text(&output).contains("training set's digest"), "{}", text(&output));
+}

@@ -53,7 +53,8 @@ fn pictures_become_a_network_that_names_them() {
     let lab = Lab::new();
     pictures(&lab, "skies", [13, 9]);
     let printed = import(&lab, "skies", "data", &[]);
-    for words in ["imported, 3 classes", "3 x 9 x 13", "│     2 ┆ żar      ┆     9 ┆    2 │", "--data-root"]
+    for words in
+        ["imported samples, 3 classes", "3 x 9 x 13", "│     2 ┆ żar      ┆     9 ┆    2 │", "--data-root"]
     {
         assert!(printed.contains(words), "{words}: {printed}");
     }
@@ -116,6 +117,12 @@ fn pictures_become_a_network_that_names_them() {
 
     let resumed = output_of(lab.resume(3, "run", &["--epochs", "6"]));
     assert!(resumed.contains("resuming"), "{resumed}");
+    train(&lab, 2, "run3", "data", &["--epochs", "2", "--checkpoint-every", "1"]);
+
+    // What a prediction needs is in run.json, or it is refused.
+    edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5].into());
+    refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json lacks class names, means"]);
+    train(&lab, 2, "run3", "data", &["--epochs", "2", "--overwrite"]);
     // Another data set is normalised as the run's was, and its classes are the run's.
     import(&lab, "skies", "same", &["--skip-broken"]);
     import(&lab, "skies", "other", &["--skip-broken", "--mean", "0.9", "--std", "0.01"]);
@@ -124,6 +131,10 @@ fn pictures_become_a_network_that_names_them() {
         succeeds(job.arg("--data-root").arg(lab.path(data)))
     };
     assert_eq!(tested("other"), tested("same"));
+    let before = lab.run_json("run")["data"]["mean"].clone();
+    let other = lab.path("other");
+    output_of(lab.resume(2, "run3", &["--epochs", "7", "--data-root", other.to_str().unwrap()]));
+    assert_eq!(lab.run_json("run3")["data"]["mean"], before, "the network was trained with it");
     import(&lab, "skies", "data", &["--overwrite", "--skip-broken", "--size", "9"]);
     refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of [3, 9, 9]", "[3, 9, 13]"]);
 }
@@ -161,6 +172,27 @@ fn a_table_becomes_a_network_that_names_its_rows() {
         (&run["test_accuracy"], &run["data"]["features"]),
         (&100.0.into(), &vec!["length", "size"].into())
     );
+    // Other columns, and files of another import, are no data set of the run.
+    fs::write(lab.path("table.csv"), format!("id;size;length;species\n{rows}")).unwrap();
+    import(&lab, "table.csv", "swapped", &["--drop", "id"]);
+    let mut other = lab.on(2, &["eval", "--checkpoint"], "run");
+    refused(
+        other.arg("--data-root").arg(lab.path("swapped")).clone(),
+        2,
+        &["has the features size, …, and the run's data set length, …"],
+    );
+    import(&lab, "table.csv", "seeded", &["--drop", "id", "--seed", "9"]);
+    fs::copy(lab.path("seeded/train-labels.npy"), lab.path("data/train-labels.npy")).unwrap();
+    let mut again = job(3);
+    again.args(["train", "--model", "mlp", "--epochs", "1", "--data-root"]).arg(lab.path("data"));
+    fails_with(
+        again.arg("--out").arg(lab.path("again")).clone(),
+        &["the train samples have the digest", "import the data set again"],
+    );
+    let mut info = job(1);
+    info.args(["data", "info"]).arg(lab.path("data"));
+    fails_with(info, &["train-labels.npy: was changed after the import"]);
+
     fs::write(lab.path("new.csv"), "size,length\n1,2003.5\n3,4.5\nlarge,1\n").unwrap();
     let output = must_fail(predict(&lab, "run", &["new.csv"], &["--csv"]));
     let lines: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect();

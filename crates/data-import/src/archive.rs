@@ -85,7 +85,7 @@ struct Target<'a> {
 
 impl Target<'_> {
     fn invalid(&self, what: impl std::fmt::Display) -> ImportError {
-        ImportError::source(self.archive, format!("is no whole archive: {what}"))
+        ImportError::source(self.archive, format!("cannot be unpacked: {what}"))
     }
 
     /// Writes a file of the archive.

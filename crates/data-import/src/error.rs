@@ -24,7 +24,7 @@ pub enum ImportError {
         reason: std::io::Error,
     },
     /// An option does not fit.
-    #[error("--{option} {value}: {problem}")]
+    #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
     Option {
         /// Its long name.
         option: &'static str,

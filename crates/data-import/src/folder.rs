@@ -97,8 +97,11 @@ impl LeftOut {
 /// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several.
 pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, ImportError> {
     let (folders, _) = inside(source)?;
+    // A folder of pictures alone is a class, whatever its name.
+    let is_split = |path: &&PathBuf| inside(path).is_ok_and(|(folders, _)| !folders.is_empty());
     let named = |names: &[&str]| {
-        names.iter().find_map(|wanted| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted)))
+        let named = |wanted: &&str| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted));
+        names.iter().filter_map(named).find(is_split)
     };
     let Some(train) = named(&TRAIN) else {
         if let Some(name) = test_split {

@@ -76,9 +76,10 @@ pub struct ImportArgs {
     /// Height and width of all pictures, such as 64x96, or 64 for both [default: theirs, if all have one].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
     pub size: Option<Size>,
-    /// How pictures of another shape get that size: cut at the longer side, filled up with black, or stretched.
-    #[arg(long, value_enum, default_value = "crop", help_heading = "Pictures")]
-    pub fit: Fit,
+    /// How pictures of another shape get that size: cut at the longer side (crop), filled up with black (pad), or
+    /// stretched [default: crop].
+    #[arg(long, value_enum, requires = "size", help_heading = "Pictures")]
+    pub fit: Option<Fit>,
     /// Make all pictures grey [default: if all are].
     #[arg(long, conflicts_with = "rgb", help_heading = "Pictures")]
     pub grey: bool,
@@ -92,9 +93,31 @@ pub struct ImportArgs {
     /// species].
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
+    /// Whether the first row has the names of the columns [default: if it looks like it].
+    #[arg(long, value_name = "yes|no", value_enum, help_heading = "Tables")]
+    pub header: Option<Header>,
     /// Columns to leave out, such as a number of each row.
     #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', help_heading = "Tables")]
     pub drop: Vec<String>,
+}
+
+/// Whether a table's first row has the names of its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Header {
+    /// It has.
+    Yes,
+    /// It is a sample.
+    No,
+}
+
+impl ImportArgs {
+    /// An error if one of these options was given, which are for something else.
+    fn refuse_for(&self, what: &str, given: &[(&'static str, bool)]) -> Result<(), ImportError> {
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(ImportError::option(option, "", format!("is for {what}: leave it out"))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// The order of the samples in a data set.

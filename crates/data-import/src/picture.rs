@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Read};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -14,6 +14,7 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
+use run_record::files::open_regular;
 use serde::{Deserialize, Serialize};
 
 /// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
@@ -95,7 +96,7 @@ pub(crate) struct Target {
 
 /// The file's reader, with the format that its first bytes have.
 fn open(path: &Path) -> Result<ImageReader<BufReader<File>>, String> {
-    let file = File::open(path).map_err(|error| match path.is_symlink() {
+    let file = open_regular(path).map_err(|error| match path.is_symlink() {
         true => format!("is a link that leads nowhere: {error}"),
         false => error.to_string(),
     })?;
@@ -150,7 +151,8 @@ pub(crate) fn look(path: &Path) -> Result<Seen, String> {
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     let original = decoder.original_color_type();
     let traits = Traits {
-        alpha: colour.has_alpha(),
+        // The decoder of GIF makes all of its pictures transparent.
+        alpha: colour.has_alpha() && format != Some(ImageFormat::Gif),
         deep: colour.bytes_per_pixel() > colour.channel_count(),
         cmyk: matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
         animated,
@@ -166,7 +168,7 @@ fn is_grey(colour: ColorType) -> bool {
 
 /// Whether there are further frames than the first.
 fn is_animated(path: &Path, format: Option<ImageFormat>) -> Option<bool> {
-    let file = || File::open(path).ok().map(BufReader::new);
+    let file = || open_regular(path).ok().map(BufReader::new);
     Some(match format? {
         ImageFormat::Gif => GifDecoder::new(file()?).ok()?.into_frames().nth(1).is_some(),
         ImageFormat::Png => PngDecoder::new(file()?).ok()?.is_apng().ok()?,
@@ -199,7 +201,9 @@ pub(crate) fn read(path: &Path, target: Target) -> Result<Vec<u8>, String> {
 
 /// Whether a JPEG file has its end marker; the decoder fills up with grey what is missing before it.
 fn has_end(path: &Path) -> Result<bool, String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let mut bytes = Vec::new();
+    let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|error| error.to_string())?;
     // Cameras write thumbnails with markers of their own at the beginning: the last scan is what must end.
     let scan = bytes.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap_or_default();
     Ok(bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9]))

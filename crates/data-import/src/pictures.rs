@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::count;
 use crate::folder::{self, Found, Picture};
-use crate::picture::{self, Seen, Size, Target, Traits};
+use crate::picture::{self, Fit, Seen, Size, Target, Traits};
 use crate::plan::Chance;
 use crate::set::Numbers;
 use crate::writer::Writer;
@@ -28,11 +28,19 @@ pub(crate) fn import(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
+    args.refuse_for(
+        "tables, and SOURCE has pictures",
+        &[
+            ("label", args.label.is_some()),
+            ("drop", !args.drop.is_empty()),
+            ("header", args.header.is_some()),
+        ],
+    )?;
     let Found { classes, train, test } = folder::find(source, args.test_split.as_deref())?;
     let all = train.len() + test.len();
     log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
     let mut broken = Broken::default();
-    let (train, test) = look(train, test, &mut broken, progress)?;
+    let (train, test) = look(train, test, args.skip_broken, &mut broken, progress)?;
     let target = target(args, train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen)))?;
     log_traits(train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen.traits)));
     let mut chance = Chance::new(args.seed);
@@ -82,7 +90,7 @@ pub(crate) fn import(
     }
     broken.finish(args)?;
     seen.log();
-    let fit = args.size.map(|_| args.fit);
+    let fit = args.size.map(|_| args.fit.unwrap_or_default());
     writer.finish(args, classes, Vec::new(), fit)
 }
 
@@ -113,10 +121,11 @@ fn step(done: &AtomicUsize, all: usize, progress: &Progress<'_>, stopped: &Atomi
 
 type Known = (Picture, Seen);
 
-/// Reads the header of each picture.
+/// Reads the header of each picture, and with `whole` all of it: those that are left out have no say in the size.
 fn look(
     train: Vec<Picture>,
     test: Vec<Picture>,
+    whole: bool,
     broken: &mut Broken,
     progress: &Progress<'_>,
 ) -> Result<(Vec<Known>, Vec<Known>), ImportError> {
@@ -126,7 +135,13 @@ fn look(
         if stopped.load(Ordering::Relaxed) {
             return (picture, Err(String::new()));
         }
-        let seen = picture::look(&picture.path);
+        let seen = picture::look(&picture.path).and_then(|seen| match whole {
+            true => {
+                let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
+                picture::read(&picture.path, own).map(|_| seen)
+            }
+            false => Ok(seen),
+        });
         step(&done, 2 * all, progress, &stopped);
         (picture, seen)
     };
@@ -186,7 +201,7 @@ fn target<'p>(
             return Err(ImportError::source(&args.source, what));
         }
     };
-    Ok(Target { size, fit: args.fit, grey: args.grey || (all_grey && !args.rgb) })
+    Ok(Target { size, fit: args.fit.unwrap_or_default(), grey: args.grey || (all_grey && !args.rgb) })
 }
 
 /// One line for each kind of picture that is read in a way of its own.

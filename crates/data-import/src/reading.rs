@@ -56,21 +56,32 @@ pub fn rows(
     names: &[String],
     mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
 ) -> Result<(), ImportError> {
-    let mut table = TableFile::open(path)?;
-    let named: Option<Vec<usize>> = match names.len() == features && table.header.is_some() {
-        true => names.iter().map(|name| table.column("label", name).ok()).collect(),
-        false => None,
-    };
-    let columns = match named {
-        Some(columns) => columns,
-        None if table.columns == features => (0..features).collect(),
-        None => {
+    let mut table = TableFile::open(path, None)?;
+    let named: Result<Vec<usize>, ImportError> =
+        names.iter().map(|name| table.column("feature", name)).collect();
+    // Columns without names are numbers, which say where they were beside the class.
+    let are_names = names.len() == features && names.iter().any(|name| name.parse::<usize>().is_err());
+    let columns = match (named, &table.header) {
+        (Ok(columns), Some(_)) if columns.len() == features => columns,
+        (Err(_), Some(header)) if are_names => {
+            let lacks = |name: &&String| !header.iter().any(|own| own.eq_ignore_ascii_case(name));
+            let what = match names.iter().find(lacks) {
+                Some(name) => format!(
+                    "has no column {name}, which the network takes: its columns are {}",
+                    header.join(", ")
+                ),
+                None => "has two columns of the name of a feature".into(),
+            };
+            return Err(ImportError::source(path, what));
+        }
+        _ if table.columns == features => (0..features).collect(),
+        _ => {
             let what = format!(
-                "has {} columns, and the network takes {features} features: {}",
+                "has {} columns, and the network takes {features} features{}: leave all others out",
                 table.columns,
                 match names {
-                    [first, .., last] => format!("name them {first}, …, {last}, or leave all others out"),
-                    _ => "leave all others out".into(),
+                    [first, .., last] if are_names => format!(" ({first}, …, {last})"),
+                    _ => String::new(),
                 }
             );
             return Err(ImportError::source(path, what));
@@ -85,10 +96,10 @@ pub fn rows(
                     table.column_name(column),
                     String::from_utf8_lossy(cell)
                 );
-                table.wrong(position.line(), what)
+                table.wrong(position, what)
             })
         };
-        visit(position.line(), columns.iter().map(value).collect());
+        visit(table.line(position), columns.iter().map(value).collect());
         Ok(())
     })
 }

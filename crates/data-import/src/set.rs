@@ -61,6 +61,8 @@ pub enum Numbers {
 pub struct SplitRecord {
     /// Their number.
     pub samples: usize,
+    /// SHA-256 over labels and samples, as `mpiburn data info` prints it and training compares it.
+    pub sha256: String,
     /// SHA-256 of the file with the samples.
     pub images_sha256: String,
     /// SHA-256 of the file with the labels.
@@ -86,6 +88,7 @@ impl DataSet {
             Numbers::F32 => set.shape.iter().product(),
         };
         match &set {
+            _ if has_twins(&set.classes) => invalid("has two classes of one name".into()),
             _ if set.version != 1 => {
                 invalid(format!("is of version {}, and this program reads version 1", set.version))
             }
@@ -115,7 +118,7 @@ impl DataSet {
         for (name, split) in [("train", &self.train), ("test", &self.test)] {
             for (what, expected) in [("images", &split.images_sha256), ("labels", &split.labels_sha256)] {
                 let path = folder.join(Self::file_name(name, what));
-                if digest(&path)? != *expected {
+                if digests(&path, 0, &[])?[0] != *expected {
                     let what = format!("was changed after the import: its SHA-256 is not the one in {FILE}");
                     return Err(ImportError::source(&path, what));
                 }
@@ -142,15 +145,27 @@ impl DataSet {
     }
 }
 
-/// SHA-256 of a file.
-pub(crate) fn digest(path: &Path) -> Result<String, ImportError> {
+/// Whether two of the names are the same.
+fn has_twins(names: &[String]) -> bool {
+    let mut names: Vec<&String> = names.iter().collect();
+    names.sort();
+    names.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// SHA-256 of a file, and of what it has after its first `header` bytes with `before` in front of it.
+pub(crate) fn digests(path: &Path, header: usize, before: &[u8]) -> Result<[String; 2], ImportError> {
     let read = || {
-        let (mut file, mut digest, mut block) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+        let mut file = File::open(path)?;
+        let (mut whole, mut samples) = (Sha256::new(), Sha256::new_with_prefix(before));
+        let (mut block, mut at) = (vec![0; 1 << 20], 0);
         loop {
-            match file.read(&mut block)? {
-                0 => return Ok(hex(digest.finalize())),
-                read => digest.update(&block[..read]),
+            let read = file.read(&mut block)?;
+            if read == 0 {
+                return Ok([hex(whole.finalize()), hex(samples.finalize())]);
             }
+            whole.update(&block[..read]);
+            samples.update(&block[header.saturating_sub(at).min(read)..read]);
+            at += read;
         }
     };
     read().map_err(ImportError::read(path))

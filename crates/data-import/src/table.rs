@@ -35,7 +35,16 @@ pub(crate) fn import(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
-    let (mut train, test) = table_file::open(source)?;
+    args.refuse_for(
+        "pictures, and SOURCE is a table",
+        &[
+            ("size", args.size.is_some()),
+            ("grey", args.grey),
+            ("rgb", args.rgb),
+            ("skip-broken", args.skip_broken),
+        ],
+    )?;
+    let (mut train, test) = table_file::open(source, args)?;
     let label = train.label(args.label.as_deref())?;
     let dropped: Vec<usize> =
         args.drop.iter().map(|column| train.column("drop", column)).collect::<Result<_, _>>()?;
@@ -47,20 +56,24 @@ pub(crate) fn import(
     if features.is_empty() {
         return Err(ImportError::source(&train.path, "has no column beside the class"));
     }
+    describe(&train);
+    check_names(&train, &features)?;
     let mut labels = Labels::default();
-    let rows = read(&mut train, label, &features, &mut labels)?;
+    let mut ranges = vec![[f64::INFINITY, f64::NEG_INFINITY]; features.len()];
+    let rows = read(&mut train, label, &features, &mut labels, &mut ranges)?;
     let test = match test {
         None => None,
         Some(mut test) => {
-            check_columns(&train, &test, label)?;
-            let rows = read(&mut test, label, &features, &mut labels)?;
-            Some((test, rows))
+            let (label, features) = same_columns(&train, &test, label, &features)?;
+            let rows = read(&mut test, label, &features, &mut labels, &mut ranges)?;
+            Some((test, features, rows))
         }
     };
+    warn_of_rounding(&train, &features, &ranges);
     let (classes, number) = labels.classes(&train)?;
     let class = |row: &Row| number[row.label as usize];
     let mut chance = Chance::new(args.seed);
-    let all = rows.len() + test.as_ref().map_or(0, |(_, rows)| rows.len());
+    let all = rows.len() + test.as_ref().map_or(0, |(.., rows)| rows.len());
     log::info!(
         "{}: {} of {} in {}",
         args.source.display(),
@@ -69,9 +82,9 @@ pub(crate) fn import(
         classes_of(classes.len())
     );
     let (splits, mut test) = match test {
-        Some((test, test_rows)) => {
+        Some((test, features, test_rows)) => {
             refuse_fraction(args)?;
-            ([rows, test_rows], Some(test))
+            ([rows, test_rows], Some((test, features)))
         }
         None => {
             let share = args.test_fraction.unwrap_or(TEST_FRACTION);
@@ -84,16 +97,19 @@ pub(crate) fn import(
     let mut writer = Writer::create(args, [1, 1, features.len()], Numbers::F32, all)?;
     let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {
-        let table = if split == 1 { test.as_mut().unwrap_or(&mut train) } else { &mut train };
+        let (table, features) = match &mut test {
+            Some((test, features)) if split == 1 => (test, &*features),
+            _ => (&mut train, &features),
+        };
         for row in rows {
             table.row(&row.position, &mut cells)?;
             sample.clear();
             sample
                 .extend(features.iter().filter_map(|&column| Some(table.number(cells.get(column)?)? as f32)));
             if sample.len() != features.len() {
-                return Err(table.wrong(row.position.line(), "has changed while it was read"));
+                return Err(table.wrong(&row.position, "has changed while it was read"));
             }
-            let from = format!("{}:{}", table.name, row.position.line());
+            let from = format!("{}:{}", table.name, table.line(&row.position));
             writer.add_floats(split, &sample, class(row), from)?;
             done += 1;
             if done % TOGETHER == 0 && progress(done, all).is_break() {
@@ -111,19 +127,27 @@ fn read(
     label: usize,
     features: &[usize],
     labels: &mut Labels,
+    ranges: &mut [[f64; 2]],
 ) -> Result<Vec<Row>, ImportError> {
     let mut rows = Vec::new();
     table.for_each_row(|table, row, position| {
-        let wrong = |what: String| table.wrong(position.line(), what);
+        let wrong = |what: String| table.wrong(position, what);
         let cell = &row[label];
-        if is_missing(cell) {
+        if text(cell).is_ok_and(str::is_empty) {
             return Err(wrong(format!("has no class in column {}", table.column_name(label))));
         }
-        for &column in features {
+        for (&column, range) in features.iter().zip(&mut *ranges) {
             let cell = &row[column];
-            if table.number(cell).is_none_or(|value| !(value as f32).is_finite()) {
+            let value = table.number(cell);
+            if let Some(value) = value {
+                *range = [range[0].min(value), range[1].max(value)];
+            }
+            if value.is_none_or(|value| !(value as f32).is_finite()) {
                 let name = table.column_name(column);
                 return Err(wrong(match (is_missing(cell), text(cell)) {
+                    (false, Ok(text)) if value.is_some() => {
+                        format!("column {name} is {text}, which is beyond f32: scale the column")
+                    }
                     (true, _) => format!("column {name} has no value: fill it in, or leave the row out"),
                     (_, Ok(text)) => format!(
                         "column {name} is {text:?}, which is no number: make it one, or leave the column out with \
@@ -143,31 +167,102 @@ fn read(
     }
 }
 
-/// Checks that both tables have the same columns.
-fn check_columns(train: &TableFile, test: &TableFile, label: usize) -> Result<(), ImportError> {
-    if train.columns == test.columns && train.header == test.header {
-        return Ok(());
-    }
-    let without = test.columns + 1 == train.columns;
-    let what = match (without, &train.header) {
-        (true, Some(names)) if test.header.iter().flatten().all(|name| *name != names[label]) => format!(
-            "has no column {}: nothing can be tested without classes; import {} alone",
-            names[label],
-            train.path.display()
-        ),
-        _ => format!("has other columns than {}", train.path.display()),
+/// Says how a table is read.
+fn describe(table: &TableFile) {
+    let separator = match table.format.separator {
+        b'\t' => "tabs".to_owned(),
+        byte => format!("\"{}\"", char::from(byte)),
     };
-    Err(ImportError::source(&test.path, what))
+    log::info!(
+        "{}: cells are separated by {separator}{}; the first row {}",
+        table.name,
+        if table.format.comma { ", the decimal sign is a comma" } else { "" },
+        match table.header {
+            Some(_) => "names the columns (--header no: it is a sample)",
+            None => "is a sample (--header yes: it names the columns)",
+        }
+    );
+}
+
+/// Checks that features have names of their own, by which those of other tables are found.
+fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError> {
+    let mut names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
+    if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
+        let number = column + 1;
+        log::warn!(
+            "column {number} has no name, and is a feature as the others: --drop {number} leaves it out"
+        );
+    }
+    names.sort();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => {
+            let what = format!(
+                "has two columns {:?}: rename one, or leave one out with --drop and its number",
+                pair[0]
+            );
+            Err(ImportError::source(&table.path, what))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The columns of the class and the features in the other table: by name, in any order.
+fn same_columns(
+    train: &TableFile,
+    test: &TableFile,
+    label: usize,
+    features: &[usize],
+) -> Result<(usize, Vec<usize>), ImportError> {
+    if train.header.is_none() || test.header.is_none() {
+        if train.columns == test.columns && train.header == test.header {
+            return Ok((label, features.to_vec()));
+        }
+        let what = format!("has other columns than {}", train.path.display());
+        return Err(ImportError::source(&test.path, what));
+    }
+    let lacking = |column: usize, what: &str| {
+        let what = format!("has no column {}{what}", train.column_name(column));
+        ImportError::source(&test.path, what)
+    };
+    let class = test.column("label", &train.column_name(label)).map_err(|_| {
+        lacking(
+            label,
+            &format!(", and nothing can be tested without classes: import {} alone", train.path.display()),
+        )
+    })?;
+    let column = |&column: &usize| {
+        test.column("feature", &train.column_name(column))
+            .map_err(|_| lacking(column, &format!(", as {} has", train.path.display())))
+    };
+    Ok((class, features.iter().map(column).collect::<Result<_, _>>()?))
+}
+
+/// Warns of features whose values f32 can hardly tell apart.
+fn warn_of_rounding(table: &TableFile, features: &[usize], ranges: &[[f64; 2]]) {
+    /// Values that f32 has in a range, for a network to learn from.
+    const FEW: f64 = 1000.0;
+    for (&column, &[low, high]) in features.iter().zip(ranges) {
+        let largest = low.abs().max(high.abs()) as f32;
+        let step = f64::from(largest.next_up() - largest);
+        if high > low && high - low < FEW * step {
+            log::warn!(
+                "column {}: f32 has less than {FEW} values from {low} to {high}, so samples become alike: subtract a \
+                 constant from it, or leave it out with --drop",
+                table.column_name(column)
+            );
+        }
+    }
 }
 
 impl Labels {
-    /// The number of a label; whole numbers are one however they are written.
+    /// The number of a label.
     fn number(&mut self, name: &str, value: Option<f64>) -> Result<u32, String> {
         let name = match value {
             Some(value) if value.fract() != 0.0 => {
                 return Err(format!("the class is {name}: classes are words or whole numbers"));
             }
-            Some(value) if value.abs() < 1e15 => format!("{value}"),
+            // Whole numbers that were stored as floats; words such as 01 are not.
+            Some(value) if value.abs() < 1e15 && name.contains(['.', ',', 'e', 'E']) => format!("{value}"),
             _ => name.to_owned(),
         };
         let next = self.0.len() as u32;

@@ -8,12 +8,12 @@ use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
 
 use crate::error::count;
-use crate::{ImportError, folder};
+use crate::{Header, ImportArgs, ImportError, folder};
 
 /// What may separate cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
-/// Rows by which the separator is found.
-const SAMPLE: usize = 50;
+/// Rows by which separator and decimal sign are found.
+const SAMPLE: usize = 1000;
 /// Names of a column of classes.
 const LABELS: [&str; 4] = ["label", "class", "target", "species"];
 /// Names of tables beside each other, without their endings.
@@ -27,27 +27,62 @@ pub(crate) struct TableFile {
     /// Path in messages and in `dataset.json`.
     pub(crate) name: String,
     reader: Reader<File>,
-    separator: u8,
+    pub(crate) format: Format,
     /// Names of the columns, if the first row has them.
     pub(crate) header: Option<Vec<String>>,
     pub(crate) columns: usize,
     /// Of the first row of samples.
     start: Position,
+    /// Where lines that are not empty begin, and their numbers.
+    lines: Vec<(u64, u64)>,
 }
 
-/// The tables of a folder: training, and test if there is one.
-fn tables(folder: &Path) -> Option<(PathBuf, Option<PathBuf>)> {
-    let find = |names: &[&str]| {
-        let files =
-            names.iter().flat_map(|name| ENDINGS.map(|ending| folder.join(format!("{name}.{ending}"))));
-        files.into_iter().find(|file| file.is_file())
+/// How cells are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    pub(crate) separator: u8,
+    /// Whether the decimal sign is a comma.
+    pub(crate) comma: bool,
+}
+
+/// The tables of a folder: training, test if there is one, and others that are not used.
+struct Tables {
+    train: PathBuf,
+    test: Option<PathBuf>,
+    unused: Vec<PathBuf>,
+}
+
+fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
+    let Ok((folders, files)) = folder::inside(folder) else { return Ok(None) };
+    let stem = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
     };
-    Some((find(&TRAIN)?, find(&TEST)))
+    let find = |wanted: &str| {
+        files.iter().find(|path| stem(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted)))
+    };
+    let Some(train) = TRAIN.iter().find_map(|name| find(name)) else { return Ok(None) };
+    let test = match test_split {
+        None => TEST.iter().find_map(|name| find(name)),
+        Some(wanted) => Some(find(wanted).ok_or_else(|| {
+            let found: Vec<&str> = TEST.into_iter().filter(|name| find(name).is_some()).collect();
+            let problem = format!(
+                "{} has {}",
+                folder.display(),
+                if found.is_empty() { "no other table".into() } else { found.join(", ") }
+            );
+            ImportError::option("test-split", wanted, problem)
+        })?),
+    };
+    let is_used = |path: &&PathBuf| *path == train || Some(*path) == test;
+    let unused =
+        files.iter().filter(|path| !is_used(path) && stem(path).is_some()).chain(&folders).cloned().collect();
+    Ok(Some(Tables { train: train.clone(), test: test.cloned(), unused }))
 }
 
 /// Whether a folder has train.csv or the like.
 pub(crate) fn is_folder_of_tables(folder: &Path) -> bool {
-    tables(folder).is_some()
+    tables(folder, None).is_ok_and(|tables| tables.is_some())
 }
 
 /// The table in a folder with nothing else, as an archive may have it.
@@ -62,13 +97,22 @@ pub(crate) fn only_table(folder: &Path) -> Option<PathBuf> {
 }
 
 /// Opens the table `source`, or those in the folder `source`.
-pub(crate) fn open(source: &Path) -> Result<(TableFile, Option<TableFile>), ImportError> {
-    let (train, test) = match source.is_dir() {
-        true => tables(source).unwrap_or_default(),
-        false => (source.to_owned(), None),
+pub(crate) fn open(source: &Path, args: &ImportArgs) -> Result<(TableFile, Option<TableFile>), ImportError> {
+    let split = args.test_split.as_deref();
+    let found = if source.is_dir() { tables(source, split)? } else { None };
+    let Some(Tables { train, test, unused }) = found else {
+        if let Some(name) = split {
+            let problem = format!("{} is one table, and has no other split", args.source.display());
+            return Err(ImportError::option("test-split", name, problem));
+        }
+        return Ok((TableFile::open(source, args.header)?, None));
     };
-    let test = test.map(|test| TableFile::open(&test)).transpose()?;
-    Ok((TableFile::open(&train)?, test))
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for path in unused {
+        log::warn!("{} is not used: it is beside {}", name(&path), name(&train));
+    }
+    let test = test.map(|test| TableFile::open(&test, args.header)).transpose()?;
+    Ok((TableFile::open(&train, args.header)?, test))
 }
 
 fn reader(file: File, separator: u8) -> Reader<File> {
@@ -82,24 +126,62 @@ pub(crate) fn text(cell: &[u8]) -> Result<&str, String> {
         .map_err(|_| format!("{:?} is not UTF-8: save the table in UTF-8", String::from_utf8_lossy(cell)))
 }
 
-/// The number in a cell, with a decimal point, or a comma where that separates no cells.
-pub(crate) fn number(cell: &[u8], separator: u8) -> Option<f64> {
-    let text = text(cell).ok()?;
-    let parsed = match separator != b',' && text.contains(',') && !text.contains('.') {
-        true => text.replacen(',', ".", 1).parse(),
-        false => text.parse(),
-    };
-    parsed.ok().filter(|value: &f64| value.is_finite())
-}
-
 /// Whether a cell says that there is no value.
 pub(crate) fn is_missing(cell: &[u8]) -> bool {
     let text = text(cell).unwrap_or("x").to_ascii_lowercase();
     ["", "?", "na", "n/a", "nan", "null", "none"].contains(&text.as_str())
 }
 
+/// Whether `names` are 0, 1, 2, …, as pandas names columns without names.
+fn count_columns(names: &ByteRecord) -> bool {
+    names.len() > 2 && names.iter().enumerate().all(|(column, name)| text(name) == Ok(&*column.to_string()))
+}
+
+impl Format {
+    /// The number in a cell.
+    fn number(self, cell: &[u8]) -> Option<f64> {
+        let text = text(cell).ok()?;
+        let parsed = match self.comma {
+            true if text.contains('.') => return None,
+            true => text.replacen(',', ".", 1).parse(),
+            false => text.parse(),
+        };
+        parsed.ok().filter(|value: &f64| value.is_finite())
+    }
+
+    /// That of a file, whose numbers are most in its first rows; none if these have no common number of cells.
+    fn of(file: &mut File) -> io::Result<Option<Self>> {
+        let mut best = None;
+        for separator in SEPARATORS {
+            file.seek(SeekFrom::Start(0))?;
+            let mut reader = reader(file.try_clone()?, separator);
+            let rows: Vec<ByteRecord> = reader.byte_records().take(SAMPLE).collect::<Result<_, _>>()?;
+            let Some(columns) = rows.first().map(ByteRecord::len).filter(|&columns| columns > 1) else {
+                continue;
+            };
+            let alike = rows.iter().filter(|row| row.len() == columns).count();
+            let numbers =
+                |format: Self| rows.iter().flatten().filter(|cell| format.number(cell).is_some()).count();
+            let point = Self { separator, comma: false };
+            let comma = Self { separator, comma: separator != b',' };
+            let has_comma = rows
+                .iter()
+                .flatten()
+                .any(|cell| comma.number(cell).is_some() && point.number(cell).is_none());
+            let format = if has_comma { comma } else { point };
+            let score = (alike, numbers(format), columns);
+            if best.is_none_or(|(known, _)| score > known) {
+                best = Some((score, format));
+            }
+        }
+        file.seek(SeekFrom::Start(0))?;
+        Ok(best.map(|(_, format)| format))
+    }
+}
+
 impl TableFile {
-    pub(crate) fn open(path: &Path) -> Result<Self, ImportError> {
+    /// Opens a table, whose first row has the names of the columns if `header` says so, or looks like it.
+    pub(crate) fn open(path: &Path, header: Option<Header>) -> Result<Self, ImportError> {
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = [0; 4];
         let read = file.read(&mut magic).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
@@ -107,49 +189,64 @@ impl TableFile {
         if magic.starts_with(&[0x1f, 0x8b]) {
             file = unpacked(file).map_err(ImportError::read(path))?;
         } else if let Some(what) = foreign(magic) {
-            return Err(ImportError::source(
-                path,
-                format!("is {what}, and a table or a folder of pictures is expected"),
-            ));
+            let what = format!("is {what}; a table or a folder of pictures is expected");
+            return Err(ImportError::source(path, what));
         }
-        let separator = separator(&mut file).map_err(ImportError::read(path))?.ok_or_else(|| {
+        let format = Format::of(&mut file).map_err(ImportError::read(path))?.ok_or_else(|| {
             ImportError::source(
                 path,
                 "has no rows with the same number of cells, separated by a comma, semicolon, tab or |: a table \
                  with a row for each sample is expected",
             )
         })?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let lines = lines(&mut file).map_err(ImportError::read(path))?;
         let mut table = Self {
             path: path.to_owned(),
-            name,
-            reader: reader(file, separator),
-            separator,
+            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            reader: reader(file, format.separator),
+            format,
             header: None,
             columns: 0,
             start: Position::new(),
+            lines,
         };
         let (mut first, mut second) = (ByteRecord::new(), ByteRecord::new());
         table.next(&mut first)?;
         table.columns = first.len();
         let start = table.reader.position().clone();
         table.next(&mut second)?;
-        let is_number = |cell: &[u8]| number(cell, separator).is_some();
-        let names_label =
-            first.iter().any(|cell| text(cell).is_ok_and(|name| LABELS.contains(&&*name.to_lowercase())));
-        let names = first.iter().zip(second.iter()).any(|(name, value)| !is_number(name) && is_number(value));
-        if names_label || (names && !first.iter().any(is_missing)) {
+        let is_header = match header {
+            Some(header) => header == Header::Yes,
+            None => table.looks_like_names(&first, &second),
+        };
+        if is_header {
             let names: Result<Vec<String>, String> =
                 first.iter().map(|cell| text(cell).map(str::to_owned)).collect();
-            table.header = Some(names.map_err(|what| table.wrong(1, what))?);
+            table.header = Some(names.map_err(|what| ImportError::source(path, format!("line 1: {what}")))?);
             table.start = start;
         }
         Ok(table)
     }
 
-    /// An error in a line of the file.
-    pub(crate) fn wrong(&self, line: u64, what: impl AsRef<str>) -> ImportError {
-        ImportError::source(&self.path, format!("line {line}: {}", what.as_ref()))
+    /// Whether a row has names: that of a column of classes, numbers that count the columns, or words above numbers.
+    fn looks_like_names(&self, first: &ByteRecord, second: &ByteRecord) -> bool {
+        let is_label = |cell| text(cell).is_ok_and(|name| LABELS.contains(&&*name.to_lowercase()));
+        // Infinite values are no names either.
+        let is_number =
+            |cell: &[u8]| text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok());
+        let words = first.iter().zip(second).any(|(name, value)| !is_number(name) && is_number(value));
+        first.iter().any(is_label) || count_columns(first) || (words && !first.iter().any(is_missing))
+    }
+
+    /// The number of the line in which the row at `position` begins.
+    pub(crate) fn line(&self, position: &Position) -> u64 {
+        let at = self.lines.partition_point(|(start, _)| *start < position.byte());
+        self.lines.get(at).map_or_else(|| position.line(), |(_, line)| *line)
+    }
+
+    /// An error in the row at `position`.
+    pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> ImportError {
+        ImportError::source(&self.path, format!("line {}: {}", self.line(position), what.as_ref()))
     }
 
     /// The next row, or false at the end.
@@ -175,9 +272,7 @@ impl TableFile {
             let position = row.position().cloned().unwrap_or_else(Position::new);
             if row.len() != self.columns {
                 let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
-                return Err(
-                    self.wrong(position.line(), format!("has {found}, and the first line {expected}"))
-                );
+                return Err(self.wrong(&position, format!("has {found}, and the first line {expected}")));
             }
             visit(self, &row, &position)?;
         }
@@ -186,15 +281,27 @@ impl TableFile {
 
     /// The number in a cell.
     pub(crate) fn number(&self, cell: &[u8]) -> Option<f64> {
-        number(cell, self.separator)
+        self.format.number(cell)
     }
 
     /// The column of that name, or of that number from 1.
     pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, ImportError> {
         let names = self.header.as_deref().unwrap_or_default();
-        let named = |same: &dyn Fn(&str) -> bool| names.iter().position(|name| same(name));
-        let found =
-            named(&|name| name == wanted).or_else(|| named(&|name| name.eq_ignore_ascii_case(wanted)));
+        let all = |same: &dyn Fn(&str) -> bool| -> Vec<usize> {
+            names.iter().enumerate().filter(|(_, name)| same(name)).map(|(column, _)| column).collect()
+        };
+        let exact = all(&|name| name == wanted);
+        let found = if exact.is_empty() { all(&|name| name.eq_ignore_ascii_case(wanted)) } else { exact };
+        if let [first, second, ..] = found[..] {
+            let problem = format!(
+                "{} has two columns of that name: say {} or {}, their numbers",
+                self.name,
+                first + 1,
+                second + 1
+            );
+            return Err(ImportError::option(option, wanted, problem));
+        }
+        let found = found.first().copied();
         let numbered = || wanted.parse().ok().filter(|number| (1..=self.columns).contains(number));
         found.or_else(|| numbered().map(|number: usize| number - 1)).ok_or_else(|| {
             ImportError::option(option, wanted, format!("{} has {}", self.name, self.named_columns()))
@@ -253,7 +360,9 @@ fn unpacked(file: File) -> io::Result<File> {
 
 /// What begins with these bytes, if no table does.
 fn foreign(magic: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 8] = [
+    let kinds: [(&[u8], &str); 10] = [
+        (b"\xff\xfe", "in UTF-16: save it in UTF-8"),
+        (b"\xfe\xff", "in UTF-16: save it in UTF-8"),
         (b"BZh", "packed by bzip2: unpack it"),
         (b"\xfd7zX", "packed by xz: unpack it"),
         (b"Rar!", "a .rar archive: unpack it"),
@@ -266,23 +375,25 @@ fn foreign(magic: &[u8]) -> Option<&'static str> {
     kinds.into_iter().find(|(start, _)| magic.starts_with(start)).map(|(_, what)| what)
 }
 
-/// The separator with which the first rows have the most numbers.
-fn separator(file: &mut File) -> io::Result<Option<u8>> {
-    let mut best = None;
-    for separator in SEPARATORS {
-        file.seek(SeekFrom::Start(0))?;
-        let mut reader = reader(file.try_clone()?, separator);
-        let rows: Vec<ByteRecord> = reader.byte_records().take(SAMPLE).collect::<Result<_, _>>()?;
-        let Some(columns) = rows.first().map(ByteRecord::len).filter(|&columns| columns > 1) else {
-            continue;
-        };
-        let alike = rows.iter().filter(|row| row.len() == columns).count();
-        let numbers = rows.iter().flatten().filter(|cell| number(cell, separator).is_some()).count();
-        let score = (alike, numbers, columns);
-        if best.is_none_or(|(known, _)| score > known) {
-            best = Some((score, separator));
+/// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.
+fn lines(file: &mut File) -> io::Result<Vec<(u64, u64)>> {
+    let (mut starts, mut line, mut is_start, mut before) = (Vec::new(), 1, true, 0);
+    for (offset, byte) in BufReader::with_capacity(1 << 16, &*file).bytes().enumerate() {
+        let byte = byte?;
+        match byte {
+            b'\n' if before == b'\r' => {}
+            b'\n' | b'\r' => {
+                line += 1;
+                is_start = true;
+            }
+            _ if is_start => {
+                starts.push((offset as u64, line));
+                is_start = false;
+            }
+            _ => {}
         }
+        before = byte;
     }
     file.seek(SeekFrom::Start(0))?;
-    Ok(best.map(|(_, separator)| separator))
+    Ok(starts)
 }

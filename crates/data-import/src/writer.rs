@@ -9,7 +9,7 @@ use run_record::files::entries;
 use tempfile::TempDir;
 
 use crate::error::count;
-use crate::set::{DataSet, FILE, Numbers, SplitRecord, digest};
+use crate::set::{DataSet, FILE, Numbers, SplitRecord, digests};
 use crate::{Fit, ImportArgs, ImportError, Imported};
 
 /// Bytes of the header of a `.npy` file, whatever the number of samples.
@@ -100,7 +100,9 @@ impl Writer {
         samples: usize,
     ) -> Result<Self, ImportError> {
         check_moments(args, shape, numbers)?;
-        let out = run_record::files::place(&args.out).map_err(ImportError::write(&args.out))?;
+        // Through a link to where the data set is.
+        let out = args.out.canonicalize().or_else(|_| run_record::files::place(&args.out));
+        let out = out.map_err(ImportError::write(&args.out))?;
         let parent = out.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
         let width = if numbers == Numbers::U8 { 1 } else { 4 };
@@ -195,7 +197,7 @@ impl Writer {
             Some(values) => values.to_vec(),
         };
         let (mean, std) = (given(&args.mean, mean), given(&args.std, std));
-        let [train, test] = parts.map(|part| complete(part, folder.path(), shape, numbers));
+        let [train, test] = parts.map(|part| complete(part, folder.path(), shape, numbers, classes.len()));
         let source = args.source.canonicalize().unwrap_or_else(|_| args.source.clone());
         let source = PathBuf::from(source.to_string_lossy().into_owned());
         let set = DataSet {
@@ -216,7 +218,7 @@ impl Writer {
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
-        put(folder, &out).map_err(ImportError::write(&out))?;
+        put(folder, &out, args.overwrite).map_err(ImportError::write(&out))?;
         Ok(Imported { set, counts })
     }
 }
@@ -250,6 +252,7 @@ fn complete(
     folder: &Path,
     shape: [usize; 3],
     numbers: Numbers,
+    classes: usize,
 ) -> Result<SplitRecord, ImportError> {
     let Part { name, images, labels, from, .. } = part;
     let path = |what| folder.join(DataSet::file_name(name, what));
@@ -266,14 +269,14 @@ fn complete(
     };
     write_images().map_err(ImportError::write(&path("images")))?;
     let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
+    // Labels that fit into bytes are bytes in the digest.
+    let before =
+        if classes <= 256 { labels.iter().map(|&label| label as u8).collect() } else { bytes.clone() };
     let labels = [header("<u2", &[samples]), bytes].concat();
     run_record::files::write_synced(&path("labels"), &labels).map_err(ImportError::write(&path("labels")))?;
-    Ok(SplitRecord {
-        samples,
-        images_sha256: digest(&path("images"))?,
-        labels_sha256: digest(&path("labels"))?,
-        from,
-    })
+    let [images_sha256, sha256] = digests(&path("images"), HEADER, &before)?;
+    let [labels_sha256, _] = digests(&path("labels"), 0, &[])?;
+    Ok(SplitRecord { samples, sha256, images_sha256, labels_sha256, from })
 }
 
 /// Checks that nothing but a data set that is to be replaced is in the way.
@@ -301,8 +304,9 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError>
 }
 
 /// Moves the folder to its place; a data set that is there goes once the new one is in its place.
-fn put(folder: TempDir, out: &Path) -> io::Result<()> {
-    let old = match out.exists() {
+fn put(folder: TempDir, out: &Path, overwrite: bool) -> io::Result<()> {
+    // Another import may have been faster; a folder with something in it is not replaced by a rename.
+    let old = match out.exists() && overwrite {
         true => {
             let name = folder.path().with_extension("old");
             fs::rename(out, &name)?;

@@ -15,7 +15,9 @@ use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
-use run_record::{Attempt, Change, Checkpoint, Intact, RecordError, RunDir, Status, check_curves};
+use run_record::{
+    Attempt, Change, Checkpoint, DataRecord, Intact, RecordError, RunDir, Status, check_curves,
+};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -30,6 +32,11 @@ pub struct Resumed {
 }
 
 impl Resumed {
+    /// What the run has noted of its data set.
+    pub fn data(&self) -> Option<DataRecord> {
+        self.record.data.clone()
+    }
+
     /// Opens the run `path` and checks its files; returns its configuration with what was `typed`.
     /// Changes no file, but puts a run back that a killed process was replacing.
     pub fn open(path: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
