@@ -38,7 +38,10 @@ impl Normalizer {
         let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
         if self.element != Element::U8 {
             self.element.cast(bytes, &mut values);
-            for sample in values.chunks_exact_mut(self.features.len().max(1)) {
+            if self.features.is_empty() {
+                return values;
+            }
+            for sample in values.chunks_exact_mut(self.features.len()) {
                 sample
                     .iter_mut()
                     .zip(&self.features)
