@@ -17,12 +17,14 @@ impl Synthetic {
     /// Random samples of a shape (channels, height, width), in `classes` classes.
     pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
         let is_image = shape[1] > 1;
+        // Features are as they are drawn.
+        let moments = if is_image { vec![0.5; shape[0]] } else { Vec::new() };
         let description = Description {
             kind: DataFormat::Noise,
             element: if is_image { Element::U8 } else { Element::F32 },
             class_names: (0..classes).map(|class| class.to_string()).collect(),
-            mean: vec![0.5; shape[0]],
-            std: vec![0.5; shape[0]],
+            mean: moments.clone(),
+            std: moments,
             classes,
             shape,
         };
