@@ -81,6 +81,11 @@ impl Samples {
         Self([covered(&data.train, "train_samples"), covered(&data.test, "test_samples")])
     }
 
+    /// The digest of the training samples with their normalisation, if it is known.
+    pub fn train_digest(&self) -> Option<&str> {
+        self.0[0].as_ref().map(|covered| &*covered.digest)
+    }
+
     /// Checks that the samples of `split` are still those in the data set `root`; `remedy` says how to go on with
     /// other ones.
     ///

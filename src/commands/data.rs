@@ -151,7 +151,11 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     let mut text = describe(&args.root)?;
     if let Some(set) = data::open(&args.root)?.imported() {
         set.verify(&args.root)?;
-        writeln!(text, "imported from {}; its files are as they were written", set.source.display())?;
+        writeln!(
+            text,
+            "imported from {}; its samples and labels are as they were written",
+            set.source.display()
+        )?;
     }
     if let Some(file) = &args.sheet {
         let source = data::open(&args.root)?;

@@ -19,7 +19,7 @@ use run_record::{
     ByClass, ClassRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now,
     overfits_after,
 };
-use run_report::table::table;
+use run_report::table::{shortened, table};
 
 /// `run.json` at the start of a run.
 ///
@@ -282,10 +282,7 @@ fn print_classes(by_class: &ByClass) {
     const MOST: usize = 10;
     let ByClass { balanced_accuracy, largest_class_accuracy, classes, confusion_matrix } = by_class;
     let percent = |share: Option<f64>| share.map_or_else(|| "–".into(), |share| format!("{share:.1}"));
-    let short = |name: &String| match name.chars().count() > 8 {
-        true => format!("{}…", name.chars().take(7).collect::<String>()),
-        false => name.clone(),
-    };
+    let short = |name: &String| shortened(name, 8);
     let of_matrix = classes.len() <= MOST && !confusion_matrix.is_empty();
     let header: Vec<String> = match of_matrix {
         true => {
@@ -309,9 +306,9 @@ fn print_classes(by_class: &ByClass) {
         [short(name)].into_iter().chain(counts).chain([percent(*recall), percent(*precision)]).collect()
     });
     let what = if of_matrix {
-        "test samples by class (rows) and as which they were named"
+        "test samples by class (rows) and as which they were named after the last epoch"
     } else {
-        "classes with the lowest recall"
+        "classes with the lowest recall after the last epoch"
     };
     println!("{what}:\n{}", table(&header, 1, lines));
     println!(

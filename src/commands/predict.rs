@@ -62,7 +62,10 @@ fn check(run: &Path, dimensions: Dimensions, element: Element, data: &DataRecord
     let are_numbers = data.mean.iter().all(|mean| mean.is_finite())
         && data.std.iter().all(|std| std.is_finite() && *std > 0.0);
     ensure!(
-        data.class_names.len() == classes && moments == [values.unwrap_or(0); 2] && are_numbers,
+        data.class_names.len() == classes
+            && moments == [values.unwrap_or(0); 2]
+            && are_numbers
+            && (data.features.is_empty() || data.features.len() == channels * height * width),
         "{}: `data` in run.json lacks class names, means or standard deviations, or has others than the network takes: \
          put a copy back",
         run.display()
@@ -107,7 +110,7 @@ impl Predictor {
             )
         })?;
         check(&args.run, dimensions, element, &data)?;
-        let DataRecord { class_names, mean, std, fit, features, .. } = data;
+        let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;
         let description = Description {
             kind: DataFormat::Imported,
             shape: dimensions.input,
@@ -117,6 +120,12 @@ impl Predictor {
             mean,
             std,
         };
+        let written = stored.samples.train_digest();
+        ensure!(
+            written.is_none_or(|written| written == description.digest(&train_sha256)),
+            "{}: `data` in run.json is not that of the checkpoint: put a copy back",
+            args.run.display()
+        );
         config.conv.use_algorithm();
         let device = config.device.device();
         let network = config.network(dimensions, &device);

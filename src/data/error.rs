@@ -55,7 +55,7 @@ pub enum DataError {
     #[error("{0}")]
     Import(String),
     /// The folder contains no data set.
-    #[error("no data set in {root}: it has {}", instead(root))]
+    #[error("no data set in {root}: it {}", instead(root))]
     NoneHere {
         /// The folder.
         root: PathBuf,
@@ -93,15 +93,20 @@ impl DataError {
 /// What a folder without a data set holds, and what to do.
 fn instead(root: &Path) -> String {
     let folder = root.display();
+    if root.is_file() {
+        return format!(
+            "is a file: `mpiburn data import {folder} --out DIR` may make one of it, for --data-root DIR"
+        );
+    }
     if let Some(what) = data_import::recognised(root) {
         let out = folder.to_string().trim_end_matches('/').to_owned();
-        return format!("{what}, of which `mpiburn data import {folder} --out {out}-set` makes one");
+        return format!("has {what}, of which `mpiburn data import {folder} --out {out}-set` makes one");
     }
     // One that is named after a kind is generated as those of `mpiburn data` are.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
     format!(
-        "none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate \
+        "has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate \
          one with `mpiburn data {} --out {folder}`{others}, make one of your own pictures or table with `mpiburn data \
          import`, or point --data-root at one",
         named.unwrap_or("digits")

@@ -40,8 +40,15 @@ impl Imported {
                 Numbers::U8 => ("|u1", vec![record.samples, channels, height, width]),
                 Numbers::F32 => ("<f4", vec![record.samples, channels * height * width]),
             };
-            let samples = NpyFile::open(&path("images"), &[dtype])?;
-            let labels = NpyFile::open(&path("labels"), &["<u2"])?;
+            let open = |what, dtype| {
+                NpyFile::open(&path(what), &[dtype]).map_err(|error| match error {
+                    DataError::Invalid { path, what, .. } => {
+                        DataError::Unsuitable { path, what: format!("{what}: import the data set again") }
+                    }
+                    other => other,
+                })
+            };
+            let (samples, labels) = (open("images", dtype)?, open("labels", "<u2")?);
             let unsuitable = |file: &NpyFile, what: String| DataError::Unsuitable {
                 path: file.file.path.clone(),
                 what: format!("{what}: import the data set again"),

@@ -178,6 +178,9 @@ const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-
 /// # Errors
 /// When there is none or more than one, or a file does not have the expected format.
 pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
+    if root.is_file() {
+        return Err(DataError::NoneHere { root: root.to_owned() });
+    }
     let inner = INNER.map(|inner| root.join(inner));
     let (root, format) = match DataFormat::of_folder(root) {
         Err(none @ DataError::NoneHere { .. }) => {
@@ -219,6 +222,10 @@ mod tests {
         };
         raw("MNIST");
         assert_eq!(open(root.path()).unwrap().len(Split::Train), 20);
+        let file = root.path().join("iris.csv");
+        std::fs::write(&file, "1,a").unwrap();
+        let message = open(&file).err().unwrap().to_string();
+        assert!(message.contains("it is a file: `mpiburn data import "), "{message}");
         raw("FashionMNIST");
         let message = open(root.path()).err().unwrap().to_string();
         assert!(

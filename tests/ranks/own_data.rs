@@ -122,6 +122,8 @@ fn pictures_become_a_network_that_names_them() {
     // What a prediction needs is in run.json, or it is refused.
     edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5].into());
     refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json lacks class names, means"]);
+    edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5; 3].into());
+    refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json is not that of the checkpoint"]);
     train(&lab, 2, "run3", "data", &["--epochs", "2", "--overwrite"]);
     // Another data set is normalised as the run's was, and its classes are the run's.
     import(&lab, "skies", "same", &["--skip-broken"]);

@@ -104,6 +104,10 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
         names.iter().filter_map(named).find(is_split)
     };
     let Some(train) = named(&TRAIN) else {
+        if let (Some(split), Some(_)) = (named(&OTHERS), folders.get(1)) {
+            let what = format!("has {} and no folder train beside it", name(split));
+            return Err(ImportError::source(source, what));
+        }
         if let Some(name) = test_split {
             let problem = format!("{} has no folder train beside it", source.display());
             return Err(ImportError::option("test-split", name, problem));

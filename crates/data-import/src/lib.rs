@@ -89,8 +89,8 @@ pub struct ImportArgs {
     /// Leave out files that cannot be read as pictures; without it, they are an error.
     #[arg(long, help_heading = "Pictures")]
     pub skip_broken: bool,
-    /// Column of the class: its name, or its number from 1 [default: the one called label, class, target or
-    /// species].
+    /// Column of the class: its name, or its number from 1 if none has that name [default: the one called label,
+    /// class, target or species].
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
     /// Whether the first row has the names of the columns [default: if it looks like it].

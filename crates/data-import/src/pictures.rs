@@ -50,7 +50,11 @@ pub(crate) fn import(
         true => {
             let share = args.test_fraction.unwrap_or(TEST_FRACTION);
             let split = chance.divide(train, classes.len(), |picture| picture.class.into(), share);
-            log::info!("{} of {} are the test split: {share} of each class", split[1].len(), all);
+            log::info!(
+                "{} of {} are the test split: {share} of each class, and at least one",
+                split[1].len(),
+                all
+            );
             split
         }
         false => {

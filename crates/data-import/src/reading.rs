@@ -20,10 +20,11 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let entries = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
     let is_part =
         |entry: &walkdir::DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
-    let mut found = Vec::new();
+    let (mut found, mut others) = (Vec::new(), 0);
     for entry in entries.filter_entry(is_part) {
         match entry {
-            Ok(entry) if entry.file_type().is_dir() || !is_picture(entry.path()) => {}
+            Ok(entry) if entry.file_type().is_dir() => {}
+            Ok(entry) if !is_picture(entry.path()) => others += 1,
             Ok(entry) => found.push(entry.into_path()),
             Err(error) if error.loop_ancestor().is_some() => {}
             Err(error) => {
@@ -31,6 +32,9 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
                 return Err(ImportError::read(&place)(error.into()));
             }
         }
+    }
+    if others > 0 {
+        log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
     }
     Ok(found)
 }
@@ -56,23 +60,24 @@ pub fn rows(
     names: &[String],
     mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
 ) -> Result<(), ImportError> {
-    let mut table = TableFile::open(path, None)?;
-    let named: Result<Vec<usize>, ImportError> =
-        names.iter().map(|name| table.column("feature", name)).collect();
-    // Columns without names are numbers, which say where they were beside the class.
-    let are_names = names.len() == features && names.iter().any(|name| name.parse::<usize>().is_err());
-    let columns = match (named, &table.header) {
-        (Ok(columns), Some(_)) if columns.len() == features => columns,
-        (Err(_), Some(header)) if are_names => {
-            let lacks = |name: &&String| !header.iter().any(|own| own.eq_ignore_ascii_case(name));
-            let what = match names.iter().find(lacks) {
-                Some(name) => format!(
-                    "has no column {name}, which the network takes: its columns are {}",
-                    header.join(", ")
-                ),
-                None => "has two columns of the name of a feature".into(),
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut table = TableFile::open(path, None, &known, features.min(2))?;
+    let columns: Vec<usize> = match &table.header {
+        Some(header) if !names.is_empty() => {
+            let place = |name: &String| {
+                let mut places =
+                    header.iter().enumerate().filter(|(_, own)| *own == name).map(|(column, _)| column);
+                match (places.next(), places.next()) {
+                    (Some(place), None) => Ok(place),
+                    (found, _) => {
+                        let number = if found.is_some() { "two columns" } else { "no column" };
+                        let what =
+                            format!("has {number} {name}, which the network takes: {}", header.join(", "));
+                        Err(ImportError::source(path, what))
+                    }
+                }
             };
-            return Err(ImportError::source(path, what));
+            names.iter().map(place).collect::<Result<_, _>>()?
         }
         _ if table.columns == features => (0..features).collect(),
         _ => {
@@ -80,7 +85,7 @@ pub fn rows(
                 "has {} columns, and the network takes {features} features{}: leave all others out",
                 table.columns,
                 match names {
-                    [first, .., last] if are_names => format!(" ({first}, …, {last})"),
+                    [first, .., last] => format!(" ({first}, …, {last})"),
                     _ => String::new(),
                 }
             );
@@ -88,11 +93,15 @@ pub fn rows(
         }
     };
     table.for_each_row(|table, row, position| {
+        if let Err(error) = table.check_width(row, position) {
+            visit(table.line(position), Err(error));
+            return Ok(());
+        }
         let value = |&column: &usize| {
             let cell = &row[column];
             table.number(cell).map(|value| value as f32).filter(|value| value.is_finite()).ok_or_else(|| {
                 let what = format!(
-                    "column {} is {:?}, which is no number",
+                    "column {} is {:?}, which is no number that f32 has",
                     table.column_name(column),
                     String::from_utf8_lossy(cell)
                 );

@@ -89,6 +89,9 @@ impl DataSet {
         };
         match &set {
             _ if has_twins(&set.classes) => invalid("has two classes of one name".into()),
+            _ if has_twins(&set.features) || !(set.features.is_empty() || set.features.len() == values) => {
+                invalid("has other features than the samples: import the data set again".into())
+            }
             _ if set.version != 1 => {
                 invalid(format!("is of version {}, and this program reads version 1", set.version))
             }

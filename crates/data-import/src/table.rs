@@ -56,7 +56,7 @@ pub(crate) fn import(
     if features.is_empty() {
         return Err(ImportError::source(&train.path, "has no column beside the class"));
     }
-    describe(&train);
+    describe(&train, label);
     check_names(&train, &features)?;
     let mut labels = Labels::default();
     let mut ranges = vec![[f64::INFINITY, f64::NEG_INFINITY]; features.len()];
@@ -89,7 +89,10 @@ pub(crate) fn import(
         None => {
             let share = args.test_fraction.unwrap_or(TEST_FRACTION);
             let splits = chance.divide(rows, classes.len(), |row| class(row).into(), share);
-            log::info!("{} of {all} are the test split: {share} of each class", splits[1].len());
+            log::info!(
+                "{} of {all} are the test split: {share} of each class, and at least one",
+                splits[1].len()
+            );
             (splits, None)
         }
     };
@@ -117,7 +120,8 @@ pub(crate) fn import(
             }
         }
     }
-    let names = features.iter().map(|&column| train.column_name(column)).collect();
+    let names = features.iter().map(|&column| train.column_name(column));
+    let names = if train.header.is_some() { names.collect() } else { Vec::new() };
     writer.finish(args, classes, names, None)
 }
 
@@ -131,6 +135,7 @@ fn read(
 ) -> Result<Vec<Row>, ImportError> {
     let mut rows = Vec::new();
     table.for_each_row(|table, row, position| {
+        table.check_width(row, position)?;
         let wrong = |what: String| table.wrong(position, what);
         let cell = &row[label];
         if text(cell).is_ok_and(str::is_empty) {
@@ -168,19 +173,20 @@ fn read(
 }
 
 /// Says how a table is read.
-fn describe(table: &TableFile) {
+fn describe(table: &TableFile, label: usize) {
     let separator = match table.format.separator {
         b'\t' => "tabs".to_owned(),
         byte => format!("\"{}\"", char::from(byte)),
     };
     log::info!(
-        "{}: cells are separated by {separator}{}; the first row {}",
+        "{}: cells are separated by {separator}{}; the first row {}; the class is column {}",
         table.name,
         if table.format.comma { ", the decimal sign is a comma" } else { "" },
         match table.header {
             Some(_) => "names the columns (--header no: it is a sample)",
             None => "is a sample (--header yes: it names the columns)",
-        }
+        },
+        table.column_name(label)
     );
 }
 
@@ -217,7 +223,13 @@ fn same_columns(
         if train.columns == test.columns && train.header == test.header {
             return Ok((label, features.to_vec()));
         }
-        let what = format!("has other columns than {}", train.path.display());
+        let names = |table: &TableFile| if table.header.is_some() { "has" } else { "lacks" };
+        let what = format!(
+            "{} names of columns, and {} {} them: both need the same",
+            names(test),
+            train.path.display(),
+            names(train)
+        );
         return Err(ImportError::source(&test.path, what));
     }
     let lacking = |column: usize, what: &str| {

@@ -99,20 +99,24 @@ pub(crate) fn only_table(folder: &Path) -> Option<PathBuf> {
 /// Opens the table `source`, or those in the folder `source`.
 pub(crate) fn open(source: &Path, args: &ImportArgs) -> Result<(TableFile, Option<TableFile>), ImportError> {
     let split = args.test_split.as_deref();
+    let typed =
+        args.label.iter().chain(&args.drop).map(String::as_str).filter(|word| word.parse::<usize>().is_err());
+    let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
+    let open = |path: &Path| TableFile::open(path, args.header, &known, 2);
     let found = if source.is_dir() { tables(source, split)? } else { None };
     let Some(Tables { train, test, unused }) = found else {
         if let Some(name) = split {
             let problem = format!("{} is one table, and has no other split", args.source.display());
             return Err(ImportError::option("test-split", name, problem));
         }
-        return Ok((TableFile::open(source, args.header)?, None));
+        return Ok((open(source)?, None));
     };
     let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for path in unused {
         log::warn!("{} is not used: it is beside {}", name(&path), name(&train));
     }
-    let test = test.map(|test| TableFile::open(&test, args.header)).transpose()?;
-    Ok((TableFile::open(&train, args.header)?, test))
+    let test = test.map(|test| open(&test)).transpose()?;
+    Ok((open(&train)?, test))
 }
 
 fn reader(file: File, separator: u8) -> Reader<File> {
@@ -180,8 +184,14 @@ impl Format {
 }
 
 impl TableFile {
-    /// Opens a table, whose first row has the names of the columns if `header` says so, or looks like it.
-    pub(crate) fn open(path: &Path, header: Option<Header>) -> Result<Self, ImportError> {
+    /// Opens a table of at least `least` columns, whose first row has the names of the columns if `header` says so, or
+    /// if it looks like it: as with one of the `known` names.
+    pub(crate) fn open(
+        path: &Path,
+        header: Option<Header>,
+        known: &[&str],
+        least: usize,
+    ) -> Result<Self, ImportError> {
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = [0; 4];
         let read = file.read(&mut magic).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
@@ -192,7 +202,8 @@ impl TableFile {
             let what = format!("is {what}; a table or a folder of pictures is expected");
             return Err(ImportError::source(path, what));
         }
-        let format = Format::of(&mut file).map_err(ImportError::read(path))?.ok_or_else(|| {
+        let one_column = (least == 1).then_some(Format { separator: b',', comma: false });
+        let format = Format::of(&mut file).map_err(ImportError::read(path))?.or(one_column).ok_or_else(|| {
             ImportError::source(
                 path,
                 "has no rows with the same number of cells, separated by a comma, semicolon, tab or |: a table \
@@ -217,7 +228,7 @@ impl TableFile {
         table.next(&mut second)?;
         let is_header = match header {
             Some(header) => header == Header::Yes,
-            None => table.looks_like_names(&first, &second),
+            None => table.looks_like_names(&first, &second, known),
         };
         if is_header {
             let names: Result<Vec<String>, String> =
@@ -228,14 +239,17 @@ impl TableFile {
         Ok(table)
     }
 
-    /// Whether a row has names: that of a column of classes, numbers that count the columns, or words above numbers.
-    fn looks_like_names(&self, first: &ByteRecord, second: &ByteRecord) -> bool {
-        let is_label = |cell| text(cell).is_ok_and(|name| LABELS.contains(&&*name.to_lowercase()));
+    /// Whether a row has names: one of those that are `known`, numbers that count the columns, or words alone above
+    /// numbers.
+    fn looks_like_names(&self, first: &ByteRecord, second: &ByteRecord, known: &[&str]) -> bool {
+        let is_known =
+            |cell| text(cell).is_ok_and(|name| known.iter().any(|known| name.eq_ignore_ascii_case(known)));
         // Infinite values are no names either.
         let is_number =
             |cell: &[u8]| text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok());
-        let words = first.iter().zip(second).any(|(name, value)| !is_number(name) && is_number(value));
-        first.iter().any(is_label) || count_columns(first) || (words && !first.iter().any(is_missing))
+        first.iter().any(is_known)
+            || count_columns(first)
+            || (!first.iter().any(is_number) && second.iter().any(is_number))
     }
 
     /// The number of the line in which the row at `position` begins.
@@ -270,13 +284,20 @@ impl TableFile {
         self.reader.seek(start).map_err(|error| ImportError::read(&self.path)(error.into()))?;
         while self.next(&mut row)? {
             let position = row.position().cloned().unwrap_or_else(Position::new);
-            if row.len() != self.columns {
-                let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
-                return Err(self.wrong(&position, format!("has {found}, and the first line {expected}")));
-            }
             visit(self, &row, &position)?;
         }
         Ok(())
+    }
+
+    /// Checks that a row has as many cells as the first.
+    pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), ImportError> {
+        match row.len() == self.columns {
+            true => Ok(()),
+            false => {
+                let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
+                Err(self.wrong(position, format!("has {found}, and the first line {expected}")))
+            }
+        }
     }
 
     /// The number in a cell.
@@ -360,7 +381,7 @@ fn unpacked(file: File) -> io::Result<File> {
 
 /// What begins with these bytes, if no table does.
 fn foreign(magic: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 10] = [
+    let kinds: [(&[u8], &str); 11] = [
         (b"\xff\xfe", "in UTF-16: save it in UTF-8"),
         (b"\xfe\xff", "in UTF-16: save it in UTF-8"),
         (b"BZh", "packed by bzip2: unpack it"),
@@ -368,8 +389,9 @@ fn foreign(magic: &[u8]) -> Option<&'static str> {
         (b"Rar!", "a .rar archive: unpack it"),
         (b"PAR1", "a Parquet file: save it as .csv"),
         (b"\x93NUM", "a NumPy file: put it and its labels into pairs of .npy files, which need no import"),
-        (b"\x89PNG", "a picture: name the folder that has a folder for each class"),
-        (b"\xff\xd8", "a picture: name the folder that has a folder for each class"),
+        (b"PK", "an archive or a spreadsheet"),
+        (b"\x89PNG", "a picture"),
+        (b"\xff\xd8", "a picture"),
         (b"\x80", "a Python pickle: save it as .csv or as pictures"),
     ];
     kinds.into_iter().find(|(start, _)| magic.starts_with(start)).map(|(_, what)| what)

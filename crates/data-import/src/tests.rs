@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
-use crate::{DataSet, Fit, ImportArgs, Imported, Numbers, import};
+use crate::{DataSet, Fit, ImportArgs, ImportError, Imported, Numbers, import};
 
 #[derive(Parser)]
 struct Cli {
@@ -214,7 +214,10 @@ fn a_folder_of_anything_else_is_one_line() {
     lab.picture("flat/x.png", [2, 2], 1);
     lab.picture("pets/a/x.png", [2, 2], 1);
     lab.picture("one/a/x.png", [2, 2], 1);
+    lab.picture("untrained/test/a/x.png", [2, 2], 1);
+    lab.picture("untrained/val/a/x.png", [2, 2], 1);
     for (source, options, expected) in [
+        ("untrained", &[][..], "has test and no folder train beside it"),
         ("nothing", &[][..], "has neither a folder of pictures for each class, nor train.csv"),
         ("words", &[], "has no picture in 1 folder"),
         ("flat", &[], "1 picture (x.png, …) are in no class's folder"),
@@ -391,13 +394,54 @@ fn rows_have_their_lines_and_columns_their_names() {
         read.map(|()| found).map_err(|error| error.to_string())
     };
     assert_eq!(rows("b,c,a\r\n1,2,3\r\n").unwrap(), [(2, vec![3.0, 1.0])]);
-    for contents in ["c,a\n1,2\n", "id,a,x\n1,2,3\n", "a,a,b\n1,2,3\n"] {
+    assert_eq!(rows(",b,a\n0,1,2\n").unwrap(), [(2, vec![2.0, 1.0])]);
+    for contents in ["c,a\n1,2\n", "id,a,x\n1,2,3\n", "a,a,b\n1,2,3\n", "a,B\n1,2\n"] {
         let message = rows(contents).unwrap_err();
         assert!(
             message.contains("has no column b") || message.contains("two columns"),
             "{contents:?}: {message}"
         );
     }
+}
+
+#[test]
+fn names_of_features_tell_a_header_whatever_they_look_like() {
+    let lab = Lab::new();
+    let rows = |names: &[&str], contents: &str| {
+        lab.write("rows.csv", contents);
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let (mut good, mut bad) = (Vec::new(), 0);
+        let visit = |_: u64, row: Result<Vec<f32>, ImportError>| match row {
+            Ok(row) => good.push(row),
+            Err(_) => bad += 1,
+        };
+        let count = names.len().max(1);
+        crate::rows(&lab.path("rows.csv"), count, &names, visit)
+            .map(|()| (good, bad))
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(rows(&["RI", "Na"], "Na,RI\n1,2\n").unwrap(), (vec![vec![2.0, 1.0]], 0));
+    assert_eq!(rows(&["0", "1", "2"], "2,1,0\n7,8,9\n").unwrap(), (vec![vec![9.0, 8.0, 7.0]], 0));
+    assert_eq!(rows(&["a"], "a\n5\n").unwrap(), (vec![vec![5.0]], 0));
+    assert_eq!(rows(&[], "5\n6\n").unwrap(), (vec![vec![5.0], vec![6.0]], 0));
+    // A row of another width is one row that fails.
+    assert_eq!(rows(&["a", "b"], "a,b\n1,2\n3\n4,5\n").unwrap(), (vec![vec![1.0, 2.0], vec![4.0, 5.0]], 1));
+    // Features of a table without names are places.
+    assert!(
+        rows(&[], "x,label\n4,1\n").unwrap_err().contains("has 2 columns, and the network takes 1 feature")
+    );
+
+    let classes = |contents: &str, options: &[&str]| {
+        lab.write("table.csv", contents);
+        lab.import("table.csv", &[&["--overwrite"], options].concat()).map(|imported| imported.set.classes)
+    };
+    assert_eq!(classes("Na,K,type\n1,2,0\n3,4,0\n5,6,1\n7,8,1\n", &["--label", "3"]).unwrap(), ["0", "1"]);
+    assert_eq!(
+        classes("2019,2020,kind\n1,2,0\n3,4,0\n5,6,1\n7,8,1\n", &["--label", "kind"]).unwrap(),
+        ["0", "1"]
+    );
+    let message = classes("-,1.5,0\n1,2,0\n3,4,1\n", &["--label", "3"]).unwrap_err();
+    assert!(message.contains("line 1: column 1 is \"-\", which is no number"), "{message}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use plotters::style::FontTransform;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use run_record::ByClass;
 
+use super::console::without_controls;
 use super::plots::{FONT, Surface};
+use super::table::shortened;
 
 /// Classes up to which cells have their numbers, and rows and columns their names.
 const MOST_NAMED: usize = 30;
@@ -87,13 +89,9 @@ impl Matrix {
     }
 }
 
-/// A name with room beside the cells.
+/// A name with room beside the cells: its beginning and its end, which tell more names apart.
 fn short(name: &str) -> String {
-    const FITS: usize = 13;
-    match name.chars().count() > FITS {
-        true => name.chars().take(FITS - 1).chain(['…']).collect(),
-        false => name.to_owned(),
-    }
+    shortened(&without_controls(name), 13)
 }
 
 #[cfg(test)]

@@ -3,6 +3,17 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};
 
+/// `name` in at most `room` letters: its beginning and its end.
+pub fn shortened(name: &str, room: usize) -> String {
+    let letters: Vec<char> = name.chars().collect();
+    if letters.len() <= room {
+        return name.to_owned();
+    }
+    let end = (room - 1) / 2;
+    let (before, after) = (&letters[..room - 1 - end], &letters[letters.len() - end..]);
+    before.iter().chain(&['…']).chain(after).collect()
+}
+
 /// A table of text with the columns of `header`; those after the first `left` are
 /// numbers, aligned right.
 pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
