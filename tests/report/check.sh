@@ -68,7 +68,7 @@ a_sweep_is_run() {
 the_page_is_written() {
   "$bin" report "$sweep" "$work/results/half" --format html --out "$work/page" || return
   local stem
-  for stem in topologies-{time,efficiency,communication,loss,accuracy} allreduce-1-latency; do
+  for stem in topologies-{time,efficiency,communication,loss,accuracy,confusion} allreduce-1-latency; do
     head -c 4 "$work/page/$stem.png" | grep -q PNG && grep -q '</svg>' "$work/page/$stem.svg" || return
   done
   for stem in topologies topologies-ratios topologies-published; do
@@ -160,7 +160,7 @@ failures_are_named() {
 pictures_have_a_size() { # pictures_have_a_size FILE LEAST
   note=$(grep -c '^picture' "$1")
   awk -v least="$2" '$1 == "picture" { if ($3 < least || $4 < least / 3) { print; bad = 1 } else n++ }
-    END { exit bad || n != 6 }' "$1"
+    END { exit bad || n != 7 }' "$1"
 }
 
 # The page does not overflow; wide tables scroll separately.
