@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::covered::{self, Samples};
 use super::train::check_size;
-use super::{on_root, set_up};
-use crate::data::{self, Description, Element, Renormalised, SampleSource, Split};
+use super::{on_root, open_data, set_up};
+use crate::data::{Description, Element, Renormalised, SampleSource, Split};
 use crate::layout::stored as stored_layout;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
@@ -57,7 +57,7 @@ impl Opened {
         let config = adapt(config)?;
         set_up(world, &config)?;
         let root = &config.data.data_root;
-        let mut source = world.agree(data::open(root))?;
+        let mut source = open_data(world, root)?;
         check_dimensions(&config, dimensions, source.description())?;
         check_size(&config, source.description().shape)?;
         if let Some(noted) = noted.filter(|_| data_root.is_some()) {

@@ -112,9 +112,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         // Ends the process, as the signal does without a handler.
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
-    imported?;
-    let described = describe(&args.out)?;
-    let [channels, height, width] = data::open(&args.out)?.description().shape;
+    let [channels, height, width] = imported?.set.shape;
+    let described = describe(&args.out, data::open(&args.out)?.as_ref())?;
     let fits = |model: ModelKind| [height, width].iter().all(|side| model.sides().contains(side));
     let model = match channels {
         3 if fits(ModelKind::Vgg) => ModelKind::Vgg,
@@ -148,17 +147,13 @@ fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyho
 
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
     outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
-    let mut text = describe(&args.root)?;
-    if let Some(set) = data::open(&args.root)?.imported() {
-        set.verify(&args.root)?;
-        writeln!(
-            text,
-            "imported from {}; its samples and labels are as they were written",
-            set.source.display()
-        )?;
+    let source = data::open(&args.root)?;
+    let mut text = describe(&args.root, source.as_ref())?;
+    if let Some(set) = source.imported() {
+        let from = set.source.display();
+        writeln!(text, "imported from {from}; its samples and labels are as they were written")?;
     }
     if let Some(file) = &args.sheet {
-        let source = data::open(&args.root)?;
         contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
         writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
     }
@@ -167,8 +162,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 /// What the data set in `root` is: its samples and their classes.
-fn describe(root: &Path) -> anyhow::Result<String> {
-    let source = data::open(root)?;
+fn describe(root: &Path, source: &dyn SampleSource) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();
     writeln!(text, "{}: {}, {} classes", root.display(), description.kind, description.classes)?;
@@ -181,9 +175,9 @@ fn describe(root: &Path) -> anyhow::Result<String> {
     let mut classes = Vec::new();
     for split in Split::ALL {
         let samples = source.len(split);
-        let digest = shard::digest(source.as_ref(), split, samples)?;
+        let digest = shard::digest(source, split, samples)?;
         writeln!(text, "{:<5} {samples} samples, SHA-256 {digest}", split.name())?;
-        classes.push(count(source.as_ref(), split)?);
+        classes.push(count(source, split)?);
     }
     let line = |(class, name): (usize, &String)| {
         vec![class.to_string(), name.clone(), classes[0][class].to_string(), classes[1][class].to_string()]

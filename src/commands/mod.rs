@@ -26,11 +26,13 @@ mod trace;
 mod train;
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::CommandFactory;
 
+use crate::data::{Description, SampleSource, Split};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::options::{
@@ -227,6 +229,24 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
         std::mem::forget(pool.build().context("cannot start threads")?);
     }
     Ok(())
+}
+
+/// The data set in `root` on every rank, of one description on all: what options have to fit is the same everywhere.
+fn open_data(world: &World, root: &Path) -> anyhow::Result<Box<dyn SampleSource>> {
+    let source = world.agree(crate::data::open(root))?;
+    let data = source.description();
+    let [train, test] = Split::ALL.map(|split| source.len(split));
+    let Description { shape: [channels, height, width], classes, .. } = data;
+    // Names of classes and normalisation may be long.
+    let others = data.digest("");
+    world.check_equal(
+        "the data set",
+        &format!(
+            "{channels}x{height}x{width} in {classes} classes, {train} and {test} samples, names and normalisation {}",
+            &others[..12]
+        ),
+    )?;
+    Ok(source)
 }
 
 /// What rank 0 alone does, on whose disk runs are; `None` on the others.

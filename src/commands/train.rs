@@ -13,7 +13,7 @@ use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::data::{self, Description, ShardPlan, Split};
+use crate::data::{Description, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
 use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord, TrainArgs};
@@ -48,7 +48,7 @@ fn phases(
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let (mut config, resumed, (trained, noted)) = agreed(world, args)?;
-    let mut source = world.agree(data::open(&config.data.data_root))?;
+    let mut source = super::open_data(world, &config.data.data_root)?;
     check_dimensions(&config, trained, source.description())?;
     if let Some(noted) = noted.filter(|_| args.typed.has("data-root")) {
         source = as_trained(world, &config, source, noted)?;
@@ -140,14 +140,13 @@ fn phases(
 }
 
 /// What a run that is resumed has noted: the dimensions of its network, and its data set.
-type Trained = (Option<Dimensions>, Option<DataRecord>);
+type Noted = (Option<Dimensions>, Option<DataRecord>);
 
-/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and the
-/// what it noted.
-fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Trained)> {
+/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what it noted.
+fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Noted)> {
     check_world_size(args, world)?;
     let (config, resumed, trained) = match &args.resume {
-        None => (args.config.clone().completed()?, None, Trained::default()),
+        None => (args.config.clone().completed()?, None, Noted::default()),
         Some(path) => {
             let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
             let trained =

@@ -6,15 +6,14 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use data_import::NPY_MAGIC as MAGIC;
+use data_import::npy_header;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::data_file::DataFile;
 use super::{DataError, DataFormat};
 use run_record::files::WholeFile;
-
-/// Magic number of a `.npy` file.
-const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The dictionary in a header.
 #[derive(Debug, Deserialize)]
@@ -62,17 +61,6 @@ impl Header {
         })?;
         Ok((header, MAGIC.len() + before + length))
     }
-}
-
-/// A header of version 1.0 for numbers of `dtype`, in row-major order.
-pub fn npy_header(dtype: &str, shape: &[usize]) -> Vec<u8> {
-    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
-    let text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-    // Data begins at a multiple of 64 bytes, as in NumPy.
-    let before = MAGIC.len() + 4;
-    let length = (before + text.len() + 1).next_multiple_of(64) - before;
-    let text = format!("{text:width$}\n", width = length - 1);
-    [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
 /// Writes rows of `columns` floats to a file, in place of what it held.

@@ -4,8 +4,8 @@ use std::fs;
 
 use super::*;
 use crate::data::generate::features;
-use crate::data::npy::npy_header;
 use crate::data::{self, Normalizer};
+use data_import::npy_header;
 
 fn put(root: &Path, split: Split, letter: char, dtype: &str, shape: &[usize], bytes: &[u8]) {
     let path = path(root, split, letter);

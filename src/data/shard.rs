@@ -1,6 +1,7 @@
 //! A rank's samples in memory: sharding is [`ShardPlan`]'s.
 
 pub use burn_mpi::{SampleOrder as Order, ShardPlan};
+use data_import::label_bytes;
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
@@ -10,12 +11,8 @@ use run_record::files;
 struct SetDigest(Sha256);
 
 impl SetDigest {
-    /// Labels are bytes where these are enough for the classes.
     fn of_labels(labels: &[u16], classes: usize) -> Self {
-        let mut sha256 = Sha256::new();
-        let bytes = if classes <= 1 << u8::BITS { 1 } else { 2 };
-        labels.iter().for_each(|label| sha256.update(&label.to_le_bytes()[..bytes]));
-        Self(sha256)
+        Self(Sha256::new_with_prefix(label_bytes(labels, classes)))
     }
 
     fn add(&mut self, sample: &[u8]) {
@@ -35,7 +32,28 @@ impl SetDigest {
 pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
     let mut digest = SetDigest::of_labels(&source.labels(split, samples)?, source.description().classes);
     source.for_each_image(split, samples, &mut |_, bytes| digest.add(bytes))?;
-    Ok(digest.finish())
+    as_recorded(source, split, samples, digest.finish())
+}
+
+/// The digest of samples, if they are not known to have had another one when they were imported.
+fn as_recorded(
+    source: &dyn SampleSource,
+    split: Split,
+    samples: usize,
+    digest: String,
+) -> Result<String, DataError> {
+    match source.recorded_digest(split) {
+        Some(recorded) if samples == source.len(split) && recorded != digest => {
+            let name = split.name();
+            Err(DataError::Import(format!(
+                "the {name} samples have the digest {}…, and dataset.json was written for {}…: they were changed \
+                 after the import; import the data set again",
+                &digest[..12],
+                recorded.get(..12).unwrap_or(recorded)
+            )))
+        }
+        _ => Ok(digest),
+    }
 }
 
 /// One rank's samples, in the order in which it uses them, in the format on disk.
@@ -75,19 +93,8 @@ impl Shard {
             class_counts,
         };
         shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
-        shard.digest = digest.finish();
-        match source.recorded_digest(split) {
-            Some(recorded) if plan.samples == source.len(split) && recorded != shard.digest => {
-                let name = split.name();
-                Err(DataError::Import(format!(
-                    "the {name} samples have the digest {}…, and dataset.json was written for {}…: they were changed \
-                     after the import; import the data set again",
-                    &shard.digest[..12],
-                    recorded.get(..12).unwrap_or(recorded)
-                )))
-            }
-            _ => Ok(shard),
-        }
+        shard.digest = as_recorded(source, split, plan.samples, digest.finish())?;
+        Ok(shard)
     }
 
     /// Replaces the samples by those that are `rank`'s in another order. The data set is

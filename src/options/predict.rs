@@ -11,7 +11,7 @@ use crate::values::positive;
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn predict results/pets cat.jpg                         cat.jpg: cat 0.9731
+  mpiburn predict results/pets cat.jpg                         a line: FILE: CLASS PROBABILITY
   mpiburn predict results/pets holidays --top 3
   mpiburn predict results/pets holidays --csv > holidays.csv
   find holidays -name '*.jpg' | mpiburn predict results/pets -

@@ -193,7 +193,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     );
     let mut info = job(1);
     info.args(["data", "info"]).arg(lab.path("data"));
-    fails_with(info, &["train-labels.npy: was changed after the import"]);
+    fails_with(info, &["the train samples have the digest", "import the data set again"]);
 
     fs::write(lab.path("new.csv"), "size,length\n1,2003.5\n3,4.5\nlarge,1\n").unwrap();
     let output = must_fail(predict(&lab, "run", &["new.csv"], &["--csv"]));

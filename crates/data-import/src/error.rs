@@ -41,9 +41,6 @@ pub enum ImportError {
         /// What was found, and what to do.
         what: String,
     },
-    /// Files cannot be read as pictures.
-    #[error("{0}")]
-    Broken(String),
     /// The folder of the data set is in use.
     #[error(transparent)]
     Record(#[from] RecordError),

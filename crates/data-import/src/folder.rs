@@ -7,16 +7,17 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::ImportError;
 use crate::error::count;
+use crate::table_file::is_table;
+use crate::writer::MOST_CLASSES;
 
 /// Endings of pictures' names.
-const PICTURES: [&str; 14] =
-    ["bmp", "dib", "gif", "jpeg", "jpg", "jfif", "pbm", "pgm", "png", "pnm", "ppm", "tif", "tiff", "webp"];
+const PICTURES: [&str; 16] = [
+    "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
+    "tiff", "webp",
+];
 /// Names of the folder with the training split, and of those with others, first the one that is preferred.
 const TRAIN: [&str; 2] = ["train", "training"];
 const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev"];
-/// Most classes.
-const MOST_CLASSES: usize = 1 << 16;
-
 /// Entries of a folder by which it is recognised.
 const MOST_LOOKED_AT: usize = 1000;
 
@@ -34,8 +35,8 @@ pub(crate) struct Picture {
 pub(crate) struct Found {
     pub(crate) classes: Vec<String>,
     pub(crate) train: Vec<Picture>,
-    /// Empty where the source has one split alone.
-    pub(crate) test: Vec<Picture>,
+    /// None where the source has one split alone.
+    pub(crate) test: Option<Vec<Picture>>,
 }
 
 /// Whether a file or folder is one that systems and tools leave behind, rather than part of a data set.
@@ -115,7 +116,7 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
         let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
         let train = classes(source, source, &mut left_out)?;
         left_out.log();
-        return collect(source, train, BTreeMap::new());
+        return collect(source, train, None);
     };
     let others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
     let test = match test_split {
@@ -133,7 +134,7 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
     };
     let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
     let train_classes = classes(source, train, &mut left_out)?;
-    let test_classes = test.map(|test| classes(source, test, &mut left_out)).transpose()?.unwrap_or_default();
+    let test_classes = test.map(|test| classes(source, test, &mut left_out)).transpose()?;
     left_out.log();
     if let Some(test) = test {
         log::info!("the test split is {}", name(test));
@@ -170,21 +171,18 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
 /// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
 fn holds_more(folder: &Path) -> Result<bool, ImportError> {
     let (folders, files) = inside(folder)?;
-    let is_table = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
-    Ok(!folders.is_empty() || files.iter().any(is_table))
+    Ok(!folders.is_empty() || files.iter().any(|path| is_table(path)))
 }
 
 /// What a folder holds that can be imported, in words.
 pub fn recognised(source: &Path) -> Option<&'static str> {
     let (folders, files) = inside(source).ok()?;
-    let is_table =
-        |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "csv" || ending == "tsv");
     let has_picture = |folder: &PathBuf| {
         let entries = WalkDir::new(folder).max_depth(3).follow_links(true).into_iter().flatten();
         entries.take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
     };
     match () {
-        () if files.iter().any(|path| is_table(&path)) => Some("tables"),
+        () if files.iter().any(|path| is_table(path)) => Some("tables"),
         () if folders.iter().any(has_picture) => Some("folders of pictures"),
         () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
         () => None,
@@ -212,7 +210,7 @@ fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classe
         log::warn!(
             "left out: {} in no class's folder (the first: {})",
             count(beside.len(), "picture"),
-            first.display()
+            name(first)
         );
     }
     files.iter().filter(|file| !is_picture(file)).for_each(|file| left_out.add(file.clone()));
@@ -265,19 +263,22 @@ fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classe
 }
 
 /// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.
-fn leads_back(link: &Path) -> bool {
+pub(crate) fn leads_back(link: &Path) -> bool {
     let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
     link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))
 }
 
 /// The splits with the numbers of their classes, which are those of both.
-fn collect(source: &Path, train: Classes, test: Classes) -> Result<Found, ImportError> {
-    let names: BTreeSet<&String> = train.keys().chain(test.keys()).collect();
-    let (full, empty): (Vec<&String>, Vec<&String>) = names.into_iter().partition(|name| {
-        [&train, &test].iter().any(|split| split.get(*name).is_some_and(|p| !p.is_empty()))
-    });
+fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
+    let splits = || std::iter::once(&train).chain(&test);
+    let names: BTreeSet<&String> = splits().flat_map(BTreeMap::keys).collect();
+    let (full, empty): (Vec<&String>, Vec<&String>) = names
+        .into_iter()
+        .partition(|name| splits().any(|split| split.get(*name).is_some_and(|p| !p.is_empty())));
     if full.is_empty() {
-        let what = format!("has no picture in {}: {}", count(empty.len(), "folder"), known());
+        let endings = PICTURES.join(", ");
+        let what =
+            format!("has no picture in {}: those of pictures end in {endings}", count(empty.len(), "folder"));
         return Err(ImportError::source(source, what));
     }
     for name in empty {
@@ -296,11 +297,6 @@ fn collect(source: &Path, train: Classes, test: Classes) -> Result<Found, Import
         };
         split.into_iter().flat_map(of_class).collect()
     };
-    let (train, test) = (pictures(train), pictures(test));
+    let (train, test) = (pictures(train), test.map(pictures));
     Ok(Found { train, test, classes })
-}
-
-/// The endings that are read.
-fn known() -> String {
-    format!("those of pictures end in {}", PICTURES.join(", "))
 }

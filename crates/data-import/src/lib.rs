@@ -27,6 +27,7 @@ pub use folder::recognised;
 pub use picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
 pub use set::{DataSet, FILE, Numbers, SplitRecord};
+pub use writer::{NPY_MAGIC, label_bytes, npy_header};
 
 /// Options of an import.
 #[derive(Debug, Clone, Args)]

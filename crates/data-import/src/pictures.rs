@@ -1,11 +1,10 @@
 //! The import of pictures: what they have in common, and each in that form.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
-use sha2::{Digest, Sha256};
 
 use crate::error::count;
 use crate::folder::{self, Found, Picture};
@@ -37,6 +36,8 @@ pub(crate) fn import(
         ],
     )?;
     let Found { classes, train, test } = folder::find(source, args.test_split.as_deref())?;
+    let has_test = test.is_some();
+    let test = test.unwrap_or_default();
     let all = train.len() + test.len();
     log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
     let mut broken = Broken::default();
@@ -46,8 +47,8 @@ pub(crate) fn import(
     let mut chance = Chance::new(args.seed);
     let [train, test]: [Vec<Picture>; 2] =
         [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
-    let [train, test] = match test.is_empty() {
-        true => {
+    let [train, test] = match has_test {
+        false => {
             let share = args.test_fraction.unwrap_or(TEST_FRACTION);
             let split = chance.divide(train, classes.len(), |picture| picture.class.into(), share);
             log::info!(
@@ -57,7 +58,7 @@ pub(crate) fn import(
             );
             split
         }
-        false => {
+        true => {
             refuse_fraction(args)?;
             [train, test]
         }
@@ -66,7 +67,6 @@ pub(crate) fn import(
     let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
     let samples = splits.iter().map(Vec::len).sum();
     let mut writer = Writer::create(args, shape, Numbers::U8, samples)?;
-    let mut seen = InBoth::default();
     let done = AtomicUsize::new(all);
     for (split, pictures) in splits.iter().enumerate() {
         for pictures in pictures.chunks(TOGETHER) {
@@ -74,17 +74,15 @@ pub(crate) fn import(
             let read = |picture: &Picture| {
                 let pixels = picture::read(&picture.path, target);
                 step(&done, 2 * all, progress, &stopped);
-                let digest = pixels.as_ref().ok().map(|pixels| Sha256::digest(pixels).into());
-                (pixels, digest)
+                pixels
             };
             let read: Vec<_> = pictures.par_iter().map(read).collect();
             if stopped.into_inner() {
                 return Err(ImportError::Stopped);
             }
-            for (picture, (pixels, digest)) in pictures.iter().zip(read) {
+            for (picture, pixels) in pictures.iter().zip(read) {
                 match pixels {
                     Ok(pixels) => {
-                        seen.add(split, digest.unwrap_or_default(), &picture.name);
                         writer.add_bytes(split, &pixels, picture.class, picture.name.clone())?;
                     }
                     Err(reason) => broken.add(picture, &reason),
@@ -93,7 +91,6 @@ pub(crate) fn import(
         }
     }
     broken.finish(args)?;
-    seen.log();
     let fit = args.size.map(|_| args.fit.unwrap_or_default());
     writer.finish(args, classes, Vec::new(), fit)
 }
@@ -253,41 +250,13 @@ impl Broken {
                 log::warn!("left out: {} that cannot be read as pictures", count(number, "file"));
                 Ok(())
             }
-            number => Err(ImportError::Broken(format!(
-                "{}: {} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
-                args.source.display(),
-                count(number, "file")
-            ))),
-        }
-    }
-}
-
-/// Which pictures are in both splits.
-#[derive(Default)]
-struct InBoth {
-    train: HashMap<[u8; 32], String>,
-    both: usize,
-    first: Option<(String, String)>,
-}
-
-impl InBoth {
-    fn add(&mut self, split: usize, digest: [u8; 32], name: &str) {
-        if split == 0 {
-            self.train.entry(digest).or_insert_with(|| name.to_owned());
-        } else if let Some(same) = self.train.get(&digest) {
-            self.both += 1;
-            self.first.get_or_insert_with(|| (name.to_owned(), same.clone()));
-        }
-    }
-
-    fn log(&self) {
-        if let Some((test, train)) = &self.first {
-            log::warn!(
-                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {test} is \
-                 {train})",
-                count(self.both, "picture"),
-                if self.both == 1 { "is" } else { "are" }
-            );
+            number => Err(ImportError::source(
+                &args.source,
+                format!(
+                    "{} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
+                    count(number, "file")
+                ),
+            )),
         }
     }
 }

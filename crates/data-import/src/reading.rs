@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use walkdir::WalkDir;
+use walkdir::{DirEntry, WalkDir};
 
 use crate::ImportError;
-use crate::folder::{is_ignored, is_picture};
+use crate::error::count;
+use crate::folder::{is_ignored, is_picture, leads_back};
 use crate::picture::{self, Fit, Size, Target};
 use crate::table_file::TableFile;
 
@@ -18,8 +19,10 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
         return Ok(vec![path.to_owned()]);
     }
     let entries = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
-    let is_part =
-        |entry: &walkdir::DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
+    let is_part = |entry: &DirEntry| {
+        let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
+        entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
+    };
     let (mut found, mut others) = (Vec::new(), 0);
     for entry in entries.filter_entry(is_part) {
         match entry {
@@ -63,27 +66,15 @@ pub fn rows(
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut table = TableFile::open(path, None, &known, features.min(2))?;
     let columns: Vec<usize> = match &table.header {
-        Some(header) if !names.is_empty() => {
-            let place = |name: &String| {
-                let mut places =
-                    header.iter().enumerate().filter(|(_, own)| *own == name).map(|(column, _)| column);
-                match (places.next(), places.next()) {
-                    (Some(place), None) => Ok(place),
-                    (found, _) => {
-                        let number = if found.is_some() { "two columns" } else { "no column" };
-                        let what =
-                            format!("has {number} {name}, which the network takes: {}", header.join(", "));
-                        Err(ImportError::source(path, what))
-                    }
-                }
-            };
-            names.iter().map(place).collect::<Result<_, _>>()?
+        Some(_) if !names.is_empty() => {
+            names.iter().map(|name| table.named(name)).collect::<Result<_, _>>()?
         }
         _ if table.columns == features => (0..features).collect(),
         _ => {
             let what = format!(
-                "has {} columns, and the network takes {features} features{}: leave all others out",
-                table.columns,
+                "has {}, and the network takes {}{}: leave all others out",
+                count(table.columns, "column"),
+                count(features, "feature"),
                 match names {
                     [first, .., last] => format!(" ({first}, …, {last})"),
                     _ => String::new(),

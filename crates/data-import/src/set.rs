@@ -1,12 +1,8 @@
 //! The format of imported data sets.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use run_record::files::hex;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::{Fit, ImportError};
 
@@ -63,10 +59,6 @@ pub struct SplitRecord {
     pub samples: usize,
     /// SHA-256 over labels and samples, as `mpiburn data info` prints it and training compares it.
     pub sha256: String,
-    /// SHA-256 of the file with the samples.
-    pub images_sha256: String,
-    /// SHA-256 of the file with the labels.
-    pub labels_sha256: String,
     /// Where each sample came from: a file below `source`, or `file:row`. Nobody who trains reads them.
     #[serde(default, skip_deserializing)]
     pub from: Vec<String>,
@@ -113,23 +105,6 @@ impl DataSet {
         }
     }
 
-    /// Checks that the files in `folder` are those that were written with this description.
-    ///
-    /// # Errors
-    /// The first one that was changed since then, or cannot be read.
-    pub fn verify(&self, folder: &Path) -> Result<(), ImportError> {
-        for (name, split) in [("train", &self.train), ("test", &self.test)] {
-            for (what, expected) in [("images", &split.images_sha256), ("labels", &split.labels_sha256)] {
-                let path = folder.join(Self::file_name(name, what));
-                if digests(&path, 0, &[])?[0] != *expected {
-                    let what = format!("was changed after the import: its SHA-256 is not the one in {FILE}");
-                    return Err(ImportError::source(&path, what));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// The name of a split's file of samples, or of labels.
     pub fn file_name(split: &str, what: &str) -> String {
         format!("{split}-{what}.npy")
@@ -153,23 +128,4 @@ fn has_twins(names: &[String]) -> bool {
     let mut names: Vec<&String> = names.iter().collect();
     names.sort();
     names.windows(2).any(|pair| pair[0] == pair[1])
-}
-
-/// SHA-256 of a file, and of what it has after its first `header` bytes with `before` in front of it.
-pub(crate) fn digests(path: &Path, header: usize, before: &[u8]) -> Result<[String; 2], ImportError> {
-    let read = || {
-        let mut file = File::open(path)?;
-        let (mut whole, mut samples) = (Sha256::new(), Sha256::new_with_prefix(before));
-        let (mut block, mut at) = (vec![0; 1 << 20], 0);
-        loop {
-            let read = file.read(&mut block)?;
-            if read == 0 {
-                return Ok([hex(whole.finalize()), hex(samples.finalize())]);
-            }
-            whole.update(&block[..read]);
-            samples.update(&block[header.saturating_sub(at).min(read)..read]);
-            at += read;
-        }
-    };
-    read().map_err(ImportError::read(path))
 }

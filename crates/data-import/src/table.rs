@@ -10,11 +10,9 @@ use crate::pictures::{TEST_FRACTION, classes_of, refuse_fraction};
 use crate::plan::Chance;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile, is_missing, text};
-use crate::writer::Writer;
+use crate::writer::{MOST_CLASSES, Writer};
 use crate::{ImportArgs, ImportError, Imported, Progress};
 
-/// Most classes.
-const MOST_CLASSES: usize = 1 << 16;
 /// Rows between calls of the progress.
 const TOGETHER: usize = 256;
 
@@ -232,20 +230,8 @@ fn same_columns(
         );
         return Err(ImportError::source(&test.path, what));
     }
-    let lacking = |column: usize, what: &str| {
-        let what = format!("has no column {}{what}", train.column_name(column));
-        ImportError::source(&test.path, what)
-    };
-    let class = test.column("label", &train.column_name(label)).map_err(|_| {
-        lacking(
-            label,
-            &format!(", and nothing can be tested without classes: import {} alone", train.path.display()),
-        )
-    })?;
-    let column = |&column: &usize| {
-        test.column("feature", &train.column_name(column))
-            .map_err(|_| lacking(column, &format!(", as {} has", train.path.display())))
-    };
+    let class = test.named(&train.column_name(label))?;
+    let column = |&column: &usize| test.named(&train.column_name(column));
     Ok((class, features.iter().map(column).collect::<Result<_, _>>()?))
 }
 

@@ -54,10 +54,6 @@ struct Tables {
 
 fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
     let Ok((folders, files)) = folder::inside(folder) else { return Ok(None) };
-    let stem = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
-    };
     let find = |wanted: &str| {
         files.iter().find(|path| stem(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted)))
     };
@@ -76,8 +72,19 @@ fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, Imp
     };
     let is_used = |path: &&PathBuf| *path == train || Some(*path) == test;
     let unused =
-        files.iter().filter(|path| !is_used(path) && stem(path).is_some()).chain(&folders).cloned().collect();
+        files.iter().filter(|path| !is_used(path) && is_table(path)).chain(&folders).cloned().collect();
     Ok(Some(Tables { train: train.clone(), test: test.cloned(), unused }))
+}
+
+/// The name of a table's file without its ending; none of another file.
+fn stem(path: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy();
+    ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
+}
+
+/// Whether a file has the name of a table.
+pub(crate) fn is_table(path: &Path) -> bool {
+    stem(path).is_some()
 }
 
 /// Whether a folder has train.csv or the like.
@@ -88,8 +95,6 @@ pub(crate) fn is_folder_of_tables(folder: &Path) -> bool {
 /// The table in a folder with nothing else, as an archive may have it.
 pub(crate) fn only_table(folder: &Path) -> Option<PathBuf> {
     let (folders, files) = folder::inside(folder).ok()?;
-    let is_table =
-        |path: &PathBuf| ENDINGS.iter().any(|ending| path.to_string_lossy().ends_with(&format!(".{ending}")));
     match &files[..] {
         [only] if folders.is_empty() && is_table(only) => Some(only.clone()),
         _ => None,
@@ -327,6 +332,22 @@ impl TableFile {
         found.or_else(|| numbered().map(|number: usize| number - 1)).ok_or_else(|| {
             ImportError::option(option, wanted, format!("{} has {}", self.name, self.named_columns()))
         })
+    }
+
+    /// The column of exactly that name, for which no number and no other column is taken.
+    pub(crate) fn named(&self, name: &str) -> Result<usize, ImportError> {
+        let header = self.header.as_deref().unwrap_or_default();
+        let mut places = header.iter().enumerate().filter(|(_, own)| *own == name).map(|(column, _)| column);
+        match (places.next(), places.next()) {
+            (Some(place), None) => Ok(place),
+            (found, _) => {
+                let number = if found.is_some() { "two columns" } else { "no column" };
+                Err(ImportError::source(
+                    &self.path,
+                    format!("has {number} {name:?}, among {}", header.join(", ")),
+                ))
+            }
+        }
     }
 
     /// The column of the classes.

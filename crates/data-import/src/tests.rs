@@ -332,7 +332,7 @@ fn tables_of_many_kinds_are_the_same_data_set() {
             ([1, 1, 2], Numbers::F32, &["a".into(), "b".into()][..])
         );
         assert_eq!(counts, [[1, 2], [1, 1]], "{name}");
-        digests.push((set.train.images_sha256, set.train.labels_sha256, set.test.images_sha256));
+        digests.push((set.train.sha256, set.test.sha256));
     }
     assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
     let found = features(&lab, 2);
@@ -398,7 +398,7 @@ fn rows_have_their_lines_and_columns_their_names() {
     for contents in ["c,a\n1,2\n", "id,a,x\n1,2,3\n", "a,a,b\n1,2,3\n", "a,B\n1,2\n"] {
         let message = rows(contents).unwrap_err();
         assert!(
-            message.contains("has no column b") || message.contains("two columns"),
+            message.contains("has no column \"b\"") || message.contains("two columns"),
             "{contents:?}: {message}"
         );
     }
@@ -479,6 +479,14 @@ fn a_table_is_read_in_one_way() {
     assert_eq!(header("yes").unwrap().counts.concat().iter().sum::<usize>(), 3);
 
     // Columns of a second table are found by their names, and a split by its own.
+    // A column of the training table is no number of another one.
+    lab.write("set/train.csv", "0,1,2,label\n1,2,3,a\n3,4,5,b\n");
+    lab.write("set/test.csv", "1,5,6,label\n1,2,3,a\n");
+    assert!(
+        lab.import("set", &["--overwrite"])
+            .unwrap_err()
+            .contains("test.csv: has no column \"0\", among 1, 5")
+    );
     lab.write("set/train.csv", "x,y,label\n1,2,a\n3,4,b\n");
     lab.write("set/test.csv", "label,y,x\nb,60,5\n");
     lab.write("set/val.csv", "label,y,x\nb,7,6\na,7,6\n");
@@ -532,7 +540,7 @@ fn archives_are_what_is_in_them() {
         lab.picture(&format!("pets/{name}"), [2, 3], red);
     }
     lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
-    let digest = |source: &str| lab.imported(source, &[]).set.train.images_sha256;
+    let digest = |source: &str| lab.imported(source, &[]).set.train.sha256;
     let (pictures, rows) = (digest("pets"), digest("table.csv"));
 
     let tar = |name: &str, packed: bool, of: &str| {
@@ -633,7 +641,7 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
     lab.write("set/train.csv", "x,class\n1,a\n");
     lab.write("set/test.csv", "x\n1\n");
     let message = lab.import("set", &[]).unwrap_err();
-    assert!(message.contains("has no rows with") || message.contains("has no column class"), "{message}");
+    assert!(message.contains("has no rows with") || message.contains("has no column \"class\""), "{message}");
 }
 
 #[test]
@@ -648,13 +656,6 @@ fn a_damaged_description_is_one_line() {
         DataSet::read(path.parent().unwrap_or(Path::new("."))).map_err(|error| error.to_string())
     };
     assert!(read(&text).is_ok());
-    let set = read(&text).unwrap();
-    set.verify(&lab.path("out")).unwrap();
-    let mut labels = fs::read(lab.path("out/test-labels.npy")).unwrap();
-    *labels.last_mut().unwrap() ^= 1;
-    lab.write("out/test-labels.npy", labels);
-    let message = set.verify(&lab.path("out")).unwrap_err().to_string();
-    assert!(message.contains("test-labels.npy: was changed after the import"), "{message}");
     for (from, to, expected) in [
         ("\"version\": 1", "\"version\": 2", "is of version 2"),
         ("\"std\": [", "\"std\": [1, ", "1 means and 2 standard deviations"),

@@ -1,31 +1,42 @@
 //! The writer of data sets: `.npy` files in a folder beside their place, which are moved there when all are whole.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use run_record::files::entries;
+use run_record::files::{entries, hex};
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use crate::error::count;
-use crate::set::{DataSet, FILE, Numbers, SplitRecord, digests};
+use crate::set::{DataSet, FILE, Numbers, SplitRecord};
 use crate::{Fit, ImportArgs, ImportError, Imported};
 
-/// Bytes of the header of a `.npy` file, whatever the number of samples.
+/// Most classes: labels are u16.
+pub(crate) const MOST_CLASSES: usize = 1 << 16;
+
+/// The magic number of `.npy` files.
+pub const NPY_MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Bytes of a header that [`npy_header`] writes, whatever the number of samples.
 const HEADER: usize = 128;
 
-/// A `.npy` header of [`HEADER`] bytes.
-fn header(dtype: &str, shape: &[usize]) -> Vec<u8> {
+/// A `.npy` header of version 1.0 for numbers of `dtype`, in row-major order: 128 bytes.
+pub fn npy_header(dtype: &str, shape: &[usize]) -> Vec<u8> {
     let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
     let text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-    let length = HEADER - 10;
-    [
-        b"\x93NUMPY\x01\x00",
-        &(length as u16).to_le_bytes()[..],
-        format!("{text:width$}\n", width = length - 1).as_bytes(),
-    ]
-    .concat()
+    // Data begins at a multiple of 64 bytes, as in NumPy.
+    let length = HEADER - NPY_MAGIC.len() - 4;
+    let text = format!("{text:width$}\n", width = length - 1);
+    [NPY_MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// The bytes of labels in the digest of samples: one of each where these are enough for the classes.
+pub fn label_bytes(labels: &[u16], classes: usize) -> Vec<u8> {
+    let bytes = if classes <= 256 { 1 } else { 2 };
+    labels.iter().flat_map(|label| label.to_le_bytes().into_iter().take(bytes)).collect()
 }
 
 /// Sums over the samples of a split, for mean and deviation.
@@ -82,6 +93,37 @@ struct Part {
     moments: Moments,
 }
 
+/// Which samples are in both splits.
+#[derive(Default)]
+struct InBoth {
+    train: HashMap<[u8; 32], String>,
+    both: usize,
+    first: Option<(String, String)>,
+}
+
+impl InBoth {
+    fn add(&mut self, split: usize, sample: &[u8], name: &str) {
+        let digest = Sha256::digest(sample).into();
+        if split == 0 {
+            self.train.entry(digest).or_insert_with(|| name.to_owned());
+        } else if let Some(same) = self.train.get(&digest) {
+            self.both += 1;
+            self.first.get_or_insert_with(|| (name.to_owned(), same.clone()));
+        }
+    }
+
+    fn log(&self) {
+        if let Some((test, train)) = &self.first {
+            log::warn!(
+                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {test} is \
+                 {train})",
+                count(self.both, "sample"),
+                if self.both == 1 { "is" } else { "are" }
+            );
+        }
+    }
+}
+
 /// Writes a data set into a folder beside its place, where it is moved when it is whole.
 pub(crate) struct Writer {
     folder: TempDir,
@@ -89,6 +131,7 @@ pub(crate) struct Writer {
     shape: [usize; 3],
     numbers: Numbers,
     parts: [Part; 2],
+    in_both: InBoth,
 }
 
 impl Writer {
@@ -130,10 +173,11 @@ impl Writer {
             Ok::<_, ImportError>(Part { name, images, labels, from, moments })
         };
         let parts = [part("train")?, part("test")?];
-        Ok(Self { folder, out, shape, numbers, parts })
+        Ok(Self { folder, out, shape, numbers, parts, in_both: InBoth::default() })
     }
 
     fn write(&mut self, split: usize, bytes: &[u8], label: u16, from: String) -> Result<(), ImportError> {
+        self.in_both.add(split, bytes, &from);
         let part = &mut self.parts[split];
         part.images.write_all(bytes).map_err(ImportError::write(&self.out))?;
         part.labels.push(label);
@@ -178,7 +222,8 @@ impl Writer {
         features: Vec<String>,
         fit: Option<Fit>,
     ) -> Result<Imported, ImportError> {
-        let Self { folder, out, shape, numbers, parts } = self;
+        let Self { folder, out, shape, numbers, parts, in_both } = self;
+        in_both.log();
         let counts = parts.each_ref().map(|part| {
             let mut counts = vec![0; classes.len()];
             part.labels.iter().for_each(|&label| counts[usize::from(label)] += 1);
@@ -264,19 +309,29 @@ fn complete(
     let write_images = || -> io::Result<()> {
         let mut file = images.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;
-        file.write_all(&header(dtype, &shape))?;
+        file.write_all(&npy_header(dtype, &shape))?;
         file.sync_all()
     };
     write_images().map_err(ImportError::write(&path("images")))?;
     let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
-    // Labels that fit into bytes are bytes in the digest.
-    let before =
-        if classes <= 256 { labels.iter().map(|&label| label as u8).collect() } else { bytes.clone() };
-    let labels = [header("<u2", &[samples]), bytes].concat();
-    run_record::files::write_synced(&path("labels"), &labels).map_err(ImportError::write(&path("labels")))?;
-    let [images_sha256, sha256] = digests(&path("images"), HEADER, &before)?;
-    let [labels_sha256, _] = digests(&path("labels"), 0, &[])?;
-    Ok(SplitRecord { samples, sha256, images_sha256, labels_sha256, from })
+    let file = [npy_header("<u2", &[samples]), bytes].concat();
+    run_record::files::write_synced(&path("labels"), &file).map_err(ImportError::write(&path("labels")))?;
+    let sha256 = digest(&path("images"), &label_bytes(&labels, classes))
+        .map_err(ImportError::read(&path("images")))?;
+    Ok(SplitRecord { samples, sha256, from })
+}
+
+/// SHA-256 over the bytes of labels and then those of a file behind its header.
+fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
+    let (mut file, mut digest) = (File::open(path)?, Sha256::new_with_prefix(labels));
+    file.seek(SeekFrom::Start(HEADER as u64))?;
+    let mut block = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(hex(digest.finalize())),
+            read => digest.update(&block[..read]),
+        }
+    }
 }
 
 /// Checks that nothing but a data set that is to be replaced is in the way.
@@ -359,7 +414,7 @@ mod tests {
     #[test]
     fn a_header_has_one_length() {
         for shape in [&[1usize][..], &[usize::MAX >> 20, 3, 1024, 1024]] {
-            let header = header("|u1", shape);
+            let header = npy_header("|u1", shape);
             assert_eq!((header.len(), header[127]), (HEADER, b'\n'));
         }
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::chance::{Chance, Stream};
 use crate::data::Split;
-use crate::data::npy::npy_header;
+use data_import::npy_header;
 use run_record::files::WholeFile;
 
 /// Features of a sample.

@@ -106,8 +106,7 @@ pub fn weighted_cross_entropy(
     let mut found = None;
     let of_samples =
         weights.map(|weights| labels.iter().map(|&label| weights[usize::from(label)]).collect::<Vec<f32>>());
-    let of_rows = of_samples.clone().unwrap_or_else(|| vec![1.0; batch]);
-    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, of_rows);
+    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, of_samples.clone());
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
@@ -170,24 +169,25 @@ struct Read {
     correct: usize,
     /// Softmax of the scores.
     shares: Vec<f32>,
-    /// Of each sample.
-    weights: Vec<f32>,
+    /// Of each sample; 1 without any.
+    weights: Option<Vec<f32>>,
     classes: usize,
     smoothing: f64,
 }
 
 impl Read {
     /// Reads f32 scores; other types run Burn's operators.
-    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64, weights: Vec<f32>) -> Option<Self> {
+    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Option<Self> {
         let scores = scores.to_contiguous();
         let scores = scores.as_slice::<f32>()?;
         let classes = scores.len() / labels.len().max(1);
         if classes == 0 {
             return None;
         }
+        let weight = |row: usize| weights.as_ref().map_or(1.0, |weights| f64::from(weights[row]));
         let mut shares = scores.to_vec();
         let (mut loss, mut correct) = (0.0, 0);
-        for ((row, &label), &weight) in shares.chunks_exact_mut(classes).zip(labels).zip(&weights) {
+        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
@@ -200,13 +200,13 @@ impl Read {
                 false => own,
             };
             row.iter_mut().for_each(|x| *x -= highest);
-            loss -= f64::from(weight) * f64::from(aim - highest);
+            loss -= weight(at) * f64::from(aim - highest);
         }
         Level::current().run(Exp(&mut shares));
-        for (row, &weight) in shares.chunks_exact_mut(classes).zip(&weights) {
+        for (at, row) in shares.chunks_exact_mut(classes).enumerate() {
             let sum: f32 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
-            loss += f64::from(weight) * f64::from(sum.ln());
+            loss += weight(at) * f64::from(sum.ln());
         }
         Some(Self { loss: loss / labels.len() as f64, correct, shares, weights, classes, smoothing })
     }
@@ -215,8 +215,8 @@ impl Read {
     fn gradient(self, labels: &[u16]) -> FlexTensor {
         let Self { mut shares, weights, classes, smoothing, .. } = self;
         let share = 1.0 / labels.len() as f32;
-        for ((row, &label), weight) in shares.chunks_exact_mut(classes).zip(labels).zip(weights) {
-            let scale = weight * share;
+        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
+            let scale = weights.as_ref().map_or(share, |weights| weights[at] * share);
             if smoothing > 0.0 {
                 row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
             }
