@@ -108,6 +108,6 @@ impl Batches {
         let from = self.next * self.size;
         self.next = (self.next + 1) % self.count;
         let (bytes, labels) = self.shard.samples(from, self.size);
-        LabelledBytes { bytes, labels, normalizer: &self.normalizer }
+        LabelledBytes { bytes: bytes.into(), labels, normalizer: &self.normalizer }
     }
 }

@@ -6,8 +6,8 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::data_file::DataFile;
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
+use data_import::DataFile;
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use data_import::ImportError;
+
 use super::DataFormat;
 
 /// An error in the files of a data set.
@@ -87,6 +89,17 @@ impl DataError {
     /// An error of the file at `path` that cannot be read.
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Read { path: path.to_owned(), reason }
+    }
+}
+
+impl From<ImportError> for DataError {
+    fn from(error: ImportError) -> Self {
+        match error {
+            ImportError::Read { path, reason } => Self::Read { path, reason },
+            ImportError::Damaged { path, what } => Self::Invalid { path, what, kind: DataFormat::Npy },
+            ImportError::Source { path, what } => Self::Unsuitable { path, what },
+            other => Self::Import(other.to_string()),
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Data sets that `mpiburn data import` wrote: `.npy` files, and `dataset.json` that describes them.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use data_import::{DataSet, FILE, Numbers};
+use data_import::{DataSet, FILE, ImportError, NpyFile, Numbers};
 
-use super::npy::NpyFile;
 use super::npy_pairs::for_each_sample;
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
@@ -13,7 +13,7 @@ use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 pub struct Imported {
     set: DataSet,
     description: Description,
-    samples: [NpyFile; 2],
+    samples: [Arc<NpyFile>; 2],
     labels: [Vec<u16>; 2],
 }
 
@@ -42,10 +42,10 @@ impl Imported {
             };
             let open = |what, dtype| {
                 NpyFile::open(&path(what), &[dtype]).map_err(|error| match error {
-                    DataError::Invalid { path, what, .. } => {
+                    ImportError::Damaged { path, what } => {
                         DataError::Unsuitable { path, what: format!("{what}: import the data set again") }
                     }
-                    other => other,
+                    other => other.into(),
                 })
             };
             let (samples, labels) = (open("images", dtype)?, open("labels", "<u2")?);
@@ -74,7 +74,7 @@ impl Imported {
         };
         let (train, test) = (split(Split::Train)?, split(Split::Test)?);
         Ok(Self {
-            samples: [train.0, test.0],
+            samples: [train.0, test.0].map(Arc::new),
             labels: [train.1, test.1],
             description: Description {
                 kind: DataFormat::Imported,
@@ -100,6 +100,10 @@ impl SampleSource for Imported {
 
     fn imported(&self) -> Option<&DataSet> {
         Some(&self.set)
+    }
+
+    fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
+        Some(self.samples[split as usize].clone())
     }
 
     fn len(&self, split: Split) -> usize {

@@ -4,28 +4,27 @@ pub mod augment;
 pub mod batch;
 mod cifar10;
 pub mod contact_sheet;
-mod data_file;
 mod element;
 mod error;
 pub mod generate;
 mod imported;
 mod kind;
 mod mnist;
-mod npy;
 mod npy_pairs;
 pub mod shard;
 
 use std::path::Path;
+use std::sync::Arc;
 
 pub use batch::Normalizer;
 pub use cifar10::Cifar10;
-use data_import::DataSet;
+pub use data_import::write_npy;
+use data_import::{DataSet, NpyFile};
 pub use element::Element;
 pub use error::DataError;
 pub use imported::Imported;
 pub use kind::{DataFormat, is_data_file};
 pub use mnist::Mnist;
-pub use npy::write_npy;
 pub use npy_pairs::NpyPairs;
 use run_record::files;
 pub use shard::{Shard, ShardPlan};
@@ -109,6 +108,11 @@ pub trait SampleSource {
     /// Number of samples of `split`.
     fn len(&self, split: Split) -> usize;
 
+    /// The file whose rows are the samples of `split`, as [`Self::for_each_image`] gives them, if there is one.
+    fn rows(&self, _split: Split) -> Option<Arc<NpyFile>> {
+        None
+    }
+
     /// Calls `visit` with the index and the bytes of each of the first `limit` samples,
     /// in file order. The bytes are `[channels, height, width]` of
     /// [`Description::element`], little-endian.
@@ -150,6 +154,10 @@ impl SampleSource for Renormalised {
 
     fn imported(&self) -> Option<&DataSet> {
         self.source.imported()
+    }
+
+    fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
+        self.source.rows(split)
     }
 
     fn len(&self, split: Split) -> usize {

@@ -6,11 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::npy::{NpyFile, ONE_ROW};
+use data_import::{NpyFile, ONE_ROW};
+
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
-const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
 /// Classes are stored in 16 bits.
 const MOST_CLASSES: usize = 1 << u16::BITS;
 
@@ -49,14 +49,14 @@ impl NpyPairs {
         let file = |split, letter, dtypes: &[&str]| {
             let path = path(root, split, letter);
             match path.exists() {
-                true => NpyFile::open(&path, dtypes),
+                true => Ok(NpyFile::open(&path, dtypes)?),
                 false => Err(DataError::Missing { path, also: String::new(), kind: DataFormat::Npy }),
             }
         };
         let pair = |split| -> Result<_, DataError> {
-            let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &LABELS)?);
+            let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &NpyFile::INTEGERS)?);
             check(&x, &y)?;
-            let values = labels(&y)?;
+            let values = y.integers()?;
             Ok((x, y, values))
         };
         let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
@@ -129,20 +129,6 @@ fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
         return Err(unsuitable(x, format!("{} samples of {} features", x.rows, x.columns)));
     }
     Ok(())
-}
-
-/// All labels of the file, in a type that represents every integer dtype.
-fn labels(file: &NpyFile) -> Result<Vec<i128>, DataError> {
-    let signed = file.dtype.contains('i');
-    let mut values = Vec::with_capacity(file.rows);
-    file.for_each_row(file.rows, |_, bytes| {
-        let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
-        let mut wide = [if negative { 0xff } else { 0 }; 16];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        values.push(i128::from_le_bytes(wide));
-        Ok(())
-    })?;
-    Ok(values)
 }
 
 /// Calls `visit` with the samples of a file, floats of which have to be finite.

@@ -1,7 +1,11 @@
-//! A rank's samples in memory: sharding is [`ShardPlan`]'s.
+//! A rank's samples, in memory or on disk: sharding is [`ShardPlan`]'s.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
 pub use burn_mpi::{SampleOrder as Order, ShardPlan};
-use data_import::label_bytes;
+use data_import::{NpyFile, label_bytes};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
@@ -56,10 +60,19 @@ fn as_recorded(
     }
 }
 
+/// The bytes of a shard's samples.
+#[derive(Debug)]
+enum Images {
+    /// In the shard's order.
+    Memory(Vec<u8>),
+    /// Rows of a file, by their numbers in the data set.
+    File(Arc<NpyFile>),
+}
+
 /// One rank's samples, in the order in which it uses them, in the format on disk.
 #[derive(Debug)]
 pub struct Shard {
-    images: Vec<u8>,
+    images: Images,
     labels: Vec<u16>,
     numbers: Vec<u32>,
     item: usize,
@@ -68,7 +81,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Reads `rank`'s samples of the first `plan.samples` of `split`.
+    /// Reads `rank`'s samples of the first `plan.samples` of `split` into memory.
     ///
     /// # Errors
     /// When a file is invalid.
@@ -79,13 +92,29 @@ impl Shard {
         rank: usize,
         order: Order,
     ) -> Result<Self, DataError> {
+        Self::open(source, split, plan, rank, order, false)
+    }
+
+    /// As [`Self::load`], but leaves the samples `on_disk`, if the source has them in a file of rows: all are read once
+    /// for their digest, and each again when it is used.
+    ///
+    /// # Errors
+    /// When a file is invalid.
+    pub fn open(
+        source: &dyn SampleSource,
+        split: Split,
+        plan: &ShardPlan,
+        rank: usize,
+        order: Order,
+        on_disk: bool,
+    ) -> Result<Self, DataError> {
         let all_labels = source.labels(split, plan.samples)?;
         let description = source.description();
         let mut class_counts = vec![0; description.classes];
         all_labels.iter().for_each(|&label| class_counts[usize::from(label)] += 1);
         let mut digest = SetDigest::of_labels(&all_labels, description.classes);
         let mut shard = Self {
-            images: Vec::new(),
+            images: source.rows(split).filter(|_| on_disk).map_or(Images::Memory(Vec::new()), Images::File),
             labels: Vec::new(),
             numbers: Vec::new(),
             item: description.sample_bytes(),
@@ -110,7 +139,26 @@ impl Shard {
         rank: usize,
         order: Order,
     ) -> Result<(), DataError> {
+        if let Images::File(_) = self.images {
+            return self.number(source, split, plan, rank, order);
+        }
         self.fill(source, split, plan, rank, order, &mut |_| ())
+    }
+
+    /// The numbers of the samples and their labels.
+    fn number(
+        &mut self,
+        source: &dyn SampleSource,
+        split: Split,
+        plan: &ShardPlan,
+        rank: usize,
+        order: Order,
+    ) -> Result<(), DataError> {
+        self.numbers = plan.shard(rank, order);
+        let labels = source.labels(split, plan.samples)?;
+        self.labels.clear();
+        self.labels.extend(self.numbers.iter().map(|&number| labels[number as usize]));
+        Ok(())
     }
 
     fn fill(
@@ -123,16 +171,19 @@ impl Shard {
         look: &mut dyn FnMut(&[u8]),
     ) -> Result<(), DataError> {
         const NOT_MINE: u32 = u32::MAX;
+        self.number(source, split, plan, rank, order)?;
         let Self { images, labels, numbers, item, .. } = self;
         let item = *item;
-        *numbers = plan.shard(rank, order);
+        let images = match images {
+            Images::Memory(images) => images,
+            Images::File(_) => {
+                return source.for_each_image(split, plan.samples, &mut |_, bytes| look(bytes));
+            }
+        };
         let mut slots = vec![NOT_MINE; plan.samples];
         for (slot, &number) in numbers.iter().enumerate() {
             slots[number as usize] = slot as u32;
         }
-        let all_labels = source.labels(split, plan.samples)?;
-        labels.clear();
-        labels.extend(numbers.iter().map(|&number| all_labels[number as usize]));
         images.resize(labels.len() * item, 0);
         source.for_each_image(split, plan.samples, &mut |sample, bytes| {
             look(bytes);
@@ -163,11 +214,40 @@ impl Shard {
         self.labels.is_empty()
     }
 
-    /// Bytes and labels of the samples `from..from + count` that exist.
-    pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u16]) {
+    /// The samples `from..from + count` that exist.
+    fn range(&self, from: usize, count: usize) -> Range<usize> {
         let from = from.min(self.len());
-        let to = from.saturating_add(count).min(self.len());
-        (&self.images[from * self.item..to * self.item], &self.labels[from..to])
+        from..from.saturating_add(count).min(self.len())
+    }
+
+    /// Bytes and labels of the samples `from..from + count` that exist, of a shard in memory; none of one on disk.
+    pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u16]) {
+        let Images::Memory(images) = &self.images else { return (&[], &[]) };
+        let Range { start, end } = self.range(from, count);
+        (&images[start * self.item..end * self.item], &self.labels[start..end])
+    }
+
+    /// Bytes and labels of the samples `from..from + count` that exist.
+    ///
+    /// # Errors
+    /// When they are on disk and cannot be read.
+    pub fn read(&self, from: usize, count: usize) -> Result<(Cow<'_, [u8]>, &[u16]), DataError> {
+        let Range { start: from, end: to } = self.range(from, count);
+        let bytes = match &self.images {
+            Images::Memory(images) => Cow::Borrowed(&images[from * self.item..to * self.item]),
+            Images::File(file) => {
+                let mut bytes = vec![0; (to - from) * self.item];
+                let mut rest = &mut bytes[..];
+                // Neighbours in the file are read together.
+                for run in self.numbers[from..to].chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
+                    let (part, behind) = rest.split_at_mut(run.len() * self.item);
+                    file.row(run[0] as usize, part)?;
+                    rest = behind;
+                }
+                Cow::Owned(bytes)
+            }
+        };
+        Ok((bytes, &self.labels[from..to]))
     }
 
     /// Bytes of the indices.
@@ -178,8 +258,7 @@ impl Shard {
     /// The indices of those samples in the data set, which are independent of rank and
     /// order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
-        let from = from.min(self.len());
-        &self.numbers[from..from.saturating_add(count).min(self.len())]
+        &self.numbers[self.range(from, count)]
     }
 }
 

@@ -71,3 +71,42 @@ fn a_reloaded_shard_equals_a_newly_loaded_one() {
     assert_eq!((shard.samples(0, 99), shard.numbers(0, 99)), (fresh.samples(0, 99), fresh.numbers(0, 99)));
     assert_eq!((shard.digest(), fresh.digest()), (&*digest, &*digest));
 }
+
+#[test]
+fn samples_on_disk_are_those_in_memory_and_a_shortened_file_is_an_error() {
+    #[derive(clap::Parser)]
+    struct Import {
+        #[command(flatten)]
+        args: data_import::ImportArgs,
+    }
+    let root = tempfile::tempdir().unwrap();
+    let [table, out] = ["t.csv", "out"].map(|name| root.path().join(name).display().to_string());
+    let rows: String = (0..50).map(|row| format!("{row},{},c{}\n", row * row, row % 3)).collect();
+    std::fs::write(&table, format!("a,b,label\n{rows}")).unwrap();
+    let args = <Import as clap::Parser>::parse_from(["import", &table, "--out", &out]).args;
+    data_import::import(&args, &|_, _| std::ops::ControlFlow::Continue(())).unwrap();
+    let source = super::super::open(out.as_ref()).unwrap();
+    let samples = source.len(Split::Train);
+    for (world, order) in
+        [(1, Order::Sequential), (3, Order::Sequential), (3, Order::Shuffled { seed: 2, epoch: 1 })]
+    {
+        for rank in 0..world {
+            let plan = plan(samples, world, 4);
+            let memory = Shard::load(source.as_ref(), Split::Train, &plan, rank, order).unwrap();
+            let first = Order::Shuffled { seed: 9, epoch: 0 };
+            let mut disk = Shard::open(source.as_ref(), Split::Train, &plan, rank, first, true).unwrap();
+            disk.reload(source.as_ref(), Split::Train, &plan, rank, order).unwrap();
+            for (from, count) in [(0, 4), (3, 7), (samples, 1), (0, 999)] {
+                assert_eq!(disk.read(from, count).unwrap(), memory.read(from, count).unwrap());
+                assert_eq!(memory.read(from, count).unwrap().0, memory.samples(from, count).0);
+            }
+            assert_eq!((disk.digest(), disk.class_counts()), (memory.digest(), memory.class_counts()));
+        }
+    }
+    let disk =
+        Shard::open(source.as_ref(), Split::Train, &plan(samples, 1, 4), 0, Order::Sequential, true).unwrap();
+    let file = root.path().join("out/train-images.npy");
+    std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(200).unwrap();
+    let message = disk.read(0, samples).unwrap_err().to_string();
+    assert!(message.starts_with("cannot read ") && message.contains("train-images.npy: "), "{message}");
+}

@@ -50,7 +50,7 @@ fn rule(option: &str) -> (Part, Result<(), &'static str>) {
         "schedule" | "max-lr" | "step-size" | "gamma" | "epochs" | "early-stopping" | "augment" => {
             (Run, Ok(()))
         }
-        "data-root" | "test-batch-size" | "test-samples" | "num-workers" => (Run, Ok(())),
+        "data-root" | "samples-in" | "test-batch-size" | "test-samples" | "num-workers" => (Run, Ok(())),
         "freeze-after" | "fold-after" | "calibration" => (Run, Ok(())),
         "log-every" | "checkpoint-every" | "keep" => (Run, Ok(())),
         "backend" | "interface" | "gloo-algorithm" | "reduce" | "grad-dtype" | "overlap" | "bucket-mb" => {

@@ -46,7 +46,7 @@ impl PostTraining {
             let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
             let plan = ShardPlan { samples: samples.min(known), world_size: 1, batch_size: BATCH };
             let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
-            Ok((shard, Normalizer::new(source.description())))
+            Ok::<_, DataError>((shard, Normalizer::new(source.description())))
         };
         Ok(PostQuantizer { scheme, calibration: calibration.map(load).transpose()? })
     }

@@ -1,5 +1,6 @@
 //! Samples of each step, with optional augmentation.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
@@ -7,13 +8,13 @@ use burn::tensor::{Device, Tensor};
 use super::RunConfig;
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
-use crate::data::{Description, Normalizer, Shard};
+use crate::data::{DataError, Description, Normalizer, Shard};
 
 /// A rank's samples of one step as stored in files, with a class each; they are split into micro-batches.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LabelledBytes<'a> {
     /// The samples concatenated, in the file's layout.
-    pub bytes: &'a [u8],
+    pub bytes: Cow<'a, [u8]>,
     /// A class for each sample.
     pub labels: &'a [u16],
     /// Converts the bytes to floats.
@@ -58,19 +59,22 @@ impl Batches {
     }
 
     /// The samples `from..from + count` of `shard`, or fewer at its end.
+    ///
+    /// # Errors
+    /// When they are on disk and cannot be read.
     pub fn samples<'a>(
         &'a mut self,
         shard: &'a Shard,
         from: usize,
         count: usize,
         epoch: usize,
-    ) -> LabelledBytes<'a> {
-        let (bytes, labels) = shard.samples(from, count);
+    ) -> Result<LabelledBytes<'a>, DataError> {
+        let (bytes, labels) = shard.read(from, count)?;
         let normalizer = &self.normalizer;
-        let Some(augment) = self.augment else { return LabelledBytes { bytes, labels, normalizer } };
+        let Some(augment) = self.augment else { return Ok(LabelledBytes { bytes, labels, normalizer }) };
         let numbers = shard.numbers(from, count);
-        augment.batch(bytes, numbers, self.shape, self.seed, epoch as u64, &mut self.augmented);
-        LabelledBytes { bytes: &self.augmented, labels, normalizer }
+        augment.batch(&bytes, numbers, self.shape, self.seed, epoch as u64, &mut self.augmented);
+        Ok(LabelledBytes { bytes: Cow::Borrowed(&self.augmented), labels, normalizer })
     }
 }
 
@@ -105,15 +109,15 @@ mod tests {
         };
         let (mut changing, mut plain) = (batches(Some("crop,flip,jitter,rotate")), batches(None));
         let alone = shard(0, 1);
-        let whole = changing.samples(&alone, 0, 24, 1).bytes.to_vec();
-        assert_ne!(whole, plain.samples(&alone, 0, 24, 1).bytes);
-        assert_ne!(whole, changing.samples(&alone, 0, 24, 2).bytes, "another epoch");
+        let whole = changing.samples(&alone, 0, 24, 1).unwrap().bytes.into_owned();
+        assert_ne!(whole, *plain.samples(&alone, 0, 24, 1).unwrap().bytes);
+        assert_ne!(whole, *changing.samples(&alone, 0, 24, 2).unwrap().bytes, "another epoch");
         let size = whole.len() / 24;
         for rank in 0..3 {
             let own = shard(rank, 3);
             let parts = [
-                changing.samples(&own, 0, 5, 1).bytes.to_vec(),
-                changing.samples(&own, 5, 5, 1).bytes.to_vec(),
+                changing.samples(&own, 0, 5, 1).unwrap().bytes.to_vec(),
+                changing.samples(&own, 5, 5, 1).unwrap().bytes.to_vec(),
             ];
             let dealt: Vec<u8> = whole.chunks(size).skip(rank).step_by(3).flatten().copied().collect();
             assert!(parts.concat() == dealt, "rank {rank}");

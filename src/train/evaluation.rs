@@ -40,10 +40,7 @@ impl Evaluation {
     /// # Errors
     /// If it cannot be read on some rank, or ranks have different test sets.
     pub fn load(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
-        let plan = options.plan(source, Split::Test, world.size());
-        let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::Sequential);
-        let shard = world.agree(shard)?;
-        world.check_equal("the test set's digest", &source.description().digest(shard.digest()))?;
+        let (plan, shard) = options.shard(world, source, Split::Test, Order::Sequential)?;
         Ok(Self {
             shard,
             normalizer: Normalizer::new(source.description()),
@@ -82,7 +79,7 @@ impl Evaluation {
         samples: &LabelledBytes<'_>,
     ) -> Result<Tensor<2>, QuantError> {
         let mut scores = Vec::new();
-        network.infer(&self.normalizer.values(samples.bytes), &mut scores)?;
+        network.infer(&self.normalizer.values(&samples.bytes), &mut scores)?;
         let batch = samples.count();
         let shape = [batch, scores.len() / batch.max(1)];
         Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
@@ -117,10 +114,10 @@ impl Evaluation {
     fn tally(
         &self,
         predict: &mut impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
-    ) -> Result<(Tally, Confusion), QuantError> {
+    ) -> Result<(Tally, Confusion), TrainError> {
         let (mut tally, mut named) = (Tally::default(), Vec::with_capacity(self.shard.len()));
         for from in (0..self.shard.len()).step_by(self.batch_size) {
-            let (bytes, labels) = self.shard.samples(from, self.batch_size);
+            let (bytes, labels) = self.shard.read(from, self.batch_size)?;
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
             let scores = predict(&samples)?;
             let values: Vec<f32> = scores.to_data().iter().collect();

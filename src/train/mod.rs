@@ -20,7 +20,7 @@ pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};
 pub use evaluation::{Tally, cross_entropy};
 pub use optimizer::{Optimizer, Rate, Rule};
-pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig};
+pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn};
 pub use precision::LossScale;
 pub use precision::Precision;
 pub use recorder::Recorder;

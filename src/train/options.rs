@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
+use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType, World};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Precision, Rate, Rule, Schedule, ScheduleKind};
+use super::{Precision, Rate, Rule, Schedule, ScheduleKind, TrainError};
 use crate::data::augment::Augmentation;
-use crate::data::{Description, SampleSource, ShardPlan, Split};
+use crate::data::shard::Order;
+use crate::data::{Description, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::machine;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
@@ -150,6 +152,10 @@ pub struct DataOptions {
     /// Shuffle the training samples in every epoch.
     #[arg(long)]
     pub shuffle: bool,
+    /// Where a rank's samples are: in memory, or on disk (imported data sets), read again for each step; auto is disk
+    /// where they would take more than half of a host's memory.
+    #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
+    pub samples_in: SamplesIn,
     /// Train on the first N samples only.
     #[arg(long, value_name = "N", value_parser = positive)]
     pub train_samples: Option<usize>,
@@ -261,6 +267,19 @@ impl ClassWeights {
     }
 }
 
+/// Where samples are kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SamplesIn {
+    /// In memory, if they take at most half of it.
+    #[default]
+    Auto,
+    /// In memory.
+    Memory,
+    /// On disk.
+    Disk,
+}
+
 /// How gradients are averaged over all ranks.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Distribution")]
@@ -317,6 +336,36 @@ impl RunConfig {
         };
         let all = source.len(split);
         ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
+    }
+
+    /// This rank's samples of a split: in memory, or on disk as [`SamplesIn`] says.
+    ///
+    /// # Errors
+    /// If they cannot be read on some rank, or ranks have different samples.
+    pub fn shard(
+        &self,
+        world: &World,
+        source: &dyn SampleSource,
+        split: Split,
+        order: Order,
+    ) -> Result<(ShardPlan, Shard), TrainError> {
+        let plan = self.plan(source, split, world.size());
+        let on_disk = match self.data.samples_in {
+            SamplesIn::Memory => false,
+            SamplesIn::Disk => true,
+            SamplesIn::Auto => {
+                let host = world.host();
+                let ranks = world.places().iter().filter(|place| place.host == host).count();
+                let samples = Split::ALL.map(|split| self.plan(source, split, world.size()).samples);
+                let bytes = samples.iter().sum::<usize>() as u64 * source.description().sample_bytes() as u64;
+                let memory = machine::of_this_process(host).memory_bytes;
+                memory > 0 && bytes / world.size() as u64 * ranks as u64 > memory / 2
+            }
+        };
+        let shard = world.agree(Shard::open(source, split, &plan, world.rank(), order, on_disk))?;
+        let what = format!("the {} set's digest", if split == Split::Train { "training" } else { "test" });
+        world.check_equal(&what, &source.description().digest(shard.digest()))?;
+        Ok((plan, shard))
     }
 
     /// The network with initial weights.

@@ -108,10 +108,7 @@ impl<'w> Trainer<'w> {
     /// If a shard cannot be read, data sets differ or the transport fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
-        let plan = options.plan(source.as_ref(), Split::Train, world.size());
-        let order = order_of(options, 0);
-        let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
-        world.check_equal("the training set's digest", &source.description().digest(shard.digest()))?;
+        let (plan, shard) = options.shard(world, source.as_ref(), Split::Train, order_of(options, 0))?;
         check_unused(world, source.as_ref(), options)?;
         let evaluation = Evaluation::load(world, source.as_ref(), options)?;
         let post = options
@@ -234,7 +231,7 @@ impl<'w> Trainer<'w> {
         let (began, size) = (Instant::now(), self.plan.batch_size);
         let epoch = self.position.epoch;
         let samples =
-            spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch));
+            spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch))?;
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);

@@ -62,7 +62,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     })?;
     let labels = source.labels(Split::Train, BATCH)?;
     let normalizer = Normalizer::new(source.description());
-    let samples = LabelledBytes { bytes: &bytes, labels: &labels, normalizer: &normalizer };
+    let samples = LabelledBytes { bytes: (&bytes).into(), labels: &labels, normalizer: &normalizer };
     for _ in 0..3 {
         learner.step(&samples, BATCH * world.size(), false)?;
     }

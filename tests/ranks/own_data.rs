@@ -58,7 +58,7 @@ fn pictures_become_a_network_that_names_them() {
     {
         assert!(printed.contains(words), "{words}: {printed}");
     }
-    let digest = |ranks| {
+    let of = |ranks, more: &[&str]| {
         let options = [
             "--train-batch-size",
             "1",
@@ -72,7 +72,7 @@ fn pictures_become_a_network_that_names_them() {
             "--lr",
             "0.01",
         ];
-        let run = train(&lab, ranks, "run", "data", &options);
+        let run = train(&lab, ranks, "run", "data", &[&options, more].concat());
         assert_eq!(run["test_accuracy"], 100.0, "{ranks} ranks");
         let data = &run["data"];
         assert_eq!(
@@ -81,8 +81,10 @@ fn pictures_become_a_network_that_names_them() {
         );
         run["weights_sha256"].clone()
     };
+    let digest = |ranks| of(ranks, &[]);
     digest(2);
     assert_eq!(digest(3), digest(3));
+    assert_eq!(of(3, &["--shuffle"]), of(3, &["--shuffle", "--samples-in", "disk"]));
 
     let printed = succeeds(predict(&lab, "run", &["skies"], &["--csv", "--top", "9"]));
     let mut lines = csv::Reader::from_reader(printed.as_bytes());

@@ -41,6 +41,15 @@ fn kind(path: &Path) -> io::Result<Option<Kind>> {
     })
 }
 
+/// A folder beside `out` for what is needed while the import runs.
+pub(crate) fn beside(out: &Path, what: &str) -> Result<TempDir, ImportError> {
+    let beside = run_record::files::place(out).map_err(ImportError::write(out))?;
+    let beside = beside.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(beside).map_err(ImportError::write(beside))?;
+    let folder = tempfile::Builder::new().prefix(&format!(".{what}.")).suffix(".part").tempdir_in(beside);
+    folder.map_err(ImportError::write(beside))
+}
+
 /// Unpacks `path` into a folder beside `out`; `None` if it is no archive. Only files are unpacked, and none outside.
 pub(crate) fn unpack(
     path: &Path,
@@ -48,18 +57,11 @@ pub(crate) fn unpack(
     progress: &Progress<'_>,
 ) -> Result<Option<TempDir>, ImportError> {
     let Some(kind) = kind(path).map_err(ImportError::read(path))? else { return Ok(None) };
-    let beside = run_record::files::place(out).map_err(ImportError::write(out))?;
-    let beside = beside.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(beside).map_err(ImportError::write(beside))?;
-    let folder = tempfile::Builder::new()
-        .prefix(".unpacked.")
-        .suffix(".part")
-        .tempdir_in(beside)
-        .map_err(ImportError::write(beside))?;
+    let folder = beside(out, "unpacked")?;
     log::info!("unpacking {}", path.display());
     let mut target = Target { folder: folder.path(), archive: path, progress, left: 0, others: 0 };
-    target.left =
-        run_record::files::free_bytes(beside).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
+    target.left = run_record::files::free_bytes(folder.path())
+        .map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
     let file = BufReader::new(File::open(path).map_err(ImportError::read(path))?);
     match kind {
         Kind::Zip => target.zip(file)?,

@@ -41,6 +41,14 @@ pub enum ImportError {
         /// What was found, and what to do.
         what: String,
     },
+    /// A file does not have the format that it begins with.
+    #[error("{path}: {what}; is the download incomplete?")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was expected.
+        what: String,
+    },
     /// The folder of the data set is in use.
     #[error(transparent)]
     Record(#[from] RecordError),

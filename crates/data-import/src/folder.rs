@@ -1,14 +1,15 @@
 //! Pictures in folders: which are there, of which class and for which split.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use walkdir::{DirEntry, WalkDir};
 
-use crate::ImportError;
 use crate::error::count;
+use crate::place::{Encoded, Place};
 use crate::table_file::is_table;
 use crate::writer::MOST_CLASSES;
+use crate::{ImportError, arrays, cifar, metadata, reading};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -16,16 +17,16 @@ const PICTURES: [&str; 16] = [
     "tiff", "webp",
 ];
 /// Names of the folder with the training split, and of those with others, first the one that is preferred.
-const TRAIN: [&str; 2] = ["train", "training"];
-const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev"];
+pub(crate) const TRAIN: [&str; 2] = ["train", "training"];
+pub(crate) const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev"];
 /// Entries of a folder by which it is recognised.
 const MOST_LOOKED_AT: usize = 1000;
 
-/// A picture's file.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A picture of a source.
+#[derive(Debug, Clone)]
 pub(crate) struct Picture {
-    pub(crate) path: PathBuf,
-    /// Its path below the source.
+    pub(crate) place: Place,
+    /// Its path below the source, or its place in a file.
     pub(crate) name: String,
     pub(crate) class: u16,
 }
@@ -95,11 +96,19 @@ impl LeftOut {
     }
 }
 
-/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several.
-pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, ImportError> {
+/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several, and
+/// `label` the column of their classes in `metadata.csv`.
+pub(crate) fn find(
+    source: &Path,
+    test_split: Option<&str>,
+    label: Option<&str>,
+) -> Result<Found, ImportError> {
     let (folders, _) = inside(source)?;
     // A folder of pictures alone is a class, whatever its name.
-    let is_split = |path: &&PathBuf| inside(path).is_ok_and(|(folders, _)| !folders.is_empty());
+    let is_split = |path: &&PathBuf| {
+        [source, path.as_path()].iter().any(|folder| metadata::file(folder).is_some())
+            || inside(path).is_ok_and(|(folders, _)| !folders.is_empty())
+    };
     let named = |names: &[&str]| {
         let named = |wanted: &&str| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted));
         names.iter().filter_map(named).find(is_split)
@@ -114,7 +123,7 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
             return Err(ImportError::option("test-split", name, problem));
         }
         let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
-        let train = classes(source, source, &mut left_out)?;
+        let train = classes(source, source, label, &mut left_out)?;
         left_out.log();
         return collect(source, train, None);
     };
@@ -133,8 +142,8 @@ pub(crate) fn find(source: &Path, test_split: Option<&str>) -> Result<Found, Imp
         }
     };
     let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
-    let train_classes = classes(source, train, &mut left_out)?;
-    let test_classes = test.map(|test| classes(source, test, &mut left_out)).transpose()?;
+    let train_classes = classes(source, train, label, &mut left_out)?;
+    let test_classes = test.map(|test| classes(source, test, label, &mut left_out)).transpose()?;
     left_out.log();
     if let Some(test) = test {
         log::info!("the test split is {}", name(test));
@@ -171,7 +180,8 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
 /// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
 fn holds_more(folder: &Path) -> Result<bool, ImportError> {
     let (folders, files) = inside(folder)?;
-    Ok(!folders.is_empty() || files.iter().any(|path| is_table(path)))
+    let is_data = |path: &PathBuf| is_table(path) || arrays::is_array(path) || cifar::is_batch(path);
+    Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
 /// What a folder holds that can be imported, in words.
@@ -183,16 +193,55 @@ pub fn recognised(source: &Path) -> Option<&'static str> {
     };
     match () {
         () if files.iter().any(|path| is_table(path)) => Some("tables"),
+        () if files.iter().any(|path| arrays::is_array(path)) => Some("arrays"),
+        () if files.iter().any(|path| cifar::is_batch(path)) => Some("batches of CIFAR"),
+        () if metadata::file(source).is_some() => Some("pictures"),
         () if folders.iter().any(has_picture) => Some("folders of pictures"),
         () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
         () => None,
     }
 }
 
-type Classes = BTreeMap<String, Vec<(PathBuf, String)>>;
+/// The pictures of a split.
+#[derive(Default)]
+struct Classes {
+    names: BTreeSet<String>,
+    /// The place, the name, and the class of each.
+    pictures: Vec<(PathBuf, String, String)>,
+    /// Whether a file names the classes, which may be numbers.
+    is_listed: bool,
+}
 
-/// The pictures in each folder of `split`, which is `source` or a folder in it.
-fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classes, ImportError> {
+/// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
+/// of each class.
+fn classes(
+    source: &Path,
+    split: &Path,
+    label: Option<&str>,
+    left_out: &mut LeftOut,
+) -> Result<Classes, ImportError> {
+    let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
+    if let Some((folder, file)) =
+        [split, source].into_iter().find_map(|folder| Some((folder, metadata::file(folder)?)))
+    {
+        if let Some(listed) = metadata::read(&file, label)? {
+            let listed = listed.into_iter().map(|(name, class)| (folder.join(name), class));
+            let pictures: Vec<_> = listed
+                .filter(|(path, _)| path.starts_with(split))
+                .map(|(path, class)| (path.clone(), below(&path), class))
+                .collect();
+            let others = reading::walk(split)?.0.len().saturating_sub(pictures.len());
+            if others > 0 {
+                log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
+            }
+            let names = pictures.iter().map(|(.., class)| class.clone()).collect();
+            return Ok(Classes { names, pictures, is_listed: true });
+        }
+        log::info!("{} has no column label, class or target: folders are the classes", below(&file));
+    } else if let Some(label) = label {
+        let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
+        return Err(ImportError::option("label", label, problem));
+    }
     let (folders, files) = inside(split)?;
     let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
     if folders.is_empty() {
@@ -214,7 +263,7 @@ fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classe
         );
     }
     files.iter().filter(|file| !is_picture(file)).for_each(|file| left_out.add(file.clone()));
-    let mut classes = Classes::new();
+    let mut classes = Classes::default();
     for folder in folders {
         let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
             return Err(ImportError::source(&folder, "the folder's name is not UTF-8: rename it"));
@@ -245,10 +294,7 @@ fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classe
                 }
             };
             match is_picture(&path) {
-                true => {
-                    let name = path.strip_prefix(source).unwrap_or(&path).to_string_lossy().into_owned();
-                    pictures.push((path, name));
-                }
+                true => pictures.push(path),
                 false => left_out.add(path),
             }
         }
@@ -256,8 +302,12 @@ fn classes(source: &Path, split: &Path, left_out: &mut LeftOut) -> Result<Classe
         // As torchvision sorts them: by the folder's text, and then by name.
         let place =
             |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
-        pictures.sort_by_cached_key(|(path, _)| place(path));
-        classes.insert(class.to_owned(), pictures);
+        pictures.sort_by_cached_key(place);
+        classes.names.insert(class.to_owned());
+        classes.pictures.extend(pictures.into_iter().map(|path| {
+            let name = below(&path);
+            (path, name, class.to_owned())
+        }));
     }
     Ok(classes)
 }
@@ -271,10 +321,10 @@ pub(crate) fn leads_back(link: &Path) -> bool {
 /// The splits with the numbers of their classes, which are those of both.
 fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
     let splits = || std::iter::once(&train).chain(&test);
-    let names: BTreeSet<&String> = splits().flat_map(BTreeMap::keys).collect();
-    let (full, empty): (Vec<&String>, Vec<&String>) = names
-        .into_iter()
-        .partition(|name| splits().any(|split| split.get(*name).is_some_and(|p| !p.is_empty())));
+    let full: BTreeSet<&String> =
+        splits().flat_map(|split| split.pictures.iter().map(|(.., class)| class)).collect();
+    let empty: BTreeSet<&String> =
+        splits().flat_map(|split| &split.names).filter(|name| !full.contains(name)).collect();
     if full.is_empty() {
         let endings = PICTURES.join(", ");
         let what =
@@ -288,14 +338,18 @@ fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found
         let what = format!("has {} classes, and at most {MOST_CLASSES} are supported", full.len());
         return Err(ImportError::source(source, what));
     }
-    let classes: Vec<String> = full.into_iter().cloned().collect();
+    let mut classes: Vec<String> = full.into_iter().cloned().collect();
+    if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {
+        classes.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
+    }
+    let number: HashMap<&String, u16> = classes.iter().zip(0..=u16::MAX).collect();
     let pictures = |split: Classes| {
-        let class = |name: &String| classes.binary_search(name).unwrap_or_default() as u16;
-        let of_class = |(class_name, pictures): (String, Vec<(PathBuf, String)>)| {
-            let class = class(&class_name);
-            pictures.into_iter().map(move |(path, name)| Picture { path, name, class })
+        let picture = |(path, name, class): (PathBuf, String, String)| Picture {
+            place: Place::Encoded(Encoded::File(path)),
+            name,
+            class: number[&class],
         };
-        split.into_iter().flat_map(of_class).collect()
+        split.pictures.into_iter().map(picture).collect()
     };
     let (train, test) = (pictures(train), test.map(pictures));
     Ok(Found { train, test, classes })

@@ -1,16 +1,26 @@
-//! Data sets from what people have: pictures in a folder per class, and tables.
+//! Data sets from what people have: pictures in folders, tables, arrays.
 //!
 //! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
 //! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
 
 mod archive;
+mod arrays;
+mod cifar;
+mod data_file;
 mod error;
 mod folder;
+mod labels;
+mod metadata;
+mod npy;
+mod parquet_file;
 mod picture;
 mod pictures;
+mod place;
 mod plan;
 mod reading;
 mod set;
+#[cfg(test)]
+mod sources_tests;
 mod table;
 mod table_file;
 #[cfg(test)]
@@ -22,12 +32,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
+pub use data_file::DataFile;
 pub use error::ImportError;
 pub use folder::recognised;
+pub use npy::{NpyFile, ONE_ROW, write_npy};
 pub use picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
 pub use set::{DataSet, FILE, Numbers, SplitRecord};
-pub use writer::{NPY_MAGIC, label_bytes, npy_header};
+pub use writer::{label_bytes, npy_header};
 
 /// Options of an import.
 #[derive(Debug, Clone, Args)]
@@ -44,9 +56,10 @@ Classes are numbered in the order of their folders' names, as by torchvision's I
 written in an order drawn from the seed, because training reads them in the order of the file."
 )]
 pub struct ImportArgs {
-    /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS), a
-    /// table in a .csv or .tsv file (also .gz), a folder with train.csv and test.csv, or a .zip, .tar or
-    /// .tar.gz of any of these.
+    /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS, or with
+    /// metadata.csv), a table in .csv, .tsv (also .gz) or .parquet, a folder with train.csv and test.csv, NumPy's
+    /// arrays in an .npz file or a folder of .npy files, CIFAR's python batches, or a .zip, .tar or .tar.gz of any of
+    /// these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -91,7 +104,7 @@ pub struct ImportArgs {
     #[arg(long, help_heading = "Pictures")]
     pub skip_broken: bool,
     /// Column of the class: its name, or its number from 1 if none has that name [default: the one called label,
-    /// class, target or species].
+    /// class, target or species]; of arrays, the one of the labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
     /// Whether the first row has the names of the columns [default: if it looks like it].
@@ -158,11 +171,8 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         false => archive::unpack(&args.source, &args.out, progress)?,
     };
     let source = unpacked.as_ref().map_or(&*args.source, |folder| folder.path());
-    let imported = match source.is_dir() {
-        true => folder(source, args, progress),
-        false => table::import(source, args, progress),
-    };
-    let imported = imported.map_err(|error| archive::renamed(error, source, &args.source))?;
+    let imported =
+        from_source(source, args, progress).map_err(|error| archive::renamed(error, source, &args.source))?;
     for (class, name) in imported.set.classes.iter().enumerate() {
         match imported.counts.each_ref().map(|counts| counts[class]) {
             [0, test] => log::warn!("class {name:?} has {test} test samples and none to learn from"),
@@ -185,15 +195,31 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
     Ok(imported)
 }
 
-/// Imports a folder, which an archive may have in a folder of its own.
-fn folder(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
-    let source = &folder::below(source)?;
-    match table_file::is_folder_of_tables(source) {
-        true => table::import(source, args, progress),
-        false => match table_file::only_table(source) {
-            Some(table) => table::import(&table, args, progress),
-            None => pictures::import(source, args, progress),
-        },
+/// Imports a file or a folder, which an archive may have in a folder of its own.
+fn from_source(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    let tables = match source.is_dir() {
+        true => {
+            let source = &folder::below(source)?;
+            if let Some((arrays, _folder)) = cifar::find(source, args)? {
+                return arrays.import(args, progress);
+            }
+            if let Some(arrays) = arrays::find(source, args)? {
+                return arrays.import(args, progress);
+            }
+            let Some(tables) = table_file::tables(source, args.test_split.as_deref())? else {
+                let found = folder::find(source, args.test_split.as_deref(), args.label.as_deref())?;
+                return pictures::import(found, args, progress);
+            };
+            tables
+        }
+        false => table_file::Tables::of_one(source, args)?,
+    };
+    match parquet_file::column_of_pictures(&tables.train)? {
+        None => table::import(&tables, args, progress),
+        Some(column) => {
+            let (found, _folder) = parquet_file::pictures(&tables, &column, args)?;
+            pictures::import(found, args, progress)
+        }
     }
 }
 

@@ -1,9 +1,6 @@
 //! One picture: what its file says, and its pixels in the data set's channels and size.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{BufReader, Read};
-use std::path::Path;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -14,13 +11,12 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
-use run_record::files::open_regular;
 use serde::{Deserialize, Serialize};
+
+use crate::place::{Contents, Encoded, Place};
 
 /// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
-/// Least and most height and width of a data set's pictures.
-const SIDES: [u32; 2] = [1, 8192];
 
 /// Height and width of pictures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +25,11 @@ pub struct Size {
     pub height: u32,
     /// In pixels.
     pub width: u32,
+}
+
+impl Size {
+    /// Most height and width of a data set's pictures.
+    pub const MOST: u32 = 8192;
 }
 
 impl fmt::Display for Size {
@@ -42,8 +43,8 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (height, width) = text.split_once(['x', 'X', '×']).unwrap_or((text, text));
-        let [least, most] = SIDES;
-        let side = |text: &str| text.trim().parse().ok().filter(|side| (least..=most).contains(side));
+        let most = Self::MOST;
+        let side = |text: &str| text.trim().parse().ok().filter(|side| (1..=most).contains(side));
         match (side(height), side(width)) {
             (Some(height), Some(width)) => Ok(Self { height, width }),
             _ => Err(format!(
@@ -95,17 +96,12 @@ pub(crate) struct Target {
 }
 
 /// The file's reader, with the format that its first bytes have.
-fn open(path: &Path) -> Result<ImageReader<BufReader<File>>, String> {
-    let file = open_regular(path).map_err(|error| match path.is_symlink() {
-        true => format!("is a link that leads nowhere: {error}"),
-        false => error.to_string(),
-    })?;
-    let length = file.metadata().map_err(|error| error.to_string())?.len();
-    if length == 0 {
+fn open(file: &Encoded) -> Result<ImageReader<Box<dyn Contents>>, String> {
+    let mut contents = file.contents()?;
+    if contents.fill_buf().map_err(|error| error.to_string())?.is_empty() {
         return Err("is empty".into());
     }
-    let mut reader =
-        ImageReader::new(BufReader::new(file)).with_guessed_format().map_err(|e| e.to_string())?;
+    let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
     if reader.format().is_none() {
         return Err("is no picture in a format that is read here".into());
     }
@@ -131,11 +127,15 @@ fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
     }
 }
 
-/// Reads the header of the picture `path`.
-pub(crate) fn look(path: &Path) -> Result<Seen, String> {
-    let reader = open(path)?;
+/// What the picture is, by its file's header.
+pub(crate) fn look(place: &Place) -> Result<Seen, String> {
+    let file = match place {
+        Place::Encoded(file) => file,
+        Place::Row(pixels, _) => return Ok(pixels.seen()),
+    };
+    let reader = open(file)?;
     let format = reader.format();
-    let animated = is_animated(path, format).unwrap_or_default();
+    let animated = is_animated(file, format).unwrap_or_default();
     let mut decoder = reader.into_decoder().map_err(reason)?;
     let (width, height) = decoder.dimensions();
     check_pixels((width, height))?;
@@ -157,7 +157,10 @@ pub(crate) fn look(path: &Path) -> Result<Seen, String> {
         cmyk: matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
         animated,
         turned: orientation != Orientation::NoTransforms,
-        misnamed: ImageFormat::from_path(path).ok() != format,
+        misnamed: match file {
+            Encoded::File(path) => ImageFormat::from_path(path).ok() != format,
+            Encoded::Part { .. } => false,
+        },
     };
     Ok(Seen { size: Size { height, width }, grey: is_grey(colour), traits })
 }
@@ -167,8 +170,8 @@ fn is_grey(colour: ColorType) -> bool {
 }
 
 /// Whether there are further frames than the first.
-fn is_animated(path: &Path, format: Option<ImageFormat>) -> Option<bool> {
-    let file = || open_regular(path).ok().map(BufReader::new);
+fn is_animated(file: &Encoded, format: Option<ImageFormat>) -> Option<bool> {
+    let file = || file.contents().ok();
     Some(match format? {
         ImageFormat::Gif => GifDecoder::new(file()?).ok()?.into_frames().nth(1).is_some(),
         ImageFormat::Png => PngDecoder::new(file()?).ok()?.is_apng().ok()?,
@@ -177,18 +180,27 @@ fn is_animated(path: &Path, format: Option<ImageFormat>) -> Option<bool> {
     })
 }
 
-/// The pixels of the picture `path` as bytes `[channels, height, width]`.
-pub(crate) fn read(path: &Path, target: Target) -> Result<Vec<u8>, String> {
-    let reader = open(path)?;
+/// The picture in a file, turned as it is to be shown.
+fn decode(file: &Encoded) -> Result<DynamicImage, String> {
+    let reader = open(file)?;
     let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
     let mut decoder = reader.into_decoder().map_err(reason)?;
     check_pixels(decoder.dimensions())?;
     let orientation = decoder.orientation().map_err(reason)?;
     let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
-    if is_jpeg && !has_end(path)? {
+    if is_jpeg && !has_end(file)? {
         return Err("is truncated: it has no end marker".into());
     }
     picture.apply_orientation(orientation);
+    Ok(picture)
+}
+
+/// The pixels of a picture as bytes `[channels, height, width]`.
+pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
+    let picture = match place {
+        Place::Encoded(file) => decode(file)?,
+        Place::Row(pixels, row) => pixels.picture(*row)?,
+    };
     Ok(match target.grey {
         true => fitted(&grey(&picture), target).into_raw(),
         false => {
@@ -200,10 +212,9 @@ pub(crate) fn read(path: &Path, target: Target) -> Result<Vec<u8>, String> {
 }
 
 /// Whether a JPEG file has its end marker; the decoder fills up with grey what is missing before it.
-fn has_end(path: &Path) -> Result<bool, String> {
+fn has_end(file: &Encoded) -> Result<bool, String> {
     let mut bytes = Vec::new();
-    let read = open_regular(path).and_then(|mut file| file.read_to_end(&mut bytes));
-    read.map_err(|error| error.to_string())?;
+    file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     // Cameras write thumbnails with markers of their own at the beginning: the last scan is what must end.
     let scan = bytes.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap_or_default();
     Ok(bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9]))

@@ -1,13 +1,12 @@
 //! The import of pictures: what they have in common, and each in that form.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
 use crate::error::count;
-use crate::folder::{self, Found, Picture};
+use crate::folder::{Found, Picture};
 use crate::picture::{self, Fit, Seen, Size, Target, Traits};
 use crate::plan::Chance;
 use crate::set::Numbers;
@@ -20,22 +19,18 @@ const TOGETHER: usize = 128;
 const LISTED: usize = 3;
 
 /// Share of each class for the test, where the source has no test split.
-pub(crate) const TEST_FRACTION: f64 = 0.2;
+const TEST_FRACTION: f64 = 0.2;
 
 pub(crate) fn import(
-    source: &Path,
+    found: Found,
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
     args.refuse_for(
         "tables, and SOURCE has pictures",
-        &[
-            ("label", args.label.is_some()),
-            ("drop", !args.drop.is_empty()),
-            ("header", args.header.is_some()),
-        ],
+        &[("drop", !args.drop.is_empty()), ("header", args.header.is_some())],
     )?;
-    let Found { classes, train, test } = folder::find(source, args.test_split.as_deref())?;
+    let Found { classes, train, test } = found;
     let has_test = test.is_some();
     let test = test.unwrap_or_default();
     let all = train.len() + test.len();
@@ -48,16 +43,7 @@ pub(crate) fn import(
     let [train, test]: [Vec<Picture>; 2] =
         [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
     let [train, test] = match has_test {
-        false => {
-            let share = args.test_fraction.unwrap_or(TEST_FRACTION);
-            let split = chance.divide(train, classes.len(), |picture| picture.class.into(), share);
-            log::info!(
-                "{} of {} are the test split: {share} of each class, and at least one",
-                split[1].len(),
-                all
-            );
-            split
-        }
+        false => divide(&mut chance, train, classes.len(), |picture| picture.class.into(), args),
         true => {
             refuse_fraction(args)?;
             [train, test]
@@ -72,7 +58,7 @@ pub(crate) fn import(
         for pictures in pictures.chunks(TOGETHER) {
             let stopped = AtomicBool::new(false);
             let read = |picture: &Picture| {
-                let pixels = picture::read(&picture.path, target);
+                let pixels = picture::read(&picture.place, target);
                 step(&done, 2 * all, progress, &stopped);
                 pixels
             };
@@ -98,6 +84,20 @@ pub(crate) fn import(
 /// `2 classes`.
 pub(crate) fn classes_of(number: usize) -> String {
     format!("{number} class{}", if number == 1 { "" } else { "es" })
+}
+
+/// Divides the samples of a source without a test split, and says so.
+pub(crate) fn divide<T>(
+    chance: &mut Chance,
+    samples: Vec<T>,
+    classes: usize,
+    class: impl Fn(&T) -> usize,
+    args: &ImportArgs,
+) -> [Vec<T>; 2] {
+    let (share, all) = (args.test_fraction.unwrap_or(TEST_FRACTION), samples.len());
+    let split = chance.divide(samples, classes, class, share);
+    log::info!("{} of {all} are the test split: {share} of each class, and at least one", split[1].len());
+    split
 }
 
 /// A source with a test split takes no share of its training split.
@@ -136,10 +136,10 @@ fn look(
         if stopped.load(Ordering::Relaxed) {
             return (picture, Err(String::new()));
         }
-        let seen = picture::look(&picture.path).and_then(|seen| match whole {
+        let seen = picture::look(&picture.place).and_then(|seen| match whole {
             true => {
                 let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
-                picture::read(&picture.path, own).map(|_| seen)
+                picture::read(&picture.place, own).map(|_| seen)
             }
             false => Ok(seen),
         });

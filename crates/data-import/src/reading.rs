@@ -8,6 +8,7 @@ use crate::ImportError;
 use crate::error::count;
 use crate::folder::{is_ignored, is_picture, leads_back};
 use crate::picture::{self, Fit, Size, Target};
+use crate::place::{Encoded, Place};
 use crate::table_file::TableFile;
 
 /// The picture `path`, or the pictures below the folder `path`, in the order of their names.
@@ -18,6 +19,15 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
+    let (found, others) = walk(path)?;
+    if others > 0 {
+        log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
+    }
+    Ok(found)
+}
+
+/// The pictures below a folder, and the number of other files.
+pub(crate) fn walk(path: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
     let entries = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
     let is_part = |entry: &DirEntry| {
         let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
@@ -36,10 +46,7 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
             }
         }
     }
-    if others > 0 {
-        log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
-    }
-    Ok(found)
+    Ok((found, others))
 }
 
 /// The pixels of the picture `path` as bytes of `shape`: channels, height and width.
@@ -48,7 +55,8 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
 /// When it cannot be read as a picture.
 pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, ImportError> {
     let size = Size { height: height as u32, width: width as u32 };
-    picture::read(path, Target { size, fit, grey: channels == 1 })
+    let place = Place::Encoded(Encoded::File(path.to_owned()));
+    picture::read(&place, Target { size, fit, grey: channels == 1 })
         .map_err(|what| ImportError::source(path, what))
 }
 
@@ -64,7 +72,7 @@ pub fn rows(
     mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
 ) -> Result<(), ImportError> {
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut table = TableFile::open(path, None, &known, features.min(2))?;
+    let mut table = TableFile::open(&[path.to_owned()], None, &known, features.min(2))?;
     let columns: Vec<usize> = match &table.header {
         Some(_) if !names.is_empty() => {
             names.iter().map(|name| table.named(name)).collect::<Result<_, _>>()?

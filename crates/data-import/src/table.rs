@@ -1,16 +1,14 @@
 //! The import of tables: a row is a sample, a column its class, and the other columns are its features.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use csv::{ByteRecord, Position};
 
 use crate::error::count;
-use crate::pictures::{TEST_FRACTION, classes_of, refuse_fraction};
+use crate::labels::Labels;
+use crate::pictures::{classes_of, divide, refuse_fraction};
 use crate::plan::Chance;
 use crate::set::Numbers;
-use crate::table_file::{self, TableFile, is_missing, text};
-use crate::writer::{MOST_CLASSES, Writer};
+use crate::table_file::{self, TableFile, Tables, is_missing, text};
+use crate::writer::Writer;
 use crate::{ImportArgs, ImportError, Imported, Progress};
 
 /// Rows between calls of the progress.
@@ -24,12 +22,8 @@ struct Row {
     label: u32,
 }
 
-/// Labels by the order in which they were found.
-#[derive(Default)]
-struct Labels(BTreeMap<String, u32>);
-
 pub(crate) fn import(
-    source: &Path,
+    tables: &Tables,
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
@@ -42,7 +36,7 @@ pub(crate) fn import(
             ("skip-broken", args.skip_broken),
         ],
     )?;
-    let (mut train, test) = table_file::open(source, args)?;
+    let (mut train, test) = table_file::open(tables, args)?;
     let label = train.label(args.label.as_deref())?;
     let dropped: Vec<usize> =
         args.drop.iter().map(|column| train.column("drop", column)).collect::<Result<_, _>>()?;
@@ -68,7 +62,7 @@ pub(crate) fn import(
         }
     };
     warn_of_rounding(&train, &features, &ranges);
-    let (classes, number) = labels.classes(&train)?;
+    let (classes, number) = labels.classes(&train.path)?;
     let class = |row: &Row| number[row.label as usize];
     let mut chance = Chance::new(args.seed);
     let all = rows.len() + test.as_ref().map_or(0, |(.., rows)| rows.len());
@@ -85,12 +79,7 @@ pub(crate) fn import(
             ([rows, test_rows], Some((test, features)))
         }
         None => {
-            let share = args.test_fraction.unwrap_or(TEST_FRACTION);
-            let splits = chance.divide(rows, classes.len(), |row| class(row).into(), share);
-            log::info!(
-                "{} of {all} are the test split: {share} of each class, and at least one",
-                splits[1].len()
-            );
+            let splits = divide(&mut chance, rows, classes.len(), |row| class(row).into(), args);
             (splits, None)
         }
     };
@@ -172,6 +161,9 @@ fn read(
 
 /// Says how a table is read.
 fn describe(table: &TableFile, label: usize) {
+    if table.is_parquet {
+        return log::info!("{}: the class is column {}", table.name, table.column_name(label));
+    }
     let separator = match table.format.separator {
         b'\t' => "tabs".to_owned(),
         byte => format!("\"{}\"", char::from(byte)),
@@ -249,40 +241,5 @@ fn warn_of_rounding(table: &TableFile, features: &[usize], ranges: &[[f64; 2]]) 
                 table.column_name(column)
             );
         }
-    }
-}
-
-impl Labels {
-    /// The number of a label.
-    fn number(&mut self, name: &str, value: Option<f64>) -> Result<u32, String> {
-        let name = match value {
-            Some(value) if value.fract() != 0.0 => {
-                return Err(format!("the class is {name}: classes are words or whole numbers"));
-            }
-            // Whole numbers that were stored as floats; words such as 01 are not.
-            Some(value) if value.abs() < 1e15 && name.contains(['.', ',', 'e', 'E']) => format!("{value}"),
-            _ => name.to_owned(),
-        };
-        let next = self.0.len() as u32;
-        if next as usize > MOST_CLASSES {
-            return Err(format!("there are more than {MOST_CLASSES} classes"));
-        }
-        Ok(*self.0.entry(name).or_insert(next))
-    }
-
-    /// The names of the classes, whole numbers in their order and words in that of their letters, and the class of
-    /// each label.
-    fn classes(self, table: &TableFile) -> Result<(Vec<String>, Vec<u16>), ImportError> {
-        if self.0.len() > MOST_CLASSES {
-            let what = format!("has {} classes, and at most {MOST_CLASSES} are supported", self.0.len());
-            return Err(ImportError::source(&table.path, what));
-        }
-        let mut labels: Vec<(String, u32)> = self.0.into_iter().collect();
-        if labels.iter().all(|(name, _)| name.parse::<i64>().is_ok()) {
-            labels.sort_by_key(|(name, _)| name.parse::<i64>().unwrap_or_default());
-        }
-        let mut class = vec![0; labels.len()];
-        labels.iter().enumerate().for_each(|(at, (_, found))| class[*found as usize] = at as u16);
-        Ok((labels.into_iter().map(|(name, _)| name).collect(), class))
     }
 }

@@ -8,18 +8,16 @@ use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
 
 use crate::error::count;
-use crate::{Header, ImportArgs, ImportError, folder};
+use crate::folder::{self, OTHERS, TRAIN};
+use crate::{Header, ImportArgs, ImportError, parquet_file};
 
 /// What may separate cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
 /// Rows by which separator and decimal sign are found.
 const SAMPLE: usize = 1000;
 /// Names of a column of classes.
-const LABELS: [&str; 4] = ["label", "class", "target", "species"];
-/// Names of tables beside each other, without their endings.
-const TRAIN: [&str; 2] = ["train", "training"];
-const TEST: [&str; 4] = ["test", "val", "valid", "validation"];
-const ENDINGS: [&str; 4] = ["csv", "tsv", "csv.gz", "tsv.gz"];
+pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
+const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 
 /// A table and how it is read.
 pub(crate) struct TableFile {
@@ -35,6 +33,8 @@ pub(crate) struct TableFile {
     start: Position,
     /// Where lines that are not empty begin, and their numbers.
     lines: Vec<(u64, u64)>,
+    /// Whether rows are counted in place of lines, of which the first has the names.
+    pub(crate) is_parquet: bool,
 }
 
 /// How cells are written.
@@ -45,35 +45,71 @@ pub(crate) struct Format {
     pub(crate) comma: bool,
 }
 
-/// The tables of a folder: training, test if there is one, and others that are not used.
-struct Tables {
-    train: PathBuf,
-    test: Option<PathBuf>,
-    unused: Vec<PathBuf>,
+/// The tables of a source: training, and test if there is one. Parquet has a table in several files.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) train: Vec<PathBuf>,
+    pub(crate) test: Option<Vec<PathBuf>>,
 }
 
-fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
-    let Ok((folders, files)) = folder::inside(folder) else { return Ok(None) };
-    let find = |wanted: &str| {
-        files.iter().find(|path| stem(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted)))
+impl Tables {
+    /// One table, without a test split.
+    pub(crate) fn of_one(path: &Path, args: &ImportArgs) -> Result<Self, ImportError> {
+        match &args.test_split {
+            Some(name) => {
+                let problem = format!("{} is one table, and has no other split", args.source.display());
+                Err(ImportError::option("test-split", name, problem))
+            }
+            None => Ok(Self { train: vec![path.to_owned()], test: None }),
+        }
+    }
+}
+
+/// The tables in a folder: `train.csv` or the like, and test, or one alone, as an archive may have it.
+pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
+    let (folders, files) = folder::inside(folder)?;
+    let find = |wanted: &str| -> Vec<PathBuf> {
+        let is_wanted =
+            |path: &&PathBuf| split_name(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        let found: Vec<PathBuf> = files.iter().filter(is_wanted).cloned().collect();
+        match found.first() {
+            Some(first) if !is_part(first) => vec![first.clone()],
+            Some(_) => found,
+            // Hugging Face's converted data sets have a folder for each split.
+            None => folders
+                .iter()
+                .filter(|path| path.ends_with(wanted))
+                .flat_map(|path| parts_only(path))
+                .collect(),
+        }
     };
-    let Some(train) = TRAIN.iter().find_map(|name| find(name)) else { return Ok(None) };
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(train) = TRAIN.iter().map(|name| find(name)).find(|found| !found.is_empty()) else {
+        return Ok(match &files[..] {
+            [only] if folders.is_empty() && is_table(only) && test_split.is_none() => {
+                Some(Tables { train: vec![only.clone()], test: None })
+            }
+            _ => None,
+        });
+    };
+    let others =
+        || OTHERS.into_iter().map(|split| (split, find(split))).filter(|(_, found)| !found.is_empty());
     let test = match test_split {
-        None => TEST.iter().find_map(|name| find(name)),
-        Some(wanted) => Some(find(wanted).ok_or_else(|| {
-            let found: Vec<&str> = TEST.into_iter().filter(|name| find(name).is_some()).collect();
-            let problem = format!(
-                "{} has {}",
-                folder.display(),
-                if found.is_empty() { "no other table".into() } else { found.join(", ") }
-            );
-            ImportError::option("test-split", wanted, problem)
-        })?),
+        None => others().next().map(|(_, found)| found),
+        Some(wanted) => Some(find(wanted)).filter(|found| !found.is_empty()).map(Some).ok_or_else(|| {
+            let found: Vec<&str> = others().map(|(split, _)| split).collect();
+            let found = if found.is_empty() { "no other table".into() } else { found.join(", ") };
+            ImportError::option("test-split", wanted, format!("{} has {found}", folder.display()))
+        })?,
     };
-    let is_used = |path: &&PathBuf| *path == train || Some(*path) == test;
-    let unused =
-        files.iter().filter(|path| !is_used(path) && is_table(path)).chain(&folders).cloned().collect();
-    Ok(Some(Tables { train: train.clone(), test: test.cloned(), unused }))
+    let is_used = |path: &&PathBuf| {
+        let used = train.iter().chain(test.iter().flatten());
+        used.into_iter().any(|used| used.starts_with(path))
+    };
+    for path in files.iter().filter(|path| is_table(path)).chain(&folders).filter(|path| !is_used(path)) {
+        log::warn!("{} is not used: it is beside {}", name(path), name(&train[0]));
+    }
+    Ok(Some(Tables { train, test }))
 }
 
 /// The name of a table's file without its ending; none of another file.
@@ -82,46 +118,42 @@ fn stem(path: &Path) -> Option<String> {
     ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
 }
 
-/// Whether a file has the name of a table.
-pub(crate) fn is_table(path: &Path) -> bool {
-    stem(path).is_some()
+/// Whether a file is a part of a table, as Hugging Face names them: `train-00000-of-00002.parquet`.
+fn is_part(path: &Path) -> bool {
+    stem(path).is_some_and(|name| name.contains("-of-"))
 }
 
-/// Whether a folder has train.csv or the like.
-pub(crate) fn is_folder_of_tables(folder: &Path) -> bool {
-    tables(folder, None).is_ok_and(|tables| tables.is_some())
-}
-
-/// The table in a folder with nothing else, as an archive may have it.
-pub(crate) fn only_table(folder: &Path) -> Option<PathBuf> {
-    let (folders, files) = folder::inside(folder).ok()?;
-    match &files[..] {
-        [only] if folders.is_empty() && is_table(only) => Some(only.clone()),
-        _ => None,
+/// The split that a table's file is named after.
+fn split_name(path: &Path) -> Option<String> {
+    let name = stem(path)?;
+    match is_part(path) {
+        true => Some(name.split(['-', '.', '_']).next().unwrap_or_default().to_owned()),
+        false => Some(name),
     }
 }
 
-/// Opens the table `source`, or those in the folder `source`.
-pub(crate) fn open(source: &Path, args: &ImportArgs) -> Result<(TableFile, Option<TableFile>), ImportError> {
-    let split = args.test_split.as_deref();
+/// The tables of Parquet in a folder.
+fn parts_only(folder: &Path) -> Vec<PathBuf> {
+    let files = folder::inside(folder).map(|(_, files)| files).unwrap_or_default();
+    files.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "parquet")).collect()
+}
+
+/// Whether a file has the name of a table, which has samples.
+pub(crate) fn is_table(path: &Path) -> bool {
+    stem(path).is_some_and(|name| name != "metadata")
+}
+
+/// Opens the tables of a source.
+pub(crate) fn open(
+    tables: &Tables,
+    args: &ImportArgs,
+) -> Result<(TableFile, Option<TableFile>), ImportError> {
     let typed =
         args.label.iter().chain(&args.drop).map(String::as_str).filter(|word| word.parse::<usize>().is_err());
     let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
-    let open = |path: &Path| TableFile::open(path, args.header, &known, 2);
-    let found = if source.is_dir() { tables(source, split)? } else { None };
-    let Some(Tables { train, test, unused }) = found else {
-        if let Some(name) = split {
-            let problem = format!("{} is one table, and has no other split", args.source.display());
-            return Err(ImportError::option("test-split", name, problem));
-        }
-        return Ok((open(source)?, None));
-    };
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    for path in unused {
-        log::warn!("{} is not used: it is beside {}", name(&path), name(&train));
-    }
-    let test = test.map(|test| open(&test)).transpose()?;
-    Ok((open(&train)?, test))
+    let open = |paths: &Vec<PathBuf>| TableFile::open(paths, args.header, &known, 2);
+    let test = tables.test.as_ref().map(open).transpose()?;
+    Ok((open(&tables.train)?, test))
 }
 
 fn reader(file: File, separator: u8) -> Reader<File> {
@@ -189,26 +221,39 @@ impl Format {
 }
 
 impl TableFile {
-    /// Opens a table of at least `least` columns, whose first row has the names of the columns if `header` says so, or
-    /// if it looks like it: as with one of the `known` names.
+    /// Opens the table in `paths`, of which Parquet alone has several, of at least `least` columns. Its first row has
+    /// the names of the columns if `header` says so, or if it looks like it: as with one of the `known` names.
     pub(crate) fn open(
-        path: &Path,
+        paths: &[PathBuf],
         header: Option<Header>,
         known: &[&str],
         least: usize,
     ) -> Result<Self, ImportError> {
+        let path = &*paths[0];
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = [0; 4];
         let read = file.read(&mut magic).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
         let magic = &magic[..read.map_err(ImportError::read(path))?];
+        let is_parquet = magic == parquet_file::MAGIC;
         if magic.starts_with(&[0x1f, 0x8b]) {
             file = unpacked(file).map_err(ImportError::read(path))?;
+        } else if is_parquet {
+            if header.is_some() {
+                let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
+                return Err(ImportError::option("header", "", problem));
+            }
+            file = parquet_file::as_csv(paths)?;
         } else if let Some(what) = foreign(magic) {
             let what = format!("is {what}; a table or a folder of pictures is expected");
             return Err(ImportError::source(path, what));
         }
         let one_column = (least == 1).then_some(Format { separator: b',', comma: false });
-        let format = Format::of(&mut file).map_err(ImportError::read(path))?.or(one_column).ok_or_else(|| {
+        let known_format = is_parquet.then_some(Format { separator: b',', comma: false });
+        let found = match known_format {
+            Some(format) => Some(format),
+            None => Format::of(&mut file).map_err(ImportError::read(path))?,
+        };
+        let format = found.or(one_column).ok_or_else(|| {
             ImportError::source(
                 path,
                 "has no rows with the same number of cells, separated by a comma, semicolon, tab or |: a table \
@@ -225,6 +270,7 @@ impl TableFile {
             columns: 0,
             start: Position::new(),
             lines,
+            is_parquet,
         };
         let (mut first, mut second) = (ByteRecord::new(), ByteRecord::new());
         table.next(&mut first)?;
@@ -232,6 +278,7 @@ impl TableFile {
         let start = table.reader.position().clone();
         table.next(&mut second)?;
         let is_header = match header {
+            _ if is_parquet => true,
             Some(header) => header == Header::Yes,
             None => table.looks_like_names(&first, &second, known),
         };
@@ -257,15 +304,17 @@ impl TableFile {
             || (!first.iter().any(is_number) && second.iter().any(is_number))
     }
 
-    /// The number of the line in which the row at `position` begins.
+    /// The number of the line in which the row at `position` begins, or of the row in a table of Parquet.
     pub(crate) fn line(&self, position: &Position) -> u64 {
         let at = self.lines.partition_point(|(start, _)| *start < position.byte());
-        self.lines.get(at).map_or_else(|| position.line(), |(_, line)| *line)
+        let line = self.lines.get(at).map_or_else(|| position.line(), |(_, line)| *line);
+        line - u64::from(self.is_parquet)
     }
 
     /// An error in the row at `position`.
     pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> ImportError {
-        ImportError::source(&self.path, format!("line {}: {}", self.line(position), what.as_ref()))
+        let what_line = if self.is_parquet { "row" } else { "line" };
+        ImportError::source(&self.path, format!("{what_line} {}: {}", self.line(position), what.as_ref()))
     }
 
     /// The next row, or false at the end.
@@ -402,18 +451,23 @@ fn unpacked(file: File) -> io::Result<File> {
 
 /// What begins with these bytes, if no table does.
 fn foreign(magic: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 11] = [
+    let kinds: [(&[u8], &str); 10] = [
         (b"\xff\xfe", "in UTF-16: save it in UTF-8"),
         (b"\xfe\xff", "in UTF-16: save it in UTF-8"),
         (b"BZh", "packed by bzip2: unpack it"),
         (b"\xfd7zX", "packed by xz: unpack it"),
         (b"Rar!", "a .rar archive: unpack it"),
-        (b"PAR1", "a Parquet file: save it as .csv"),
-        (b"\x93NUM", "a NumPy file: put it and its labels into pairs of .npy files, which need no import"),
+        (
+            b"\x93NUM",
+            "one array of NumPy: import the folder with that of the labels, or an .npz file of both",
+        ),
         (b"PK", "an archive or a spreadsheet"),
         (b"\x89PNG", "a picture"),
         (b"\xff\xd8", "a picture"),
-        (b"\x80", "a Python pickle: save it as .csv or as pictures"),
+        (
+            b"\x80",
+            "a Python pickle: save it as .csv, .npz or pictures; of CIFAR's batches, import the folder",
+        ),
     ];
     kinds.into_iter().find(|(start, _)| magic.starts_with(start)).map(|(_, what)| what)
 }

@@ -15,31 +15,31 @@ struct Cli {
 }
 
 /// A folder for sources and data sets.
-struct Lab(tempfile::TempDir);
+pub(crate) struct Lab(tempfile::TempDir);
 
 impl Lab {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, contents).unwrap();
     }
 
     /// A picture with one colour, of which the red value tells it apart.
-    fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
+    pub(crate) fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         image::RgbImage::from_pixel(width, height, image::Rgb([red, 20, 30])).save(path).unwrap();
     }
 
-    fn import(&self, source: &str, options: &[&str]) -> Result<Imported, String> {
+    pub(crate) fn import(&self, source: &str, options: &[&str]) -> Result<Imported, String> {
         let (source, out) = (self.path(source), self.path("out"));
         let words = [&["import", source.to_str().unwrap(), "--out", out.to_str().unwrap()], options].concat();
         let args = Cli::try_parse_from(words).map_err(|error| error.to_string())?.args;
@@ -50,22 +50,22 @@ impl Lab {
         })
     }
 
-    fn imported(&self, source: &str, options: &[&str]) -> Imported {
+    pub(crate) fn imported(&self, source: &str, options: &[&str]) -> Imported {
         self.import(source, &[options, &["--overwrite"]].concat()).unwrap()
     }
 
     /// The bytes after the header of a file of the data set.
-    fn data(&self, name: &str) -> Vec<u8> {
+    pub(crate) fn data(&self, name: &str) -> Vec<u8> {
         fs::read(self.path("out").join(name)).unwrap().split_off(128)
     }
 
     /// The labels of a split.
-    fn labels(&self, split: &str) -> Vec<u8> {
+    pub(crate) fn labels(&self, split: &str) -> Vec<u8> {
         self.data(&format!("{split}-labels.npy")).into_iter().step_by(2).collect()
     }
 
     /// Where the samples of both splits came from, as `dataset.json` says.
-    fn from(&self) -> [Vec<String>; 2] {
+    pub(crate) fn from(&self) -> [Vec<String>; 2] {
         let text = fs::read_to_string(self.path("out/dataset.json")).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         ["train", "test"].map(|split| serde_json::from_value(json[split]["from"].clone()).unwrap())

@@ -52,7 +52,7 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow:
     let mut scores = Vec::new();
     let times = alternate(batches, || {
         let samples = source.next();
-        let values = span(&BATCH, || samples.normalizer.values(samples.bytes));
+        let values = span(&BATCH, || samples.normalizer.values(&samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
         match is_recording() {
             true => {

@@ -14,7 +14,7 @@ use crate::commands::outcome::default_name;
 use crate::data::{Description, Element, SampleSource, ShardPlan, Split};
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
-use crate::train::Position;
+use crate::train::{Position, SamplesIn};
 
 /// What a training starts from; nothing on other ranks than 0.
 #[derive(Default)]
@@ -191,6 +191,14 @@ pub(super) fn check_data(
     let classes = source.description().classes;
     if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")));
+    }
+    if config.data.samples_in == SamplesIn::Disk && source.rows(Split::Train).is_none() {
+        let problem = format!(
+            "is for data sets that `mpiburn data import` made, and {} has {}",
+            config.data.data_root.display(),
+            source.description().kind
+        );
+        return Err(ConfigError::new("samples-in", "disk", problem));
     }
     let splits = [(Split::Train, "train-samples", "training"), (Split::Test, "test-samples", "test")];
     for (split, option, name) in splits {

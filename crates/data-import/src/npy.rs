@@ -6,14 +6,13 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use data_import::NPY_MAGIC as MAGIC;
-use data_import::npy_header;
+use run_record::files::WholeFile;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::data_file::DataFile;
-use super::{DataError, DataFormat};
-use run_record::files::WholeFile;
+use crate::ImportError;
+use crate::data_file::DataFile;
+use crate::writer::{NPY_MAGIC as MAGIC, npy_header};
 
 /// The dictionary in a header.
 #[derive(Debug, Deserialize)]
@@ -100,19 +99,22 @@ pub struct NpyFile {
     /// The size of each dimension.
     pub shape: Vec<usize>,
     /// Whether the order is Fortran's (column-major).
-    fortran: bool,
+    pub fortran: bool,
 }
 
 impl NpyFile {
+    /// Types of integers, as labels are.
+    pub const INTEGERS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
+
     /// Opens `path`, whose dtype must be one of `dtypes`.
     ///
     /// # Errors
     /// When it cannot be read, is of another version or dtype, has no dimension, or more than two in Fortran's
     /// order, or is shorter or longer than its header says.
-    pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
+    pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, ImportError> {
         let file = DataFile::open(path)?;
-        let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Npy };
-        let unsuitable = |what| DataError::Unsuitable { path: path.to_owned(), what };
+        let invalid = |what| ImportError::Damaged { path: path.to_owned(), what };
+        let unsuitable = |what| ImportError::source(path, what);
         let beginning = file.beginning(MOST_OF_HEADER)?;
         if let Some(&[major, minor, ..]) = beginning.strip_prefix(MAGIC)
             && !((1..=3).contains(&major) && minor == 0)
@@ -152,11 +154,11 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file cannot be read to its end, and those of `visit`.
-    pub fn for_each_row(
+    pub fn for_each_row<E: From<ImportError>>(
         &self,
         limit: usize,
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         // A column has few bytes of each row: many rows are collected per read, to amortise
         // its system call.
         const BLOCK: usize = 1024;
@@ -181,6 +183,36 @@ impl NpyFile {
             rows.enumerate().try_for_each(|(row, bytes)| visit(first + row, bytes))?;
         }
         Ok(())
+    }
+
+    /// Reads the bytes of a row of a file that is not in Fortran's order.
+    ///
+    /// # Errors
+    /// When the file has no such row, or cannot be read.
+    pub fn row(&self, row: usize, bytes: &mut [u8]) -> Result<(), ImportError> {
+        self.file.read(self.start + row * self.columns * self.width, bytes)
+    }
+
+    /// All numbers of a file of [`Self::INTEGERS`], in a type that has every one of them.
+    ///
+    /// # Errors
+    /// When the file cannot be read to its end.
+    pub fn integers(&self) -> Result<Vec<i128>, ImportError> {
+        let signed = self.dtype.contains('i');
+        let mut values = Vec::with_capacity(self.rows * self.columns);
+        self.for_each_row(self.rows, |_, bytes| {
+            values.extend(bytes.chunks_exact(self.width).map(|bytes| Self::integer(bytes, signed)));
+            Ok::<_, ImportError>(())
+        })?;
+        Ok(values)
+    }
+
+    /// The integer in up to 16 bytes, the lowest of which is the first.
+    pub(crate) fn integer(bytes: &[u8], signed: bool) -> i128 {
+        let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        let mut wide = [if negative { 0xff } else { 0 }; 16];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        i128::from_le_bytes(wide)
     }
 }
 
@@ -211,7 +243,7 @@ mod tests {
         file
     }
 
-    fn open(bytes: &[u8]) -> Result<NpyFile, DataError> {
+    fn open(bytes: &[u8]) -> Result<NpyFile, ImportError> {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x.npy");
         std::fs::write(&path, bytes).unwrap();
@@ -223,7 +255,7 @@ mod tests {
         let visit = |row: usize, bytes: &[u8]| {
             assert_eq!(row, rows.len());
             rows.push(bytes.to_vec());
-            Ok(())
+            Ok::<_, ImportError>(())
         };
         file.for_each_row(limit, visit).unwrap();
         rows

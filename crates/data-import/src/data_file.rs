@@ -9,7 +9,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::DataError;
+use crate::ImportError;
 use run_record::files::open_regular;
 
 /// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
@@ -30,11 +30,11 @@ impl DataFile {
     ///
     /// # Errors
     /// When it cannot be opened or is not a regular file.
-    pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = open_regular(path).map_err(DataError::read(path))?;
-        let kind = file.metadata().map_err(DataError::read(path))?;
+    pub fn open(path: &Path) -> Result<Self, ImportError> {
+        let file = open_regular(path).map_err(ImportError::read(path))?;
+        let kind = file.metadata().map_err(ImportError::read(path))?;
         if !kind.is_file() {
-            return Err(DataError::read(path)(std::io::Error::other("not a regular file")));
+            return Err(ImportError::read(path)(std::io::Error::other("not a regular file")));
         }
         Ok(Self { path: path.to_owned(), file, len: kind.len() as usize })
     }
@@ -43,15 +43,15 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file ends before, or cannot be read.
-    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), DataError> {
-        self.file.read_exact_at(buffer, from as u64).map_err(DataError::read(&self.path))
+    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), ImportError> {
+        self.file.read_exact_at(buffer, from as u64).map_err(ImportError::read(&self.path))
     }
 
     /// The first `most` bytes, or all if there are fewer.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, DataError> {
+    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, ImportError> {
         let mut bytes = vec![0; most.min(self.len)];
         self.read(0, &mut bytes)?;
         Ok(bytes)
@@ -62,12 +62,12 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file ends before or cannot be read, and those of `visit`.
-    pub fn for_each_record(
+    pub fn for_each_record<E: From<ImportError>>(
         &self,
         from: usize,
         [count, size]: [usize; 2],
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
-    ) -> Result<(), DataError> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let most = (BLOCK / size.max(1)).max(1);
         let mut block = vec![0; most.min(count) * size];
         for first in (0..count).step_by(most) {
@@ -93,7 +93,7 @@ mod tests {
         let file = DataFile::open(&path).unwrap();
         for (from, size) in [(1, 3), (1, 100_000), (1, 300_000)] {
             let mut found = Vec::new();
-            let visit = |number: usize, record: &[u8]| -> Result<(), DataError> {
+            let visit = |number: usize, record: &[u8]| -> Result<(), ImportError> {
                 assert_eq!((number * size, record.len()), (found.len(), size));
                 found.extend_from_slice(record);
                 Ok(())
@@ -103,7 +103,7 @@ mod tests {
         }
         assert_eq!(file.beginning(2).unwrap(), bytes[..2]);
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
-        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), DataError>(()));
+        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), ImportError>(()));
         assert!(found.unwrap_err().to_string().contains("records"));
         assert!(DataFile::open(root.path()).is_err(), "a folder");
     }

@@ -1,0 +1,304 @@
+//! The import of NumPy's arrays: pictures or features, and their labels, in the `.npy` files of a folder or an
+//! `.npz` file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::f16;
+
+use crate::error::count;
+use crate::folder::{self, Found, OTHERS, Picture, TRAIN};
+use crate::labels::Labels;
+use crate::pictures::{self, classes_of};
+use crate::place::{Pixels, Place};
+use crate::plan::Chance;
+use crate::set::Numbers;
+use crate::writer::Writer;
+use crate::{ImportArgs, ImportError, Imported, NpyFile, Progress};
+
+/// What an array's name has if it holds samples, or labels.
+const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
+const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
+const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
+/// Rows between calls of the progress.
+const TOGETHER: usize = 256;
+
+/// Whether a file is an array.
+pub(crate) fn is_array(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "npy")
+}
+
+/// A split: the file of its samples, and that of its labels.
+struct Pair {
+    samples: PathBuf,
+    labels: PathBuf,
+}
+
+/// The arrays of a source.
+pub(crate) struct Arrays {
+    train: Pair,
+    test: Option<Pair>,
+    /// Names of the classes, if they are known.
+    pub(crate) names: Option<Vec<String>>,
+}
+
+/// The words of a file's name, in small letters: `x_train.npy` has x and train.
+fn words(path: &Path) -> Vec<String> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
+}
+
+/// Finds the arrays in a folder; none if it has no array.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
+    if arrays.is_empty() {
+        return Ok(None);
+    }
+    let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
+    let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let listed = arrays.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
+    // The name without the words of the split.
+    let is_label = |path: &Path| match &args.label {
+        Some(wanted) => {
+            let is_split = |word: &&String| TRAIN.contains(&&***word) || OTHERS.contains(&&***word);
+            let rest: Vec<String> = words(path).iter().filter(|word| !is_split(word)).cloned().collect();
+            name(path) == *wanted || rest.join("_") == wanted.to_lowercase()
+        }
+        None => has(path, &LABELS),
+    };
+    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Pair>, ImportError> {
+        let of = |is_wanted: &dyn Fn(&Path) -> bool| -> Vec<&PathBuf> {
+            arrays.iter().copied().filter(|path| in_split(path) && is_wanted(path)).collect()
+        };
+        let labels = of(&is_label);
+        let samples = of(&|path| has(path, &SAMPLES) && !has(path, &LABELS));
+        match (&samples[..], &labels[..]) {
+            ([], []) => Ok(None),
+            ([samples], [labels]) => {
+                Ok(Some(Pair { samples: samples.to_path_buf(), labels: labels.to_path_buf() }))
+            }
+            (_, [first, _, ..]) => {
+                let what = format!(
+                    "which array has the labels? It has {listed}: name one, as in --label {}",
+                    name(first)
+                );
+                Err(ImportError::source(source, what))
+            }
+            _ => {
+                let what = format!(
+                    "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
+                     y_train (or named with --label), and the same for test if there is a test split"
+                );
+                Err(ImportError::source(source, what))
+            }
+        }
+    };
+    let is_other = |path: &Path| has(path, &OTHERS);
+    let train = match pair(&|path| has(path, &TRAIN))? {
+        Some(train) => train,
+        None => match pair(&|path| !is_other(path))? {
+            Some(train) => train,
+            None => {
+                let what =
+                    format!("has the arrays {listed}, and none for training, such as x_train and y_train");
+                return Err(ImportError::source(source, what));
+            }
+        },
+    };
+    let mut found = Vec::new();
+    for split in OTHERS {
+        found.extend(pair(&|path| has(path, &[split]))?.map(|pair| (split, pair)));
+    }
+    let names = found.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let place = match &args.test_split {
+        None => 0,
+        Some(wanted) => found.iter().position(|(name, _)| name == wanted).ok_or_else(|| {
+            let problem = format!(
+                "{} has {}",
+                args.source.display(),
+                if names.is_empty() { "no other split" } else { &names }
+            );
+            ImportError::option("test-split", wanted, problem)
+        })?,
+    };
+    let test = (place < found.len()).then(|| found.remove(place));
+    if let Some((split, _)) = &test {
+        log::info!("the test split is {split}");
+    }
+    for (split, _) in found {
+        log::warn!("{split} is not used: --test-split {split} tests on it");
+    }
+    Ok(Some(Arrays { train, test: test.map(|(_, pair)| pair), names: None }))
+}
+
+/// The samples of a split and the numbers of their labels.
+struct Split {
+    samples: NpyFile,
+    labels: Vec<u32>,
+}
+
+impl Split {
+    fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, ImportError> {
+        let dtypes: Vec<&str> = FLOATS.into_iter().chain(NpyFile::INTEGERS).collect();
+        let samples = NpyFile::open(&pair.samples, &dtypes)?;
+        let file = NpyFile::open(&pair.labels, &NpyFile::INTEGERS)?;
+        let wrong = |file: &NpyFile, what: String| Err(ImportError::source(&file.file.path, what));
+        if file.columns != 1 {
+            return wrong(
+                &file,
+                format!("its shape is {:?}, and one label for each sample is expected", file.shape),
+            );
+        }
+        if samples.rows != file.rows {
+            let [samples, labels] = [samples.rows, file.rows].map(|rows| rows.to_string());
+            return wrong(&file, format!("has {labels} labels for {samples} samples"));
+        }
+        if samples.rows == 0 || samples.columns == 0 {
+            return wrong(&samples, format!("its shape is {:?}: there is no sample", samples.shape));
+        }
+        if samples.fortran && samples.columns > 1 {
+            return wrong(
+                &samples,
+                "is in Fortran's order: save it again with numpy.ascontiguousarray".into(),
+            );
+        }
+        let number = |(row, label): (usize, i128)| {
+            labels
+                .number(&label.to_string(), None)
+                .map_err(|what| ImportError::source(&pair.labels, format!("label [{row}]: {what}")))
+        };
+        let labels = file.integers()?.into_iter().enumerate().map(number).collect::<Result<_, _>>()?;
+        Ok(Self { samples, labels })
+    }
+
+    fn name(&self, row: usize) -> String {
+        let path = &self.samples.file.path;
+        format!("{}[{row}]", path.file_name().unwrap_or_default().to_string_lossy())
+    }
+}
+
+impl Arrays {
+    /// Those of one split in `folder`, whose files have these names.
+    pub(crate) fn named(folder: &Path, has_test: bool, names: Option<Vec<String>>) -> Self {
+        let pair = |split: &str| Pair {
+            samples: folder.join(format!("{split}-images.npy")),
+            labels: folder.join(format!("{split}-labels.npy")),
+        };
+        Self { train: pair("train"), test: has_test.then(|| pair("test")), names }
+    }
+
+    pub(crate) fn import(self, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+        let mut labels = Labels::of(self.names);
+        let train = Split::open(&self.train, &mut labels)?;
+        let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
+        let (classes, class) = labels.classes(&args.source)?;
+        let kind = |split: &Split| match split.samples.shape.len() {
+            1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
+            _ => format!("pictures of {}", split.samples.dtype),
+        };
+        if let Some(test) = test.as_ref().filter(|test| kind(test) != kind(&train)) {
+            let what = format!("has {}, and the training split {}", kind(test), kind(&train));
+            return Err(ImportError::source(&test.samples.file.path, what));
+        }
+        match train.samples.shape.len() {
+            1 | 2 => features(train, test, classes, &class, args, progress),
+            _ if train.samples.dtype == "|u1" => {
+                let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
+                    let names: Vec<String> = (0..split.labels.len()).map(|row| split.name(row)).collect();
+                    let pixels = Arc::new(Pixels::of(split.samples)?);
+                    let rows = split.labels.into_iter().zip(names).enumerate();
+                    let picture = |(row, (label, name)): (usize, (u32, String))| Picture {
+                        place: Place::Row(pixels.clone(), row),
+                        name,
+                        class: class[label as usize],
+                    };
+                    Ok(rows.map(picture).collect())
+                };
+                let (train, test) = (pictures(train)?, test.map(pictures).transpose()?);
+                pictures::import(Found { classes, train, test }, args, progress)
+            }
+            _ => {
+                let NpyFile { dtype, shape, file, .. } = &train.samples;
+                let what = format!(
+                    "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 \
+                     ((255 * x).round().astype(\"uint8\") for values from 0 to 1), and features [samples, features]"
+                );
+                Err(ImportError::source(&file.path, what))
+            }
+        }
+    }
+}
+
+/// Imports features: a row for each sample.
+fn features(
+    train: Split,
+    test: Option<Split>,
+    classes: Vec<String>,
+    class: &[u16],
+    args: &ImportArgs,
+    progress: &Progress<'_>,
+) -> Result<Imported, ImportError> {
+    args.refuse_for(
+        "pictures, and SOURCE has features",
+        &[
+            ("size", args.size.is_some()),
+            ("grey", args.grey),
+            ("rgb", args.rgb),
+            ("skip-broken", args.skip_broken),
+        ],
+    )?;
+    args.refuse_for(
+        "tables, and SOURCE has arrays",
+        &[("drop", !args.drop.is_empty()), ("header", args.header.is_some())],
+    )?;
+    let all = train.labels.len() + test.as_ref().map_or(0, |test| test.labels.len());
+    let columns = train.samples.columns;
+    let (number, of) = (count(all, "row"), count(columns, "feature"));
+    log::info!("{}: {number} of {of} in {}", args.source.display(), classes_of(classes.len()));
+    let mut chance = Chance::new(args.seed);
+    let rows = |split: &Split| (0..split.labels.len()).collect::<Vec<usize>>();
+    let label = |split: &Split, row: usize| class[split.labels[row] as usize];
+    let [train_rows, test_rows] = match &test {
+        Some(test) => {
+            pictures::refuse_fraction(args)?;
+            [rows(&train), rows(test)]
+        }
+        None => {
+            pictures::divide(&mut chance, rows(&train), classes.len(), |row| label(&train, *row).into(), args)
+        }
+    };
+    let mut writer = Writer::create(args, [1, 1, columns], Numbers::F32, all)?;
+    let (mut bytes, mut done) = (vec![0; columns * train.samples.width], 0);
+    let of_test = test.as_ref().unwrap_or(&train);
+    for (place, (split, rows)) in [(&train, train_rows), (of_test, test_rows)].into_iter().enumerate() {
+        for row in chance.order(rows, args.order) {
+            split.samples.row(row, &mut bytes)?;
+            let sample = floats(&bytes, &split.samples.dtype, split.samples.width);
+            if let Some(column) = sample.iter().position(|value| !value.is_finite()) {
+                let what =
+                    format!("[{row}, {column}] is {} as f32: clean or scale the features", sample[column]);
+                return Err(ImportError::source(&split.samples.file.path, what));
+            }
+            writer.add_floats(place, &sample, label(split, row), split.name(row))?;
+            done += 1;
+            if done % TOGETHER == 0 && progress(done, all).is_break() {
+                return Err(ImportError::Stopped);
+            }
+        }
+    }
+    writer.finish(args, classes, Vec::new(), None)
+}
+
+/// Numbers of a type as f32.
+fn floats(bytes: &[u8], dtype: &str, width: usize) -> Vec<f32> {
+    let is_float = dtype.contains('f');
+    let is_signed = dtype.contains('i');
+    let number = |bytes: &[u8]| match (is_float, bytes) {
+        (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+        (true, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+        (true, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]) as f32,
+        _ => NpyFile::integer(bytes, is_signed) as f32,
+    };
+    bytes.chunks_exact(width).map(number).collect()
+}

@@ -1,0 +1,158 @@
+//! CIFAR-10's and CIFAR-100's python batches: pickles of pixels and labels, which become arrays.
+//!
+//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_pickle::{DeOptions, HashableValue, Value};
+use tempfile::TempDir;
+
+use crate::archive::beside;
+use crate::arrays::Arrays;
+use crate::writer::npy_header;
+use crate::{ImportArgs, ImportError, folder};
+
+/// Channels, height and width of a picture.
+const SHAPE: [usize; 3] = [3, 32, 32];
+const BYTES: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+
+/// Whether a file is a batch, by its name.
+pub(crate) fn is_batch(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
+}
+
+/// CIFAR-100 has one batch, a pickle called `train`.
+fn is_batch_of_100(path: &Path) -> bool {
+    let is_pickle = |mut file: File| {
+        let mut first = [0];
+        file.read_exact(&mut first).is_ok() && first == [0x80]
+    };
+    path.ends_with("train") && run_record::files::open_regular(path).is_ok_and(is_pickle)
+}
+
+/// The arrays of the batches in `source`, and the folder beside the data set that has them for as long as it is kept;
+/// none if there is no batch.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, TempDir)>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
+    let Some(first) = batches.first() else { return Ok(None) };
+    let (train, test, meta, default): (Vec<PathBuf>, _, _, _) = match is_batch_of_100(first) {
+        true => (vec![first.to_path_buf()], "test", "meta", "fine_labels"),
+        false => {
+            let names = (1..=batches.len()).map(|number| source.join(format!("data_batch_{number}")));
+            (names.collect(), "test_batch", "batches.meta", "labels")
+        }
+    };
+    let label = args.label.as_deref().unwrap_or(default);
+    let folder = beside(&args.out, "arrays")?;
+    let write = |name: &str, batches: &[PathBuf]| -> Result<usize, ImportError> {
+        let path = folder.path().join(format!("{name}-images.npy"));
+        let failed = |error| ImportError::write(&path)(error);
+        let mut images = File::create(&path).map_err(failed)?;
+        // The number of pictures is known at the end; a header has one length.
+        images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let mut labels = Vec::new();
+        for batch in batches {
+            let (pixels, of_batch) = read(batch, label)?;
+            images.write_all(&pixels).map_err(failed)?;
+            labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
+        }
+        let samples = labels.len() / size_of::<i64>();
+        images.seek(SeekFrom::Start(0)).map_err(failed)?;
+        images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let path = folder.path().join(format!("{name}-labels.npy"));
+        fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
+            .map_err(ImportError::write(&path))?;
+        Ok(samples)
+    };
+    let training = write("train", &train)?;
+    let test = source.join(test);
+    let tested = if test.exists() { Some(write("test", &[test])?) } else { None };
+    let batches = train.len();
+    log::info!("{}: {training} pictures in {batches} python batches of CIFAR", args.source.display());
+    let names = names(&source.join(meta), label)?;
+    Ok(Some((Arrays::named(folder.path(), tested.is_some(), names), folder)))
+}
+
+fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
+    let file = File::open(path).map_err(ImportError::read(path))?;
+    // Arrays are pickled as calls of NumPy's functions, which leave the state of the array.
+    let options = DeOptions::new().replace_unresolved_globals();
+    match serde_pickle::value_from_reader(BufReader::new(file), options) {
+        Ok(Value::Dict(entries)) => Ok(entries),
+        Ok(_) => Err(ImportError::source(path, "is a pickle of another object than a dictionary")),
+        Err(error) => Err(ImportError::Damaged {
+            path: path.to_owned(),
+            what: format!("is no pickle of CIFAR: {error}"),
+        }),
+    }
+}
+
+/// A string of Python 2 or 3.
+fn text(bytes: &Value) -> Option<String> {
+    match bytes {
+        Value::String(text) => Some(text.clone()),
+        Value::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
+        _ => None,
+    }
+}
+
+/// Takes the entry of a name that is one of Python 2's strings or of Python 3's.
+fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Value> {
+    let keys = [HashableValue::String(name.into()), HashableValue::Bytes(name.into())];
+    keys.iter().find_map(|key| entries.remove(key))
+}
+
+/// The pixels and the labels of a batch.
+fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
+    let mut entries = dictionary(path)?;
+    let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
+    let labels = take(&mut entries, label).ok_or_else(|| {
+        ImportError::source(
+            path,
+            format!("has no {label}, among {}: name the labels with --label", keys.join(", ")),
+        )
+    })?;
+    let integer = |value: &Value| if let Value::I64(label) = value { Some(*label) } else { None };
+    let labels: Option<Vec<i64>> = match &labels {
+        Value::List(labels) => labels.iter().map(integer).collect(),
+        _ => None,
+    };
+    let labels =
+        labels.ok_or_else(|| ImportError::source(path, format!("{label} is no list of integers")))?;
+    // The state of an array: version, shape, type, order, bytes.
+    let pixels = match take(&mut entries, "data") {
+        Some(Value::Tuple(state)) => state
+            .into_iter()
+            .find_map(|value| if let Value::Bytes(bytes) = value { Some(bytes) } else { None }),
+        _ => None,
+    };
+    match pixels {
+        Some(pixels) if pixels.len() == labels.len() * BYTES => Ok((pixels, labels)),
+        Some(pixels) => {
+            let what = format!(
+                "has {} bytes of pixels for {} labels: {BYTES} each are expected",
+                pixels.len(),
+                labels.len()
+            );
+            Err(ImportError::source(path, what))
+        }
+        None => Err(ImportError::source(path, "has no array of pixels called data")),
+    }
+}
+
+/// The names of the classes of `label`, if the file with them is there.
+fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, ImportError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let key = format!("{}_names", label.trim_end_matches('s'));
+    match take(&mut dictionary(path)?, &key) {
+        Some(Value::List(names)) => Ok(names.iter().map(text).collect()),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,91 @@
+//! `metadata.csv` or `metadata.jsonl` beside pictures: their classes, as Hugging Face's imagefolder has them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Component, Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::ImportError;
+use crate::table_file::LABELS;
+
+/// The column with the path of the picture, below the folder of the file.
+const FILE_NAME: &str = "file_name";
+
+/// A line of the file: its number, and its columns that have text or a number.
+type Line = (u64, BTreeMap<String, String>);
+
+/// The file with the classes of the pictures in a folder, if there is one.
+pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
+    ["metadata.csv", "metadata.jsonl"].map(|name| folder.join(name)).into_iter().find(|path| path.is_file())
+}
+
+/// The paths of the pictures below the folder of `path`, and their classes: column `label`, or one with a name by
+/// which it is known. None if there is no such column.
+pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathBuf, String)>>, ImportError> {
+    let is_csv = path.extension().is_some_and(|ending| ending == "csv");
+    let lines = if is_csv { csv_lines(path)? } else { json_lines(path)? };
+    let Some((_, first)) = lines.first() else {
+        return Err(ImportError::source(path, "names no picture"));
+    };
+    let columns = || first.keys().cloned().collect::<Vec<_>>().join(", ");
+    let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
+    let label = match label {
+        Some(label) if first.contains_key(label) => label,
+        Some(label) => {
+            return Err(ImportError::option("label", label, format!("{} has {}", path.display(), columns())));
+        }
+        None => match first.keys().find(is_known) {
+            Some(label) => label,
+            None => return Ok(None),
+        },
+    };
+    let picture = |(number, line): &Line| {
+        let wrong = |what: String| ImportError::source(path, format!("line {number}: {what}"));
+        let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
+            None | Some("") => Err(wrong(format!("has no {column}, among {}", columns()))),
+            Some(cell) => Ok(cell.to_owned()),
+        };
+        let name = PathBuf::from(cell(FILE_NAME)?);
+        match name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+            true => Ok((name, cell(label)?)),
+            false => Err(wrong(format!("{} is not below this folder", name.display()))),
+        }
+    };
+    lines.iter().map(picture).collect::<Result<_, _>>().map(Some)
+}
+
+fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+    let read = |error: csv::Error| ImportError::source(path, error.to_string());
+    let mut reader = csv::Reader::from_path(path).map_err(read)?;
+    let headers = reader.headers().map_err(read)?.clone();
+    let line = |row: Result<csv::StringRecord, csv::Error>| {
+        let row = row.map_err(read)?;
+        let number = row.position().map_or(0, csv::Position::line);
+        let cells = headers.iter().zip(&row).map(|(name, cell)| (name.trim().to_owned(), cell.to_owned()));
+        Ok((number, cells.collect()))
+    };
+    reader.records().map(line).collect()
+}
+
+fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+    let file = File::open(path).map_err(ImportError::read(path))?;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
+        let line = line.map_err(ImportError::read(path))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let cells: BTreeMap<String, Value> = serde_json::from_str(&line)
+            .map_err(|error| ImportError::source(path, format!("line {number}: {error}")))?;
+        let text = |(name, value): (String, Value)| match value {
+            Value::String(text) => Some((name, text)),
+            Value::Number(number) => Some((name, number.to_string())),
+            Value::Bool(value) => Some((name, value.to_string())),
+            _ => None,
+        };
+        lines.push((number, cells.into_iter().filter_map(text).collect()));
+    }
+    Ok(lines)
+}

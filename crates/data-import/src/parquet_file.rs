@@ -1,0 +1,251 @@
+//! Parquet files: features in columns, or pictures in one, as Hugging Face's data sets have them.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::archive::beside;
+use crate::folder::{Found, Picture};
+use crate::labels::Labels;
+use crate::place::{Encoded, Place};
+use crate::table_file::{LABELS, Tables};
+use crate::{DataFile, ImportArgs, ImportError};
+
+/// The first bytes of such a file.
+pub(crate) const MAGIC: &[u8] = b"PAR1";
+
+/// A column that is one of pictures.
+const PICTURES: [&str; 4] = ["image", "img", "picture", "pixels"];
+
+/// Whether a file is one, by its contents.
+pub(crate) fn is_parquet(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    run_record::files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
+        && first == MAGIC
+}
+
+fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
+    let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
+    SerializedFileReader::new(file).map_err(invalid(path))
+}
+
+fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
+    move |error| ImportError::Damaged { path: path.to_owned(), what: error.to_string() }
+}
+
+/// Calls `visit` with each row of a file, from 1, and its columns.
+fn for_each_row(
+    path: &Path,
+    mut visit: impl FnMut(usize, Vec<(String, Field)>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let reader = open(path)?;
+    let rows = reader.get_row_iter(None).map_err(invalid(path))?;
+    for (number, row) in (1..).zip(rows) {
+        visit(number, row.map_err(invalid(path))?.into_columns())?;
+    }
+    Ok(())
+}
+
+/// The names of the columns of a file.
+fn columns(path: &Path) -> Result<Vec<String>, ImportError> {
+    let reader = open(path)?;
+    let schema = reader.metadata().file_metadata().schema();
+    Ok(schema.get_fields().iter().map(|field| field.name().to_owned()).collect())
+}
+
+/// The rows of files with the same columns as a table of commas, whose first line has the names of the columns.
+pub(crate) fn as_csv(paths: &[PathBuf]) -> Result<File, ImportError> {
+    let mut expected = None;
+    let failed = |error: std::io::Error| ImportError::write(&std::env::temp_dir())(error);
+    let file = tempfile::tempfile().map_err(failed)?;
+    let mut writer = csv::Writer::from_writer(BufWriter::new(file));
+    let write = |writer: &mut csv::Writer<BufWriter<File>>, row: &[String]| {
+        writer.write_record(row).map_err(|error| failed(error.into()))
+    };
+    for path in paths {
+        let names = columns(path)?;
+        match &expected {
+            None => {
+                write(&mut writer, &names)?;
+                expected = Some(names);
+            }
+            Some(expected) if *expected != names => {
+                let what = format!(
+                    "has the columns {}, and {} has {}",
+                    names.join(", "),
+                    paths[0].display(),
+                    expected.join(", ")
+                );
+                return Err(ImportError::source(path, what));
+            }
+            Some(_) => {}
+        }
+        for_each_row(path, |_, row| {
+            let cells: Vec<String> = row.iter().map(|(_, field)| cell(field)).collect();
+            write(&mut writer, &cells)
+        })?;
+    }
+    let mut file = writer
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?
+        .into_inner()
+        .map_err(|error| failed(error.into_error()))?;
+    file.seek(SeekFrom::Start(0)).map_err(failed)?;
+    Ok(file)
+}
+
+/// A value as text: a number in full, nothing where there is none.
+fn cell(field: &Field) -> String {
+    match field {
+        Field::Null => String::new(),
+        Field::Bool(value) => u8::from(*value).to_string(),
+        Field::Float16(value) => value.to_f32().to_string(),
+        Field::Float(value) => value.to_string(),
+        Field::Double(value) => value.to_string(),
+        // A line of the table is a row.
+        Field::Str(text) => text.replace(['\n', '\r'], " "),
+        Field::Bytes(bytes) => String::from_utf8_lossy(bytes.data()).replace(['\n', '\r'], " "),
+        Field::Group(_) => "several columns".into(),
+        Field::ListInternal(_) => "a list".into(),
+        Field::MapInternal(_) => "a map".into(),
+        number => number.to_string(),
+    }
+}
+
+/// The column of pictures in tables of Parquet, if they have one: bytes, or a group of bytes and their path.
+pub(crate) fn column_of_pictures(tables: &[PathBuf]) -> Result<Option<String>, ImportError> {
+    let Some(path) = tables.first().filter(|path| is_parquet(path)) else { return Ok(None) };
+    let reader = open(path)?;
+    let schema = reader.metadata().file_metadata().schema();
+    let is_picture = |field: &&Arc<parquet::schema::types::Type>| match field.is_group() {
+        true => field.get_fields().iter().any(|inner| inner.name() == "bytes"),
+        false => {
+            field.get_physical_type() == parquet::basic::Type::BYTE_ARRAY
+                && PICTURES.contains(&&*field.name().to_lowercase())
+        }
+    };
+    Ok(schema.get_fields().iter().find(is_picture).map(|field| field.name().to_owned()))
+}
+
+/// What Hugging Face's `datasets` says of a file's columns.
+fn features(path: &Path) -> Result<Value, ImportError> {
+    let reader = open(path)?;
+    let entries = reader.metadata().file_metadata().key_value_metadata();
+    let text = entries.into_iter().flatten().find(|entry| entry.key == "huggingface");
+    let json = text.and_then(|entry| serde_json::from_str::<Value>(entry.value.as_deref()?).ok());
+    Ok(json.map_or(Value::Null, |json| json["info"]["features"].clone()))
+}
+
+/// The column of the classes beside the one of pictures, and their names, if they are known.
+fn label(
+    path: &Path,
+    pictures: &str,
+    wanted: Option<&str>,
+) -> Result<(String, Option<Vec<String>>), ImportError> {
+    let (columns, features) = (columns(path)?, features(path)?);
+    let names = |column: &str| -> Option<Vec<String>> {
+        serde_json::from_value(features[column]["names"].clone()).ok()
+    };
+    let others = || columns.iter().filter(|column| *column != pictures);
+    let found = match wanted {
+        Some(wanted) => others().find(|column| *column == wanted),
+        None => {
+            let is_known = |column: &&String| LABELS.contains(&&*column.to_lowercase());
+            let has_names = |column: &&String| names(column).is_some_and(|names| !names.is_empty());
+            let mut named = others().filter(has_names);
+            others().find(is_known).or(
+                match (named.next(), named.next(), &others().collect::<Vec<_>>()[..]) {
+                    (Some(only), None, _) | (None, _, &[only]) => Some(only),
+                    _ => None,
+                },
+            )
+        }
+    };
+    let listed = others().cloned().collect::<Vec<_>>().join(", ");
+    match (found, wanted) {
+        (Some(column), _) => Ok((column.clone(), names(column))),
+        (None, Some(wanted)) => {
+            Err(ImportError::option("label", wanted, format!("{} has {listed}", path.display())))
+        }
+        (None, None) => {
+            let what = format!(
+                "which column is the class of {pictures}? It has {listed}: name one, as in --label label"
+            );
+            Err(ImportError::source(path, what))
+        }
+    }
+}
+
+/// The pictures of tables whose column `column` has them, and the folder beside the data set that has their bytes for
+/// as long as it is kept.
+pub(crate) fn pictures(
+    tables: &Tables,
+    column: &str,
+    args: &ImportArgs,
+) -> Result<(Found, TempDir), ImportError> {
+    let (label, names) = label(&tables.train[0], column, args.label.as_deref())?;
+    let mut labels = Labels::of(names);
+    let folder = beside(&args.out, "pictures")?;
+    let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<Vec<(Place, String, u32)>, ImportError> {
+        let place = folder.path().join(name);
+        let failed = |error| ImportError::write(&place)(error);
+        let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
+        let (mut start, mut found) = (0, Vec::new());
+        for path in paths {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            for_each_row(path, |row, columns| {
+                let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
+                let field =
+                    |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
+                let class = match field(&label) {
+                    None | Some(Field::Null) => return Err(wrong(format!("has no class in column {label}"))),
+                    Some(field) => cell(field),
+                };
+                let number = labels.number(&class, class.parse().ok()).map_err(wrong)?;
+                let bytes = field(column).and_then(bytes).unwrap_or_default();
+                file.write_all(bytes).map_err(failed)?;
+                found.push((start, bytes.len(), format!("{name}:{row}"), number));
+                start += bytes.len();
+                Ok(())
+            })?;
+        }
+        file.flush().map_err(failed)?;
+        let file = Arc::new(DataFile::open(&place)?);
+        let place = |start, bytes| Place::Encoded(Encoded::Part { file: file.clone(), start, bytes });
+        Ok(found
+            .into_iter()
+            .map(|(start, bytes, name, number)| (place(start, bytes), name, number))
+            .collect())
+    };
+    let train = unpack("train", &tables.train)?;
+    let test = tables.test.as_ref().map(|paths| unpack("test", paths)).transpose()?;
+    let (classes, class) = labels.classes(&args.source)?;
+    let pictures = |split: Vec<(Place, String, u32)>| {
+        let picture = |(place, name, label): (Place, String, u32)| Picture {
+            place,
+            name,
+            class: class[label as usize],
+        };
+        split.into_iter().map(picture).collect()
+    };
+    Ok((Found { train: pictures(train), test: test.map(pictures), classes }, folder))
+}
+
+/// The bytes of a picture; none where there is no picture.
+fn bytes(field: &Field) -> Option<&[u8]> {
+    match field {
+        Field::Bytes(bytes) => Some(bytes.data()),
+        Field::Str(text) => Some(text.as_bytes()),
+        Field::Group(group) => {
+            group.get_column_iter().find(|(name, _)| *name == "bytes").and_then(|(_, field)| bytes(field))
+        }
+        _ => None,
+    }
+}

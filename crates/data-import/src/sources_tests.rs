@@ -1,0 +1,377 @@
+//! Imports of arrays, of CIFAR's batches, of Parquet and of pictures that a file lists.
+
+use std::io::{Cursor, Write};
+use std::sync::Arc;
+
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use crate::tests::Lab;
+use crate::{Imported, Numbers, npy_header};
+
+fn npy(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+    [&npy_header(dtype, shape), bytes].concat()
+}
+
+fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in arrays {
+        archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
+        archive.write_all(bytes).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
+/// A Parquet file with these columns of a row group.
+fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec<u8> {
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let known = huggingface.map(|json| vec![KeyValue::new("huggingface".into(), json.to_owned())]);
+    let properties = Arc::new(WriterProperties::builder().set_key_value_metadata(known).build());
+    let mut file = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut file, schema, properties).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    columns.into_iter().for_each(|column| column.write(&mut rows));
+    rows.close().unwrap();
+    writer.close().unwrap();
+    file
+}
+
+/// The values of a column, of which some may be missing.
+enum Column {
+    Double(Vec<Option<f64>>),
+    Int64(Vec<Option<i64>>),
+    Bytes(Vec<Vec<u8>>, i16),
+}
+
+impl Column {
+    fn write<W: Write + Send>(self, rows: &mut SerializedRowGroupWriter<'_, W>) {
+        let mut column = rows.next_column().unwrap().unwrap();
+        fn levels<T: Clone>(values: &[Option<T>]) -> (Vec<T>, Vec<i16>) {
+            (values.iter().flatten().cloned().collect(), values.iter().map(|v| v.is_some().into()).collect())
+        }
+        match self {
+            Self::Double(values) => {
+                let (values, defined) = levels(&values);
+                column.typed::<DoubleType>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Int64(values) => {
+                let (values, defined) = levels(&values);
+                column.typed::<Int64Type>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Bytes(values, level) => {
+                let defined = vec![level; values.len()];
+                let values: Vec<ByteArray> = values.into_iter().map(ByteArray::from).collect();
+                column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+        }
+        column.close().unwrap();
+    }
+}
+
+/// Whatever is done with the pixels of samples `[2, 3]`, whose labels are 7 and 3, in any order of the axes.
+#[test]
+fn arrays_are_pictures_in_any_order_of_their_axes() {
+    let lab = Lab::new();
+    let labels = npy("<i8", &[2], &[7i64.to_le_bytes(), 3i64.to_le_bytes()].concat());
+    let grey: Vec<u8> = (0..12).collect();
+    let other = npy("|u1", &[1, 2, 3], &[9; 6]);
+    let one = npy("|u1", &[1, 1], &[3]);
+    // As Keras names them, and MedMNIST.
+    lab.write(
+        "keras.npz",
+        npz(&[
+            ("x_train", npy("|u1", &[2, 2, 3], &grey)),
+            ("y_train", labels.clone()),
+            ("x_test", other.clone()),
+            ("y_test", one.clone()),
+        ]),
+    );
+    let Imported { set, counts } = lab.imported("keras.npz", &["--order", "files"]);
+    assert_eq!((set.shape, set.numbers), ([1, 2, 3], Numbers::U8));
+    assert_eq!((&set.classes[..], counts), (&["3".to_owned(), "7".to_owned()][..], [vec![1, 1], vec![1, 0]]));
+    assert_eq!((lab.data("train-images.npy"), lab.labels("train")), (grey.clone(), vec![1, 0]));
+    assert_eq!(lab.from(), [vec!["x_train.npy[0]", "x_train.npy[1]"], vec!["x_test.npy[0]"]]);
+    for (name, bytes) in [
+        ("train_images", npy("|u1", &[2, 2, 3, 1], &grey)),
+        ("train_labels", labels.clone()),
+        ("val_images", other.clone()),
+        ("val_labels", one.clone()),
+        ("test_images", other),
+        ("test_labels", one),
+    ] {
+        lab.write(&format!("med/{name}.npy"), bytes);
+    }
+    lab.imported("med", &["--order", "files", "--test-split", "val"]);
+    assert_eq!(lab.data("train-images.npy"), grey);
+    assert_eq!(lab.from()[1], ["val_images.npy[0]"]);
+    lab.imported("med", &["--size", "2x2", "--fit", "stretch", "--rgb"]);
+
+    // Red, green, blue and transparency of each of 5 pixels, and a plane of each.
+    let bytes: Vec<u8> = (0..40).collect();
+    let planes: Vec<u8> = (0..15).collect();
+    let pixels: Vec<u8> = (0..3).flat_map(|channel| (0..5).map(move |pixel| 4 * pixel + channel)).collect();
+    for (shape, expected) in [([2, 1, 5, 4], pixels), ([2, 4, 1, 5], planes)] {
+        lab.write("colours/images.npy", npy("|u1", &shape, &bytes));
+        lab.write("colours/labels.npy", npy("<i8", &[2], &[0; 16]));
+        let set = lab.imported("colours", &["--order", "files"]).set;
+        assert_eq!(set.shape, [3, 1, 5], "transparency is dropped");
+        let samples = [lab.data("train-images.npy"), lab.data("test-images.npy")];
+        assert!(samples.contains(&expected), "{shape:?}: {samples:?}");
+    }
+}
+
+#[test]
+fn arrays_of_features_are_rows_of_any_type() {
+    let lab = Lab::new();
+    let floats = [1.5f64, -2.0, 0.25, 1e6].map(f64::to_le_bytes).concat();
+    lab.write("a.npz", npz(&[("X", npy("<f8", &[2, 2], &floats)), ("y", npy("|u1", &[2], &[5, 5]))]));
+    let Imported { set, .. } = lab.imported("a.npz", &["--order", "files", "--test-fraction", "0.5"]);
+    assert_eq!((set.shape, set.numbers), ([1, 1, 2], Numbers::F32));
+    let written = [lab.data("train-images.npy"), lab.data("test-images.npy")];
+    let mut values: Vec<f32> =
+        written.concat().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    values.sort_by(f32::total_cmp);
+    assert_eq!(values, [-2.0, 0.25, 1.5, 1e6]);
+    for (dtype, bytes) in
+        [("<f2", &[0x00u8, 0x3c, 0, 0xc0][..]), ("|i1", &[1, 0xfe]), ("<i2", &[1, 0, 0xfe, 0xff])]
+    {
+        lab.write("b/x.npy", npy(dtype, &[2, 1], bytes));
+        lab.write("b/y.npy", npy("|i1", &[2], &[0, 0]));
+        lab.imported("b", &[]);
+        let written = [lab.data("train-images.npy"), lab.data("test-images.npy")].concat();
+        let mut values = [0, 4].map(|at| f32::from_le_bytes(written[at..at + 4].try_into().unwrap()));
+        values.sort_by(f32::total_cmp);
+        assert_eq!(values, [-2.0, 1.0], "{dtype}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_arrays_is_one_line() {
+    let lab = Lab::new();
+    let two = npy("|u1", &[2], &[0, 1]);
+    let pixels = npy("|u1", &[2, 2, 2], &[0; 8]);
+    type Arrays<'a> = &'a [(&'a str, &'a Vec<u8>)];
+    let cases: [(Arrays<'_>, &[&str], &str); 11] = [
+        (
+            &[("x", &pixels)],
+            &[],
+            "has the arrays x: one of samples is expected, such as x_train, and one of labels",
+        ),
+        (&[("a", &pixels), ("b", &two)], &[], "none for training, such as x_train and y_train"),
+        (&[("x", &pixels), ("y", &two), ("labels", &two)], &[], "name one, as in --label labels"),
+        (&[("x", &pixels), ("y", &two)], &["--label", "z"], "the arrays x, y: one of samples is expected"),
+        (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "y.npy: has 3 labels for 2 samples"),
+        (
+            &[("x", &pixels), ("y", &npy("|u1", &[2, 2], &[0; 4]))],
+            &[],
+            "[2, 2], and one label for each sample",
+        ),
+        (&[("x", &pixels), ("y", &npy("<f4", &[2], &[0; 8]))], &[], "its dtype is <f4, expected one of"),
+        (&[("x", &npy("<f4", &[2, 1, 1], &[0; 8])), ("y", &two)], &[], "pictures are bytes from 0 to 255"),
+        (
+            &[("x", &npy("|u1", &[2, 5, 5, 5], &[0; 250])), ("y", &two)],
+            &[],
+            "with 1 to 4 channels before or behind",
+        ),
+        (
+            &[("x", &npy("<f4", &[2, 1], &[0, 0, 0, 0, 0, 0, 0xc0, 0x7f])), ("y", &two)],
+            &[],
+            "[1, 0] is NaN as f32",
+        ),
+        (&[("x", &pixels), ("y", &two)], &["--drop", "y"], "--drop: is for tables"),
+    ];
+    for (arrays, options, expected) in cases {
+        let _ = std::fs::remove_dir_all(lab.path("in"));
+        arrays.iter().for_each(|(name, bytes)| lab.write(&format!("in/{name}.npy"), bytes));
+        let message = lab.import("in", options).unwrap_err();
+        assert!(message.contains(expected), "{message}, not {expected}");
+    }
+    lab.write("in/x.npy", &pixels[..pixels.len() - 1]);
+    let message = lab.import("in", &[]).unwrap_err();
+    assert!(message.contains("x.npy: truncated: ") && message.contains("incomplete?"), "{message}");
+}
+
+/// A batch of CIFAR as Python 2 pickled it: an array of NumPy, a list, and a string.
+fn batch(labels: &[u8], key: &str) -> Vec<u8> {
+    let bytes: Vec<u8> = labels.iter().flat_map(|label| [*label; 3072]).collect();
+    let mut pickle =
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\n".to_vec();
+    pickle.extend_from_slice(b"K\x00\x85U\x01b\x87R(K\x01K");
+    pickle.push(labels.len() as u8);
+    pickle.extend_from_slice(
+        b"M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xff",
+    );
+    pickle.extend_from_slice(b"J\xff\xff\xff\xffK\x00tb\x89T");
+    pickle.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    pickle.extend_from_slice(&bytes);
+    pickle.extend_from_slice(b"tbU");
+    pickle.push(key.len() as u8);
+    pickle.extend_from_slice(key.as_bytes());
+    pickle.extend_from_slice(b"](");
+    labels.iter().for_each(|label| pickle.extend_from_slice(&[b'K', *label]));
+    pickle.extend_from_slice(b"eU\x0bbatch_labelU\x01xu.");
+    pickle
+}
+
+/// The names of classes, as a pickle.
+fn meta(key: &str, names: &[&str]) -> Vec<u8> {
+    let mut pickle = b"\x80\x02}U".to_vec();
+    pickle.push(key.len() as u8);
+    pickle.extend_from_slice(key.as_bytes());
+    pickle.extend_from_slice(b"](");
+    for name in names {
+        pickle.extend_from_slice(&[b'U', name.len() as u8]);
+        pickle.extend_from_slice(name.as_bytes());
+    }
+    pickle.extend_from_slice(b"es.");
+    pickle
+}
+
+#[test]
+fn python_batches_of_cifar_are_pictures() {
+    let lab = Lab::new();
+    let folder = "root/cifar-10-batches-py";
+    lab.write(&format!("{folder}/data_batch_1"), batch(&[2, 0], "labels"));
+    lab.write(&format!("{folder}/data_batch_2"), batch(&[1], "labels"));
+    lab.write(&format!("{folder}/test_batch"), batch(&[0], "labels"));
+    lab.write(&format!("{folder}/batches.meta"), meta("label_names", &["plane", "car", "bird"]));
+    lab.write(&format!("{folder}/readme.html"), "");
+    let Imported { set, counts } = lab.imported("root", &["--order", "files"]);
+    assert_eq!(set.shape, [3, 32, 32]);
+    assert_eq!(set.classes, ["plane", "car", "bird"]);
+    assert_eq!(counts, [[1, 1, 1], [1, 0, 0]]);
+    assert_eq!(lab.labels("train"), [2, 0, 1]);
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 3072, 6144].map(|at| pixels[at]), [2, 0, 1]);
+    std::fs::rename(lab.path(&format!("{folder}/data_batch_1")), lab.path("other")).unwrap();
+    let message = lab.import("root", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("data_batch_1: No such file"), "{message}");
+
+    lab.write("hundred/train", batch(&[1, 0, 1], "fine_labels"));
+    lab.write("hundred/test", batch(&[1], "fine_labels"));
+    lab.write("hundred/meta", meta("fine_label_names", &["apple", "bee"]));
+    assert_eq!(lab.imported("hundred", &[]).set.classes, ["apple", "bee"]);
+    let message = lab.import("hundred", &["--overwrite", "--label", "coarse_labels"]).unwrap_err();
+    assert!(message.contains("has no coarse_labels, among"), "{message}");
+    lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("train: is no pickle of CIFAR: "), "{message}");
+}
+
+#[test]
+fn columns_of_parquet_are_features() {
+    let lab = Lab::new();
+    let schema = "message m { optional double a; optional int64 b; optional byte_array kind (STRING); }";
+    let table = |a: &[Option<f64>], kinds: &[&str]| {
+        let b = (0..a.len()).map(|row| Some(row as i64)).collect();
+        let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
+        parquet(schema, None, vec![Column::Double(a.to_vec()), Column::Int64(b), Column::Bytes(kinds, 1)])
+    };
+    let whole = table(&[Some(0.1), Some(-2.5e-7), Some(3.0)], &["x", "y\nz", "x"]);
+    lab.write("one.parquet", &whole);
+    let Imported { set, .. } =
+        lab.imported("one.parquet", &["--order", "files", "--label", "kind", "--test-fraction", "0.4"]);
+    assert_eq!(
+        (&set.features[..], &set.classes[..]),
+        (&["a".into(), "b".into()][..], &["x".into(), "y z".into()][..])
+    );
+    let [train, test] = lab.from();
+    assert_eq!((train.len(), test.len()), (2, 1));
+    assert!(train.contains(&"one.parquet:2".to_owned()), "{train:?}: rows are counted from 1");
+    // Split files, as Hugging Face writes them.
+    lab.write("hub/data/train-00000-of-00002.parquet", &whole);
+    lab.write("hub/data/train-00001-of-00002.parquet", table(&[Some(7.0)], &["x"]));
+    lab.write("hub/data/test-00000-of-00001.parquet", table(&[Some(8.0)], &["x"]));
+    lab.write("hub/README.md", "");
+    let Imported { counts, .. } = lab.imported("hub", &["--order", "files", "--label", "kind"]);
+    assert_eq!(counts, [[3, 1], [1, 0]]);
+    assert_eq!(lab.data("train-images.npy")[..4], 0.1f32.to_le_bytes());
+    let message = lab.import("one.parquet", &["--overwrite", "--label", "a"]).unwrap_err();
+    assert!(
+        message.contains("row 1: the class is 0.1: ") || message.contains("row 1: column kind is"),
+        "{message}"
+    );
+    let message =
+        lab.import("one.parquet", &["--overwrite", "--label", "kind", "--header", "no"]).unwrap_err();
+    assert!(message.contains("--header: is for .csv and .tsv"), "{message}");
+    lab.write("gap.parquet", table(&[Some(1.0), None], &["x", "y"]));
+    let message = lab.import("gap.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
+    assert!(message.contains("row 2: column a has no value"), "{message}");
+    lab.write("cut.parquet", &whole[..whole.len() - 9]);
+    let message = lab.import("cut.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
+    assert!(message.contains("cut.parquet: ") && message.contains("incomplete?"), "{message}");
+}
+
+#[test]
+fn pictures_in_a_column_of_parquet_have_its_classes() {
+    let lab = Lab::new();
+    let schema = "message m { optional group image { optional byte_array bytes; optional byte_array path (STRING); } \
+                  optional int64 label; }";
+    let json = r#"{"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["cat", "ant"], "_type": "ClassLabel"}}}}"#;
+    let table = |reds: &[u8], labels: &[i64], json: Option<&str>| {
+        let picture = |red: &u8| {
+            lab.picture("p.png", [2, 3], *red);
+            std::fs::read(lab.path("p.png")).unwrap()
+        };
+        let labels = labels.iter().copied().map(Some).collect();
+        let [bytes, paths] = [reds.iter().map(picture).collect(), vec![b"p.png".to_vec(); reds.len()]];
+        parquet(schema, json, vec![Column::Bytes(bytes, 2), Column::Bytes(paths, 2), Column::Int64(labels)])
+    };
+    lab.write("hub/train-00000-of-00001.parquet", table(&[5, 6, 7], &[1, 0, 1], Some(json)));
+    lab.write("hub/validation-00000-of-00001.parquet", table(&[8], &[0], Some(json)));
+    let Imported { set, counts } = lab.imported("hub", &["--order", "files"]);
+    assert_eq!(set.classes, ["cat", "ant"], "in the order of the file");
+    assert_eq!((set.shape, counts), ([3, 2, 3], [vec![1, 2], vec![1, 0]]));
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 18, 36].map(|at| pixels[at]), [5, 6, 7]);
+    assert_eq!(lab.from()[0][2], "train-00000-of-00001.parquet:3");
+    // Without names, the numbers are the names.
+    lab.write("one.parquet", table(&[5, 6, 7], &[10, 2, 10], None));
+    assert_eq!(lab.imported("one.parquet", &[]).set.classes, ["2", "10"]);
+    lab.write("one.parquet", table(&[5, 6], &[0, 2], Some(json)));
+    let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("row 2: the class is 2, and the source names classes 0 to 1"), "{message}");
+    let mut broken = table(&[5, 6], &[0, 1], Some(json));
+    let at = broken.windows(4).position(|bytes| bytes == b"IDAT").unwrap();
+    broken[at + 4..at + 8].fill(0);
+    lab.write("one.parquet", &broken);
+    let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("1 file above cannot be read as pictures"), "{message}");
+}
+
+#[test]
+fn a_file_beside_pictures_names_their_classes() {
+    let lab = Lab::new();
+    for (number, split) in ["train", "train", "train", "test"].into_iter().enumerate() {
+        lab.picture(&format!("set/{split}/{number}.png"), [2, 2], number as u8);
+    }
+    lab.write("set/train/metadata.csv", "file_name,note,label\n2.png,\"a, b\",10\n0.png,,2\n");
+    lab.write("set/test/metadata.jsonl", "{\"file_name\": \"3.png\", \"label\": 2, \"boxes\": [1]}\n\n");
+    let Imported { set, counts } = lab.imported("set", &["--order", "files"]);
+    assert_eq!(set.classes, ["2", "10"], "numbers in their order");
+    assert_eq!(counts, [[1, 1], [1, 0]]);
+    assert_eq!(lab.labels("train"), [1, 0]);
+    assert_eq!(lab.from()[0], ["train/2.png", "train/0.png"], "in the order of the file");
+    // One file for both splits.
+    for file in ["set/train/metadata.csv", "set/test/metadata.jsonl"] {
+        std::fs::remove_file(lab.path(file)).unwrap();
+    }
+    lab.write("set/metadata.csv", "file_name,species\ntrain/0.png,a\ntrain/1.png,b\ntest/3.png,b\n");
+    assert_eq!(lab.imported("set", &[]).counts, [[1, 1], [0, 1]]);
+    for (text, expected) in [
+        ("file_name,species\n../set/train/0.png,a\n", "line 2: ../set/train/0.png is not below this folder"),
+        ("file_name,species\ntrain/0.png,\n", "line 2: has no species, among file_name, species"),
+        ("file_name,species\n", "names no picture"),
+        ("file,species\ntrain/0.png,a\n", "has no file_name, among file, species"),
+        ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 file above cannot be read"),
+    ] {
+        lab.write("set/metadata.csv", text);
+        let message = lab.import("set", &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+    let message = lab.import("set", &["--overwrite", "--label", "x"]).unwrap_err();
+    assert!(message.starts_with("--label x: ") && message.ends_with("has file_name, species"), "{message}");
+}
