@@ -77,7 +77,8 @@ pub enum DataError {
 }
 
 /// What to do with samples that a format of experiments does not have.
-pub(super) const OTHER_SAMPLES: &str = "replace the file if it is damaged; pictures and tables of other classes or sizes are for `mpiburn data import`";
+pub(super) const OTHER_SAMPLES: &str =
+    "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
 
 impl DataError {
     /// That a label of the file at `path` is none of the `classes`; `at` says which.

@@ -9,7 +9,7 @@ use crate::error::count;
 use crate::place::{Encoded, Place};
 use crate::table_file::is_table;
 use crate::writer::MOST_CLASSES;
-use crate::{ImportError, arrays, cifar, metadata, reading};
+use crate::{ImportError, arrays, cifar, idx, metadata, reading};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -180,7 +180,9 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
 /// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
 fn holds_more(folder: &Path) -> Result<bool, ImportError> {
     let (folders, files) = inside(folder)?;
-    let is_data = |path: &PathBuf| is_table(path) || arrays::is_array(path) || cifar::is_batch(path);
+    let is_data = |path: &PathBuf| {
+        is_table(path) || arrays::is_array(path) || cifar::is_batch(path) || idx::is_idx(path)
+    };
     Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
@@ -195,6 +197,7 @@ pub fn recognised(source: &Path) -> Option<&'static str> {
         () if files.iter().any(|path| is_table(path)) => Some("tables"),
         () if files.iter().any(|path| arrays::is_array(path)) => Some("arrays"),
         () if files.iter().any(|path| cifar::is_batch(path)) => Some("batches of CIFAR"),
+        () if files.iter().any(|path| idx::is_idx(path)) => Some("IDX files of other names"),
         () if metadata::file(source).is_some() => Some("pictures"),
         () if folders.iter().any(has_picture) => Some("folders of pictures"),
         () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),

@@ -9,6 +9,7 @@ mod cifar;
 mod data_file;
 mod error;
 mod folder;
+mod idx;
 mod labels;
 mod metadata;
 mod npy;
@@ -58,8 +59,8 @@ written in an order drawn from the seed, because training reads them in the orde
 pub struct ImportArgs {
     /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS, or with
     /// metadata.csv), a table in .csv, .tsv (also .gz) or .parquet, a folder with train.csv and test.csv, NumPy's
-    /// arrays in an .npz file or a folder of .npy files, CIFAR's python batches, or a .zip, .tar or .tar.gz of any of
-    /// these.
+    /// arrays in an .npz file or a folder of .npy files, CIFAR's python batches, IDX files, or a .zip, .tar or .tar.gz
+    /// of any of these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -201,6 +202,9 @@ fn from_source(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Res
         true => {
             let source = &folder::below(source)?;
             if let Some((arrays, _folder)) = cifar::find(source, args)? {
+                return arrays.import(args, progress);
+            }
+            if let Some((arrays, _folder)) = idx::find(source, args)? {
                 return arrays.import(args, progress);
             }
             if let Some(arrays) = arrays::find(source, args)? {

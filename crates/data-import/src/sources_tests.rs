@@ -262,6 +262,37 @@ fn python_batches_of_cifar_are_pictures() {
 }
 
 #[test]
+fn idx_files_have_any_size_and_any_classes() {
+    let lab = Lab::new();
+    let idx = |shape: &[u32], bytes: &[u8]| {
+        let sizes: Vec<u8> = shape.iter().flat_map(|size| size.to_be_bytes()).collect();
+        [&[0, 0, 8, shape.len() as u8], &*sizes, bytes].concat()
+    };
+    let pixels: Vec<u8> = (0..18).collect();
+    lab.write("letters/emnist-letters-train-images-idx3-ubyte", idx(&[3, 2, 3], &pixels));
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&idx(&[3], &[26, 1, 1])).unwrap();
+    lab.write("letters/emnist-letters-train-labels-idx1-ubyte.gz", packed.finish().unwrap());
+    lab.write("letters/emnist-letters-test-images-idx3-ubyte", idx(&[1, 2, 3], &pixels[..6]));
+    let message = lab.import("letters", &[]).unwrap_err();
+    assert!(message.ends_with("has no IDX file of labels for t10k"), "{message}");
+    lab.write("letters/emnist-letters-test-labels-idx1-ubyte", idx(&[1], &[1]));
+    let Imported { set, counts } = lab.imported("letters", &["--order", "files"]);
+    assert_eq!((set.shape, counts), ([1, 2, 3], [vec![2, 1], vec![1, 0]]));
+    assert_eq!(set.classes, ["1", "26"]);
+    assert_eq!(lab.data("train-images.npy"), pixels);
+    lab.write("letters/emnist-letters-test-labels-idx1-ubyte", idx(&[2], &[1]));
+    let message = lab.import("letters", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("test-labels-idx1-ubyte: truncated: 1 bytes behind its header of [2]"),
+        "{message}"
+    );
+    lab.write("letters/emnist-digits-train-images-idx3-ubyte", idx(&[3, 2, 3], &pixels));
+    let message = lab.import("letters", &["--overwrite"]).unwrap_err();
+    assert!(message.contains(": move one data set to a folder of its own"), "{message}");
+}
+
+#[test]
 fn columns_of_parquet_are_features() {
     let lab = Lab::new();
     let schema = "message m { optional double a; optional int64 b; optional byte_array kind (STRING); }";

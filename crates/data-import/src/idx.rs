@@ -1,0 +1,107 @@
+//! IDX files as MNIST has them, of pictures of any size and any classes, such as EMNIST's: they become arrays.
+//!
+//! <https://yann.lecun.com/exdb/mnist/> describes them.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use tempfile::TempDir;
+
+use crate::archive::beside;
+use crate::arrays::Arrays;
+use crate::writer::npy_header;
+use crate::{ImportArgs, ImportError, folder};
+
+/// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
+pub(crate) fn is_idx(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
+}
+
+/// The arrays of the files in `source`, and the folder beside the data set that has them for as long as it is kept;
+/// none if there is no such file.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, TempDir)>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let folder = beside(&args.out, "arrays")?;
+    let write = |split: &[&str], what: &str, name: &str| -> Result<bool, ImportError> {
+        let is_wanted = |path: &&PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.contains(what) && split.iter().any(|split| name.contains(split))
+        };
+        let found: Vec<&PathBuf> = files.iter().filter(is_wanted).collect();
+        match found[..] {
+            [] => Ok(false),
+            [path] => as_npy(path, &folder.path().join(name)).map(|()| true),
+            [first, second, ..] => {
+                let names =
+                    [first, second].map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+                let what =
+                    format!("has {} and {}: move one data set to a folder of its own", names[0], names[1]);
+                Err(ImportError::source(source, what))
+            }
+        }
+    };
+    let pair = |split: &[&str], name: &str| -> Result<bool, ImportError> {
+        match [
+            write(split, "images", &format!("{name}-images.npy"))?,
+            write(split, "labels", &format!("{name}-labels.npy"))?,
+        ] {
+            [images, labels] if images == labels => Ok(images),
+            [images, _] => {
+                let missing = if images { "labels" } else { "images" };
+                Err(ImportError::source(source, format!("has no IDX file of {missing} for {}", split[0])))
+            }
+        }
+    };
+    if !pair(&["train"], "train")? {
+        return Err(ImportError::source(
+            source,
+            "has no IDX files for training, such as train-images-idx3-ubyte",
+        ));
+    }
+    let has_test = pair(&["t10k", "test"], "test")?;
+    Ok(Some((Arrays::named(folder.path(), has_test, None), folder)))
+}
+
+/// Writes the bytes of an IDX file as an array.
+fn as_npy(path: &Path, array: &Path) -> Result<(), ImportError> {
+    let damaged = |what: String| ImportError::Damaged { path: path.to_owned(), what };
+    let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
+    let mut reader: Box<dyn Read> = match path.extension().is_some_and(|ending| ending == "gz") {
+        true => Box::new(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
+        false => Box::new(BufReader::new(file)),
+    };
+    let mut number = || {
+        let mut bytes = [0; 4];
+        reader.read_exact(&mut bytes).map_err(|error| damaged(format!("ends inside its header: {error}")))?;
+        Ok::<_, ImportError>(u32::from_be_bytes(bytes))
+    };
+    // Two zeros, the type of the numbers, and the number of dimensions.
+    let dimensions = match number()? {
+        magic @ (0x0801 | 0x0803) => magic & 0xff,
+        magic => {
+            let what = format!(
+                "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are expected"
+            );
+            return Err(ImportError::source(path, what));
+        }
+    };
+    let shape =
+        (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<Vec<usize>, ImportError>>()?;
+    let failed = |error| ImportError::write(array)(error);
+    let mut file = File::create(array).map_err(failed)?;
+    file.write_all(&npy_header("|u1", &shape)).map_err(failed)?;
+    let copied = io::copy(&mut reader, &mut file).map_err(|error| damaged(error.to_string()))?;
+    let expected = shape.iter().fold(1u64, |all, &size| all.saturating_mul(size as u64));
+    if copied != expected {
+        let how = if copied < expected { "truncated" } else { "too long" };
+        return Err(damaged(format!("{how}: {copied} bytes behind its header of {shape:?}")));
+    }
+    Ok(())
+}
