@@ -114,7 +114,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     }
     let [channels, height, width] = imported?.set.shape;
     let described = describe(&args.out, data::open(&args.out)?.as_ref())?;
-    let fits = |model: ModelKind| [height, width].iter().all(|side| model.sides().contains(side));
+    let fits = |model: ModelKind| [height, width].iter().all(|side| *side >= model.least_side());
     let model = match channels {
         3 if fits(ModelKind::Vgg) => ModelKind::Vgg,
         _ if fits(ModelKind::Convnet) => ModelKind::Convnet,

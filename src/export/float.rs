@@ -4,7 +4,7 @@ use burn_mpi::ParamLayout;
 use thiserror::Error;
 
 use super::graph::{Attribute, Graph};
-use super::windows;
+use super::{average, windows};
 use crate::model::{Activation, EPSILON, Layer, Network};
 use crate::quant::padding;
 
@@ -30,7 +30,10 @@ pub fn float_network(network: &Network) -> Result<Vec<u8>, ExportError> {
     for spec in layout.specs() {
         graph.floats(&spec.name, &spec.torch_shape(), &spec.to_torch(&flat[spec.range.clone()]));
     }
+    let mut shape = network.input_shape().to_vec();
     for named in network.layers() {
+        let before = std::mem::take(&mut shape);
+        shape = named.layer.cost(&before).0;
         let name = &*named.name;
         let parameter = |part: &str| format!("{name}.{part}");
         let error = |reason| ExportError { layer: name.to_owned(), reason };
@@ -55,6 +58,7 @@ pub fn float_network(network: &Network) -> Result<Vec<u8>, ExportError> {
                 let padding = padding.ok_or(error("it is dilated or rounds up"))?;
                 graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
             }
+            Layer::AveragePool(output) => average(&mut graph, name, [before[1], before[2]], output),
             Layer::Flatten => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
             Layer::Dropout(_) => {}
             Layer::Linear(_) => {

@@ -44,6 +44,13 @@ impl Graph {
         self.last = self.node(name, op, inputs, attributes);
     }
 
+    /// Appends the matrix product of the last value with a constant on its right or left.
+    pub fn product(&mut self, name: &str, constant: &str, on_right: bool) {
+        let last = std::mem::take(&mut self.last);
+        let inputs = if on_right { [&*last, constant] } else { [constant, &*last] };
+        self.last = self.node(name, "MatMul", inputs.into_iter(), Vec::new());
+    }
+
     /// Adds an operator on `inputs`; returns the name of its output.
     pub fn node<'a>(
         &mut self,

@@ -10,7 +10,7 @@ use burn_fused::int8::QParams;
 
 use super::graph::{Attribute, Graph};
 use super::proto::DataType;
-use super::windows;
+use super::{average, windows};
 use crate::model::Dimensions;
 use crate::quant::Int8File;
 use crate::quant::int8_file::{Bias, LayerValues, StoredLayer};
@@ -26,10 +26,18 @@ pub fn int8_network(network: &Int8File) -> Vec<u8> {
     let mut input = next();
     let (mut flat, mut classes) = (false, 0);
     requantize(&mut graph, "input", input);
+    let mut size = network.input_shape;
     for (i, layer) in network.layers.iter().enumerate() {
+        let [_, height, width] = size;
+        size = layer.output_size(size).unwrap_or(size);
         let (name, values, relu) = match *layer {
             StoredLayer::MaxPool { kernel, stride } => {
                 graph.then(&format!("pool{i}"), "MaxPool", &[], windows(kernel, stride, [0; 2]));
+                continue;
+            }
+            StoredLayer::AveragePool { output } => {
+                average(&mut graph, &format!("average{i}"), [height, width], output);
+                requantize(&mut graph, &format!("average{i}"), input);
                 continue;
             }
             StoredLayer::Conv { ref name, stride, padding, relu, ref values } => {

@@ -13,7 +13,7 @@ pub use float::{ExportError, float_network};
 pub use graph::{IR_VERSION, OPSET};
 pub use int8::int8_network;
 
-use graph::Attribute;
+use graph::{Attribute, Graph};
 
 /// Attributes of a convolution or a pooling; `padding` is rows above and below, columns to the left and right.
 fn windows(
@@ -27,4 +27,23 @@ fn windows(
         ("strides", ints(&stride)),
         ("pads", ints(&[rows, columns, rows, columns])),
     ]
+}
+
+/// Appends average pooling from `input` to `output`, height and width: products with the windows' weights on the right
+/// and on the left. ONNX has no operator for windows of several sizes.
+fn average(graph: &mut Graph, name: &str, input: [usize; 2], output: [usize; 2]) {
+    let names = ["columns", "rows"].map(|side| format!("{name}.{side}"));
+    for (side, axis) in [(0, 1), (1, 0)] {
+        let (from, to) = (input[axis], output[axis]);
+        let mut weights = vec![0.0; from * to];
+        for at in 0..to {
+            let window = at * from / to..((at + 1) * from).div_ceil(to);
+            let weight = 1.0 / window.len() as f32;
+            for pixel in window {
+                weights[if side == 0 { pixel * to + at } else { at * from + pixel }] = weight;
+            }
+        }
+        graph.floats(&names[side], &if side == 0 { [from, to] } else { [to, from] }, &weights);
+        graph.product(&format!("{name}.{}", ["by_columns", "by_rows"][side]), &names[side], side == 0);
+    }
 }

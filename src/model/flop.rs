@@ -9,7 +9,7 @@ impl Layer<'_> {
     /// The shape of one sample after the layer, and its multiply-add operations
     /// from `shape`. Padding counts as if it were image. Norms, activations and
     /// dropout are negligible, comparisons are not counted.
-    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
+    pub(crate) fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
         match self {
             Self::Conv(conv) => {
                 let weights = conv.weight.dims();
@@ -28,6 +28,7 @@ impl Layer<'_> {
                 let rows = shape.iter().product::<usize>() / inputs;
                 (vec![outputs], (rows * inputs * outputs) as u64)
             }
+            Self::AveragePool([height, width]) => (vec![shape[0], *height, *width], 0),
             Self::Flatten => (vec![shape.iter().product()], 0),
             Self::Norm(_) | Self::Activation(_) | Self::Dropout(_) => (shape.to_owned(), 0),
         }

@@ -7,6 +7,7 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
+use burn::tensor::module::adaptive_avg_pool2d;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::Activation;
@@ -37,6 +38,8 @@ pub enum Layer<'a> {
     Activation(Activation),
     /// Maximum of each window.
     Pool(&'a MaxPool2d),
+    /// Means of windows that cover the image, as PyTorch's `AdaptiveAvgPool2d`: height and width of the output.
+    AveragePool([usize; 2]),
     /// `[batch, channels, height, width]` to `[batch, features]`.
     Flatten,
     /// Dropout, which has an effect only in training.
@@ -119,7 +122,7 @@ pub(super) fn apply(
     place: Option<&BatchPlace>,
     fused: bool,
 ) -> Tensor<2> {
-    use Layer::{Activation as Then, Conv, Dropout, Flatten, Linear, Norm, Pool};
+    use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
     const RELU: Activation = Activation::Relu;
     let kinds: Vec<Layer<'_>> = layers.iter().map(|named| named.layer).collect();
     let mut at = 0;
@@ -150,6 +153,9 @@ pub(super) fn apply(
             [Norm(layer), ..] => (spans::layer(operator("batch norm"), images, |x| layer.forward(x)), 1),
             [Then(kind), ..] => (spans::layer(named(kind), images, |x| kind.of(x)), 1),
             [Pool(layer), ..] => (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1),
+            [AveragePool(size), ..] => {
+                (spans::layer(operator("average pool"), images, |x| adaptive_avg_pool2d(x, size)), 1)
+            }
             _ => unreachable!("dropout and linear layers take features"),
         };
         at += count;

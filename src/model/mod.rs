@@ -15,7 +15,6 @@ mod spans_tests;
 mod vgg;
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
@@ -41,7 +40,7 @@ use flop::Flop;
 pub enum ModelKind {
     /// Two convolutions and a linear layer, for images.
     Convnet,
-    /// Six convolutions and three linear layers, for images of 8 to 64 pixels a side.
+    /// Six convolutions and three linear layers, for images from 8 pixels a side.
     Vgg,
     /// Two linear layers and a batch norm, for features and images.
     Mlp,
@@ -57,13 +56,12 @@ impl ModelKind {
         }
     }
 
-    /// Heights and widths of the samples that the network takes: its poolings leave at least a pixel, and
-    /// vgg's first linear layer has at most 4 million weights.
-    pub fn sides(self) -> RangeInclusive<usize> {
+    /// Least height and width of the samples that the network takes: its poolings leave a pixel.
+    pub fn least_side(self) -> usize {
         match self {
-            Self::Convnet => 4..=usize::MAX,
-            Self::Vgg => 8..=64,
-            Self::Mlp => 1..=usize::MAX,
+            Self::Convnet => 4,
+            Self::Vgg => 8,
+            Self::Mlp => 1,
         }
     }
 
@@ -136,7 +134,7 @@ impl Network {
     }
 
     /// A network with the initial weights that `seed` draws: PyTorch's default
-    /// distributions, uniform in ±1/sqrt(fan in). Samples have to be of [`ModelKind::sides`].
+    /// distributions, uniform in ±1/sqrt(fan in). Samples have to be of [`ModelKind::least_side`].
     pub fn with_options(
         kind: ModelKind,
         options: &NetworkOptions,
@@ -277,6 +275,7 @@ mod tests {
             (ModelKind::Vgg, plain, [1, 9, 17]),
             (ModelKind::Vgg, norm, [1, 9, 17]),
             (ModelKind::Vgg, plain, [3, 33, 40]),
+            (ModelKind::Vgg, norm, [1, 75, 9]),
             (ModelKind::Mlp, plain, [3, 4, 5]),
             (ModelKind::Mlp, plain, [1, 1, 7]),
         ] {

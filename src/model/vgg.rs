@@ -11,7 +11,8 @@ use super::{Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// c→32→64, 64→128→256, 256→256→256, then Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU ·
-/// 256→32 · ReLU · 32→classes, for `[batch, c, h, w]`. Batch norms, if any, follow
+/// 256→32 · ReLU · 32→classes, for `[batch, c, h, w]`. Above 64 pixels, ⌊h/8⌋ and ⌊w/8⌋ are at most 8: means of
+/// windows come before the linear layers, as in torchvision's VGG. Batch norms, if any, follow
 /// the convolutions, and dropout the first linear layer's ReLU.
 #[derive(Module, Debug)]
 pub struct Vgg {
@@ -53,6 +54,10 @@ impl Architecture for Vgg {
             let block = block.iter().enumerate();
             layers.extend(block.map(|(index, layer)| layer.layer().named(format!("block{number}.{index}"))));
         }
+        let [_, height, width] = self.dimensions.input;
+        if height.max(width) > LARGEST {
+            layers.push(Layer::AveragePool(pooled(self.dimensions)).named("average"));
+        }
         layers.push(Layer::Flatten.named("flatten"));
         let head = self.block4.iter().enumerate();
         layers.extend(head.map(|(index, layer)| layer.layer().named(format!("block4.{index}"))));
@@ -74,13 +79,22 @@ fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec
     layers
 }
 
+/// Largest height and width without average pooling: the first linear layer has 4 million weights then.
+const LARGEST: usize = 64;
+
+/// Height and width that the linear layers take.
+fn pooled(dimensions: Dimensions) -> [usize; 2] {
+    let [_, height, width] = dimensions.input;
+    [height, width].map(|side| (side / 8).min(LARGEST / 8))
+}
+
 /// The three linear layers.
 fn head(dimensions: Dimensions, options: &NetworkOptions, device: &Device) -> Vec<FeatureLayer> {
-    let Dimensions { input: [_, height, width], classes } = dimensions;
+    let [height, width] = pooled(dimensions);
     let linear = |inputs, outputs| FeatureLayer::Linear(LinearConfig::new(inputs, outputs).init(device));
     let activation = || FeatureLayer::Elementwise(Elementwise { activation: options.activation });
-    let mut layers = vec![linear(256 * (height / 8) * (width / 8), 256), activation()];
+    let mut layers = vec![linear(256 * height * width, 256), activation()];
     layers.extend(Dropout::new(options.dropout).map(FeatureLayer::Dropout));
-    layers.extend([linear(256, 32), activation(), linear(32, classes)]);
+    layers.extend([linear(256, 32), activation(), linear(32, dimensions.classes)]);
     layers
 }

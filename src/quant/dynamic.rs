@@ -8,6 +8,7 @@
 //! convolutions; here convolutions are quantized too.
 
 use burn::nn::pool::MaxPool2dConfig;
+use burn::tensor::module::adaptive_avg_pool2d;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_fused::int8::{QParams, Scheme, min_max, quantize};
 use burn_fused::simd::{Kernel, Lanes, Level};
@@ -56,6 +57,11 @@ pub(super) fn infer(file: &Int8File, samples: &[f32]) -> Result<Vec<f32>, QuantE
                 let images = Tensor::<4>::from_data(images, &Device::flex());
                 values_of(MaxPool2dConfig::new(kernel).with_strides(stride).init().forward(images))
             }
+            StoredLayer::AveragePool { output } => {
+                let images = TensorData::new(values, [batch, size[0], size[1], size[2]]);
+                let images = Tensor::<4>::from_data(images, &Device::flex());
+                values_of(adaptive_avg_pool2d(images, output))
+            }
             StoredLayer::Conv { ref name, stride, padding, relu, values: ref weights } => {
                 let kernel = [weights.shape[2], weights.shape[3]];
                 product(name, relu, weights, &values, Windows { size, kernel, stride, padding, output })?
@@ -72,7 +78,11 @@ pub(super) fn infer(file: &Int8File, samples: &[f32]) -> Result<Vec<f32>, QuantE
 }
 
 impl StoredLayer {
-    fn output_size(&self, size: [usize; 3]) -> Result<[usize; 3], QuantError> {
+    /// Channels, height and width of its output.
+    ///
+    /// # Errors
+    /// If it does not take images of `size`.
+    pub fn output_size(&self, size: [usize; 3]) -> Result<[usize; 3], QuantError> {
         Ok(self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)?)
     }
 }

@@ -22,6 +22,8 @@ pub struct Group<'a> {
     pub relu: bool,
     /// Pooling of the output.
     pub pool: Option<&'a MaxPool2d>,
+    /// Height and width of the output's means, where average pooling follows.
+    pub average: Option<[usize; 2]>,
     /// Dropout of the output, in training.
     pub dropout: Option<&'a Dropout>,
 }
@@ -58,6 +60,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             norm: None,
             relu: false,
             pool: None,
+            average: None,
             dropout: None,
         };
         match (layer, groups.last_mut()) {
@@ -88,6 +91,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_fused(pool) => {
                 last.pool = Some(pool)
             }
+            (Layer::AveragePool(size), Some(last)) => last.average = Some(size),
             (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
             _ => return Err(QuantError::layer(&name, "no integer layer is of its kind and at its place")),
         }

@@ -72,6 +72,11 @@ pub enum StoredLayer {
         /// Vertical and horizontal.
         stride: [usize; 2],
     },
+    /// Means of windows that cover the image.
+    AveragePool {
+        /// Height and width.
+        output: [usize; 2],
+    },
     /// Linear layer; it takes its input flattened.
     Linear {
         /// PyTorch's name of the layer.
@@ -124,6 +129,7 @@ impl fmt::Display for StoredLayer {
             Self::MaxPool { kernel, stride } => {
                 write!(f, "max pooling of {}, stride {}", of(kernel), of(stride))
             }
+            Self::AveragePool { output } => write!(f, "average pooling to {}", of(output)),
             Self::Linear { name, relu, .. } => write!(f, "linear layer {name}{}", epilogue(relu)),
         }
     }
@@ -134,7 +140,7 @@ impl StoredLayer {
     pub fn product(&self) -> Option<(&str, &LayerValues)> {
         match self {
             Self::Conv { name, values, .. } | Self::Linear { name, values, .. } => Some((name, values)),
-            Self::MaxPool { .. } => None,
+            Self::MaxPool { .. } | Self::AveragePool { .. } => None,
         }
     }
 
@@ -142,7 +148,7 @@ impl StoredLayer {
     pub fn values_mut(&mut self) -> Option<&mut LayerValues> {
         match self {
             Self::Conv { values, .. } | Self::Linear { values, .. } => Some(values),
-            Self::MaxPool { .. } => None,
+            Self::MaxPool { .. } | Self::AveragePool { .. } => None,
         }
     }
 }
@@ -230,6 +236,7 @@ impl Int8File {
         let sizes = self.layers.iter().flat_map(|layer| match layer {
             StoredLayer::Conv { stride, padding, .. } => [*stride, *padding].concat(),
             StoredLayer::MaxPool { kernel, stride } => [*kernel, *stride].concat(),
+            StoredLayer::AveragePool { output } => output.to_vec(),
             StoredLayer::Linear { .. } => Vec::new(),
         });
         if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {

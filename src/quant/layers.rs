@@ -5,6 +5,7 @@ use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
+use burn::tensor::module::adaptive_avg_pool2d;
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
 use burn_fused::fake_quantize::fake_quantize;
 use burn_fused::int8::{QParams, Scheme};
@@ -24,6 +25,14 @@ impl Group<'_> {
             (Some(norm), None) => norm.relu(conv(x, &layer)),
             (None, Some(_)) => conv_relu_pool(x, &layer),
             (None, None) => conv_relu(x, &layer),
+        }
+    }
+
+    /// The images of the last convolution as features, behind their average pooling.
+    pub(super) fn flat(&self, images: Tensor<4>) -> Tensor<2> {
+        match self.average {
+            Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
+            None => images.flatten(1, 3),
         }
     }
 

@@ -102,15 +102,20 @@ impl<'a> Calibration<'a> {
     pub fn observe(&mut self, samples: Tensor<4>) -> Result<(), QuantError> {
         extend(&mut self.ranges.input, "the input", samples.clone())?;
         let mut images = samples;
-        let mut features: Option<Tensor<2>> = None;
+        let (mut features, mut last): (Option<Tensor<2>>, Option<&Group<'_>>) = (None, None);
         for (group, ranges) in self.groups.iter().zip(&mut self.ranges.groups) {
             match group.product {
                 Product::Conv(_) => {
                     images = group.images(images, None, false);
+                    // Means are within the range of what they are of.
                     extend(&mut ranges.output, &group.name, images.clone())?;
+                    last = Some(group);
                 }
                 Product::Linear(_) => {
-                    let x = features.take().unwrap_or_else(|| images.clone().flatten(1, 3));
+                    let flat = || {
+                        last.map_or_else(|| images.clone().flatten(1, 3), |group| group.flat(images.clone()))
+                    };
+                    let x = features.take().unwrap_or_else(flat);
                     let x = group.features(x, None, false);
                     extend(&mut ranges.output, &group.name, x.clone())?;
                     features = Some(x);

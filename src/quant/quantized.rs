@@ -1,8 +1,8 @@
 //! Quantized networks, static or dynamic: made of a float network, compared with one, and run.
 
 use burn_fused::int8::{
-    Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace, fixed_point,
-    min_max_by_channel, quantize_weights,
+    AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
+    fixed_point, min_max_by_channel, quantize_weights,
 };
 use burn_mpi::ParamLayout;
 
@@ -155,6 +155,7 @@ impl Int8File {
             });
             let pool = group.pool.map(|pool| (pool.kernel_size, pool.stride));
             layers.extend(pool.map(|(kernel, stride)| StoredLayer::MaxPool { kernel, stride }));
+            layers.extend(group.average.map(|output| StoredLayer::AveragePool { output }));
         }
         Ok(Self {
             version: VERSION,
@@ -282,6 +283,7 @@ impl StoredLayer {
                 Layer::Linear(Linear { inputs: shape[1], outputs: shape[0], weights, relu, output })
             }
             Self::MaxPool { kernel, stride } => Layer::MaxPool(MaxPool { kernel, stride }),
+            Self::AveragePool { output } => Layer::AveragePool(AveragePool { output }),
         }
     }
 }

@@ -134,7 +134,8 @@ impl Quantizer {
             images = self.activation(Some(index), images);
             index += 1;
         }
-        let mut x: Tensor<2> = images.flatten(1, 3);
+        let last = groups[..convolutions].last();
+        let mut x = last.map_or_else(|| images.clone().flatten(1, 3), |group| group.flat(images.clone()));
         let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group.and_then(|group| group.dropout) {
             Some(dropout) => dropout.forward(x, place),
             None => x,

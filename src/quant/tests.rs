@@ -78,6 +78,7 @@ fn integer_models_score_as_the_networks_do() {
         (ModelKind::Mlp, norm, [3, 4, 5], 1),
         (ModelKind::Vgg, norm, [3, 32, 32], 10),
         (ModelKind::Vgg, norm, [1, 9, 17], 10),
+        (ModelKind::Vgg, norm, [1, 75, 17], 10),
     ] {
         let network = of_sizes(kind, &options, input, classes);
         let [channels, height, width] = input;

@@ -35,8 +35,8 @@ const MAX_THREADS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct RunConfig {
-    /// Network to train, whose sizes follow the data set: convnet (images from 4x4 pixels), vgg (images of 8x8 to
-    /// 64x64 pixels) or mlp (features, and images as such).
+    /// Network to train, whose sizes follow the data set: convnet (images from 4x4 pixels), vgg (images from 8x8
+    /// pixels) or mlp (features, and images as such).
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]

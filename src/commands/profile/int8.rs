@@ -16,7 +16,7 @@ fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usiz
     let mut last = "input";
     for step in model.steps() {
         let layers = &model.layers()[step];
-        if !matches!(layers, [Layer::MaxPool(_), ..]) {
+        if !matches!(layers, [Layer::MaxPool(_) | Layer::AveragePool(_), ..]) {
             last = names.next().unwrap_or(last);
         }
         let kinds: Vec<&str> = layers.iter().map(kind).collect();
@@ -31,6 +31,7 @@ fn kind(layer: &Layer) -> &'static str {
         Layer::Conv(conv) if conv.relu => "conv+relu",
         Layer::Conv(_) => "conv",
         Layer::MaxPool(_) => "max pool",
+        Layer::AveragePool(_) => "average pool",
         Layer::Linear(linear) if linear.relu => "linear+relu",
         Layer::Linear(_) => "linear",
     }

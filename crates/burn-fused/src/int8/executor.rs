@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::layer::{Layer, Map, MaxPool, Operation};
+use super::layer::{AveragePool, Layer, Map, MaxPool, Operation};
 use super::model::Stage;
 use super::words::{Block, Instructions, LANES, Task, Words};
 use super::{lanes, rows};
@@ -25,6 +25,7 @@ enum Step {
     Lanes(Box<lanes::Product>),
     Rows(Box<rows::Product>),
     MaxPool(MaxPool),
+    AveragePool(AveragePool),
 }
 
 impl Plan {
@@ -43,6 +44,7 @@ impl Plan {
             let ends = [maps[i], maps[next]];
             let step = match operation {
                 Operation::MaxPool(pool) => Step::MaxPool(pool),
+                Operation::AveragePool(pool) => Step::AveragePool(pool),
                 Operation::Product(geometry, weights) if in_lanes => {
                     let product = lanes::Product::new(geometry, weights, &biases[i], ends, i == 0, pooled);
                     Step::Lanes(Box::new(product))
@@ -111,6 +113,10 @@ impl Plan {
                     let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
                     instructions.run(Pool { pool: *pool, maps, size, input, output });
                 }
+                Step::AveragePool(pool) => {
+                    let size = [images, 4 * maps[0].groups()];
+                    average(*pool, maps, size, bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
+                }
             }
         }
         watch(Stage::Output);
@@ -118,6 +124,32 @@ impl Plan {
         match self.in_lanes {
             true => lanes::store(map, blocks, outputs),
             false => rows::store(map, bytemuck::cast_slice(blocks), outputs),
+        }
+    }
+}
+
+/// Average pooling of planes whose pixels are so many bytes.
+fn average(
+    pool: AveragePool,
+    [from, to]: [Map; 2],
+    [planes, bytes]: [usize; 2],
+    input: &[u8],
+    output: &mut [u8],
+) {
+    for plane in 0..planes {
+        for y in 0..to.shape[1] {
+            for x in 0..to.shape[2] {
+                let rows = pool.window(0, from.shape[1], y);
+                let columns = pool.window(1, from.shape[2], x);
+                let count = (rows.len() * columns.len()) as u64;
+                let target = &mut output[(plane * to.plane() + to.at(y, x)) * bytes..][..bytes];
+                for (byte, target) in target.iter_mut().enumerate() {
+                    let pixels = rows.clone().flat_map(|y| columns.clone().map(move |x| (y, x)));
+                    let pixel =
+                        |(y, x)| u64::from(input[(plane * from.plane() + from.at(y, x)) * bytes + byte]);
+                    *target = ((pixels.map(pixel).sum::<u64>() + count / 2) / count) as u8;
+                }
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn support(layers: &[Layer]) -> bool {
         Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
         Layer::Linear(linear) => linear.outputs <= MOST_OUTPUTS,
         Layer::MaxPool(_) => true,
+        Layer::AveragePool(_) => false,
     };
     matches!(layers, [Layer::Conv(first), pool, ..] if first.inputs == 1 && first.stride[1] == 1 && *pool == POOL)
         && layers.iter().all(fits)

@@ -1,5 +1,7 @@
 //! Layers of an integer model, as plain data.
 
+use std::ops::Range;
+
 use super::error::expect_len;
 use super::requantize::fixed_point;
 use super::values::quantize_weights;
@@ -12,6 +14,8 @@ pub enum Layer {
     Conv(Conv),
     /// Maximum of each window.
     MaxPool(MaxPool),
+    /// Mean of each window.
+    AveragePool(AveragePool),
     /// Linear layer, optionally with ReLU; it flattens its input.
     Linear(Linear),
 }
@@ -45,6 +49,22 @@ pub struct MaxPool {
     pub kernel: [usize; 2],
     /// Vertical and horizontal stride.
     pub stride: [usize; 2],
+}
+
+/// Means of windows that cover the input, as many as the output has pixels; they overlap where sizes do not divide,
+/// as `AdaptiveAvgPool2d`'s of PyTorch. Halves are rounded up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AveragePool {
+    /// Height and width of the output, at most those of the input.
+    pub output: [usize; 2],
+}
+
+impl AveragePool {
+    /// The rows (axis 0) or columns (axis 1) of an input of `size` that are averaged for an output.
+    pub(super) fn window(self, axis: usize, size: usize, at: usize) -> Range<usize> {
+        let outputs = self.output[axis];
+        at * size / outputs..((at + 1) * size).div_ceil(outputs)
+    }
 }
 
 /// `[inputs]` to `[outputs]`.
@@ -233,6 +253,7 @@ impl Map {
 pub(super) enum Operation<'a> {
     Product(Geometry, &'a Weights),
     MaxPool(MaxPool),
+    AveragePool(AveragePool),
 }
 
 impl Layer {
@@ -254,6 +275,11 @@ impl Layer {
                 let size = [0, 1].map(|i| windows(input[1 + i], kernel[i], stride[i], 0));
                 let sizes = format!("kernel {kernel:?}, stride {stride:?}");
                 ("max pooling", sizes, Some([Some(channels), size[0], size[1]]))
+            }
+            Self::AveragePool(AveragePool { output }) => {
+                let fits = |axis: usize| (1..=input[1 + axis]).contains(&output[axis]);
+                let size = [0, 1].map(|axis| fits(axis).then_some(output[axis]));
+                ("average pooling", format!("to {output:?}"), Some([Some(channels), size[0], size[1]]))
             }
             Self::Linear(Linear { inputs, outputs, .. }) => {
                 let fits = is_sensible(input) && channels * height * width == *inputs;
@@ -287,6 +313,7 @@ impl Layer {
                 Operation::Product(geometry, &linear.weights)
             }
             Self::MaxPool(pool) => Operation::MaxPool(*pool),
+            Self::AveragePool(pool) => Operation::AveragePool(*pool),
         }
     }
 

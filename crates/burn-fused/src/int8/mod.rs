@@ -48,7 +48,7 @@ mod values;
 mod words;
 
 pub use error::Int8Error;
-pub use layer::{Conv, Layer, Linear, MaxPool, Weights};
+pub use layer::{AveragePool, Conv, Layer, Linear, MaxPool, Weights};
 pub use model::{Model, Stage, Workspace};
 pub(crate) use observer::Extremes;
 pub use observer::{Observer, min_max, min_max_by_channel};

@@ -147,7 +147,7 @@ impl Model {
                     parameters = geometry.output;
                     bias.map_err(|error| error.at(i))?
                 }
-                Operation::MaxPool(_) => Vec::new(),
+                Operation::MaxPool(_) | Operation::AveragePool(_) => Vec::new(),
             };
             biases.push(bias);
             sizes = next;

@@ -79,6 +79,18 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
                             (0..pool.kernel[0]).flat_map(|dy| (0..pool.kernel[1]).map(move |dx| [dy, dx]));
                         window.map(|at| pixel(output, at, pool.stride, [0; 2])).max().unwrap()
                     }
+                    Layer::AveragePool(pool) => {
+                        // By the documentation's formula, in floats.
+                        let ends = |axis: usize, at: usize, size: usize| {
+                            let step = size as f64 / pool.output[axis] as f64;
+                            ((at as f64 * step).floor() as usize, ((at + 1) as f64 * step).ceil() as usize)
+                        };
+                        let ((top, bottom), (left, right)) = (ends(0, y, shape[1]), ends(1, x, shape[2]));
+                        let values = (top..bottom).flat_map(|y| (left..right).map(move |x| (y, x)));
+                        let values = values.map(|(y, x)| map[(output * shape[1] + y) * shape[2] + x]);
+                        let count = ((bottom - top) * (right - left)) as f64;
+                        (values.sum::<i64>() as f64 / count + 0.5).floor() as i64
+                    }
                     Layer::Linear(linear) => {
                         let weights = linear.weights.values[output * linear.inputs..].iter();
                         let sum = weights.zip(&map).map(|(&w, value)| i64::from(w) * (value - zero)).sum();
@@ -91,7 +103,7 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
         zero = match layer {
             Layer::Conv(conv) => conv.output.zero_point.into(),
             Layer::Linear(linear) => linear.output.zero_point.into(),
-            Layer::MaxPool(_) => zero,
+            Layer::MaxPool(_) | Layer::AveragePool(_) => zero,
         };
     }
     map.into_iter().map(|value| value as u8).collect()

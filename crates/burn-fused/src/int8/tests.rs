@@ -46,6 +46,7 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
                 stride: [1 + random.below(2), 1 + random.below(2)],
             }),
             1 if random.below(2) == 0 => Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }),
+            1 => Layer::AveragePool(AveragePool { output: [1 + random.below(5), 1 + random.below(5)] }),
             _ => {
                 let kernel = [1 + random.below(5), 1 + random.below(5)];
                 let outputs = if one_channel { 1 + random.below(16) } else { 1 + random.below(90) };
@@ -208,7 +209,7 @@ fn invalid_models_are_errors() {
         match layer {
             Layer::Conv(conv) => &mut conv.weights,
             Layer::Linear(linear) => &mut linear.weights,
-            Layer::MaxPool(_) => panic!("no weights"),
+            Layer::MaxPool(_) | Layer::AveragePool(_) => panic!("no weights"),
         }
     }
     let error = changed(|layers| {
