@@ -91,7 +91,7 @@ overlap_on() { # overlap_on DEVICE BINARY
   for overlap in on off; do
     out=$work/overlap-$device-$overlap
     mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" --epochs 1 --train-samples 641 \
-      --bucket-mb 0.004 --overlap "$overlap" --device "$device" --out "$out" >"$out.log" 2>&1 || { cat "$out.log"; return 1; }
+      --bucket-mb 0.004 --overlap "$overlap" --device "$device" -v --out "$out" >"$out.log" 2>&1 || { cat "$out.log"; return 1; }
     cat "$out.log"
   done
   grep -q "buckets of .*, overlap active" "$work/overlap-$device-on.log" &&

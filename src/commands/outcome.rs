@@ -217,12 +217,15 @@ pub fn summarize(
     })
 }
 
-/// Prints the table of epochs, and time and memory of the run.
+/// Prints the table of epochs and one line; the others at log level debug.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
-    let int8_columns = ["int8 test loss", "int8 test accuracy"].into_iter().filter(|_| quantized);
-    let header: Vec<&str> = columns.into_iter().chain(int8_columns).collect();
+    let int8_columns = ["int8 loss", "int8 accuracy"].into_iter().filter(|_| quantized);
+    // All of them fit 80 columns on two lines.
+    let space = if quantized { "\n" } else { " " };
+    let header: Vec<String> =
+        columns.into_iter().chain(int8_columns).map(|title| title.replacen(' ', space, 1)).collect();
     let lines = history.iter().map(|row| {
         let mut cells = vec![
             row.epoch.to_string(),
@@ -239,23 +242,28 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         }
         cells
     });
-    println!("{}", table(&header, header.len(), lines));
-    if let Some(best) = results.best_epoch {
-        match results.stopped_early_after {
-            Some(last) => {
-                println!("stopped early after epoch {last}: the test loss was lowest in epoch {best}")
-            }
-            None => println!("not stopped early: the test loss was lowest in epoch {best}"),
-        }
+    if let Some((last, best)) = results.stopped_early_after.zip(results.best_epoch) {
+        log::info!("stopped early after epoch {last}: the test loss was lowest in epoch {best}");
     }
+    println!("{}", table(&header, header.len(), lines));
     println!(
-        "{:.2} s of training, {:.3} ms per step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
+        "{:.2} s of training, {:.3} ms per step, {:.0} images/s; results in {}",
         results.train_seconds,
         results.ms_per_step,
         results.images_per_second,
-        results.comm_seconds,
         dir.path().display()
     );
+    if log::log_enabled!(log::Level::Debug) {
+        print_details(history, results, sync);
+    }
+}
+
+/// Prints what `run.json` and reports have too.
+fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
+    if let (Some(best), None) = (results.best_epoch, results.stopped_early_after) {
+        println!("not stopped early: the test loss was lowest in epoch {best}");
+    }
+    println!("{:.2} s waiting for gradients", results.comm_seconds);
     if let Some(line) = waiting(results) {
         println!("{line}");
     }

@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
 use crate::data::ShardPlan;
@@ -21,10 +21,14 @@ pub struct Progress {
     epochs: usize,
     started: Instant,
     first_step: usize,
-    drawn: Instant,
+    /// When the bar was drawn last.
+    drawn: Option<Instant>,
     /// The file of the last step, on rank 0 of a training that notes its steps.
     steps: Option<StepFile>,
 }
+
+/// The bar takes what the rest of its line leaves of the terminal's width.
+const BAR: &str = "{wide_bar} {pos}/{len}  {msg}  {eta} left";
 
 /// Interval of the bar's updates: redrawing it for every step of a small network would
 /// take longer than the step.
@@ -41,7 +45,7 @@ impl Progress {
     ) -> Self {
         let total = plan.steps().saturating_mul(epochs);
         let bar = (shown && console_is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("{bar:12} {pos}/{len}  {msg}  {eta} left");
+            let style = ProgressStyle::with_template(BAR);
             if !io::stderr().is_terminal() {
                 bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(LauncherTerminal)));
             }
@@ -50,8 +54,7 @@ impl Progress {
             bar.set_position(first_step as u64);
             bar
         });
-        let now = Instant::now();
-        Self { shown, bar, plan: *plan, epochs, started: now, first_step, drawn: now, steps }
+        Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: None, steps }
     }
 
     /// Removes the bar and the file of a completed training, whose steps are of no more use.
@@ -83,17 +86,11 @@ impl Watch for Progress {
             steps.note(position.step);
         }
         let Some(bar) = &self.bar else { return };
-        if self.drawn.elapsed() < REDRAW {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW) {
             return;
         }
-        self.drawn = Instant::now();
-        bar.set_message(format!(
-            "epoch {}  loss {:.4}  accuracy {:.2}%  {:.0} images/s",
-            position.epoch + 1,
-            epoch.mean_loss(),
-            epoch.accuracy(),
-            self.images_per_second(position.step)
-        ));
+        self.drawn = Some(Instant::now());
+        bar.set_message(message(position.epoch + 1, epoch, self.images_per_second(position.step)));
         bar.set_position(position.step as u64);
     }
 
@@ -103,39 +100,56 @@ impl Watch for Progress {
         }
         let speed = self.images_per_second(position.step);
         let left = self.plan.samples as f64 * self.epochs as f64 - position.step as f64 * self.mean_batch();
-        log::info!(
-            "epoch {} step {:>5}/{}  loss {:.4}  accuracy {:6.2}%  {speed:>6.0} images/s  {} s left",
-            position.epoch + 1,
-            position.step_in_epoch,
-            self.plan.steps(),
-            window.mean_loss(),
-            window.accuracy(),
-            (left / speed) as u64,
-        );
+        let (epoch, step, steps) = (position.epoch + 1, position.step_in_epoch, self.plan.steps());
+        log::info!("{}", step_line(epoch, step, steps, window, speed, (left / speed) as u64));
     }
 
     fn epoch(&mut self, row: &EpochRow) {
         if !self.shown {
             return;
         }
-        let int8 = match (row.int8_test_loss, row.int8_test_accuracy) {
-            (Some(loss), Some(accuracy)) => format!(", int8 test loss {loss:.4} accuracy {accuracy:.2}%"),
-            (None, Some(accuracy)) => format!(", int8 test loss not finite, accuracy {accuracy:.2}%"),
-            (_, None) => String::new(),
-        };
-        let lr = row.learning_rate.map_or_else(String::new, |lr| format!(", lr {}", learning_rate(lr)));
-        log::info!(
-            "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%{int8}{lr}, {:.2} s",
-            row.epoch,
-            row.train_loss,
-            row.train_accuracy,
-            row.test_loss,
-            row.test_accuracy,
-            row.seconds
-        );
+        epoch_lines(row).iter().for_each(|line| log::info!("{line}"));
         if row.epoch == self.epochs {
             self.remove_bar();
         }
+    }
+}
+
+// Lines of 80 columns, the width of a terminal that nobody has resized.
+
+/// What the bar says of the training.
+fn message(epoch: usize, tally: &Tally, speed: f64) -> String {
+    format!("epoch {epoch}  loss {}  {speed:.0} images/s", loss(tally.mean_loss(), tally.accuracy()))
+}
+
+/// The line of a step, with the seconds that are left.
+fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64, left: u64) -> String {
+    let (loss, left) = (loss(tally.mean_loss(), tally.accuracy()), HumanDuration(Duration::from_secs(left)));
+    format!("epoch {epoch} step {step}/{steps}: loss {loss}, {speed:.0} images/s, {left:#} left")
+}
+
+/// The line of an epoch, and one for its int8 model.
+fn epoch_lines(row: &EpochRow) -> Vec<String> {
+    let lr = row.learning_rate.map_or_else(String::new, |lr| format!(", lr {}", learning_rate(lr)));
+    let seconds = match row.seconds < 100.0 {
+        true => format!("{:.2}", row.seconds),
+        false => format!("{:.0}", row.seconds),
+    };
+    let (train, test) = (loss(row.train_loss, row.train_accuracy), loss(row.test_loss, row.test_accuracy));
+    let whole = format!("epoch {}: loss {train}, test loss {test}{lr}, {seconds} s", row.epoch);
+    let int8 = row.int8_test_accuracy.map(|accuracy| {
+        // A loss that is not finite is not stored.
+        let loss = loss(row.int8_test_loss.unwrap_or(f64::NAN), accuracy);
+        format!("epoch {}: int8 test loss {loss}", row.epoch)
+    });
+    std::iter::once(whole).chain(int8).collect()
+}
+
+/// A loss, with the accuracy beside it.
+fn loss(loss: f64, accuracy: f64) -> String {
+    match loss.is_nan() {
+        true => format!("not finite ({accuracy:.2}%)"),
+        false => format!("{loss:.4} ({accuracy:.2}%)"),
     }
 }
 
@@ -199,5 +213,40 @@ impl TermLike for LauncherTerminal {
 
     fn flush(&self) -> io::Result<()> {
         io::stderr().flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As long as they become in a training of days.
+    #[test]
+    fn lines_fit_80_columns() {
+        let tally = Tally { loss: 12.3456e6, correct: 1e6, samples: 1e6 };
+        let row = EpochRow {
+            epoch: 999,
+            train_loss: 9.3456,
+            train_accuracy: 99.99,
+            test_loss: 9.3456,
+            test_accuracy: 99.99,
+            seconds: 1234.5678,
+            learning_rate: Some(0.000123),
+            int8_test_accuracy: Some(100.0),
+            int8_test_loss: Some(12.3456),
+        };
+        let step = step_line(999, 123_456, 123_456, &tally, 123_456.7, 55 * 60);
+        assert_eq!(step, "epoch 999 step 123456/123456: loss 12.3456 (100.00%), 123457 images/s, 55m left");
+        let epoch = epoch_lines(&row);
+        assert_eq!(
+            epoch[0],
+            "epoch 999: loss 9.3456 (99.99%), test loss 9.3456 (99.99%), lr 0.000123, 1235 s"
+        );
+        let bar = format!("12345678/12345678  {}  55m left", message(999, &tally, 123_456.7));
+        for line in [&step, &bar].into_iter().chain(&epoch) {
+            assert!(line.len() <= 80, "{} columns: {line}", line.len());
+        }
+        let not_finite = EpochRow { int8_test_loss: None, ..row };
+        assert_eq!(epoch_lines(&not_finite)[1], "epoch 999: int8 test loss not finite (100.00%)");
     }
 }

@@ -79,7 +79,7 @@ weights_are_equal() { # weights_are_equal RUN...
 # Between two machines, two ranks exchange halves of each bucket.
 trains_in_buckets() {
   local printed
-  printed=$(train 2x1 --epochs 1 --bucket-mb 0.004 --out "$work/$MPI-2x1-buckets") || { echo "$printed"; return 1; }
+  printed=$(train 2x1 -v --epochs 1 --bucket-mb 0.004 --out "$work/$MPI-2x1-buckets") || { echo "$printed"; return 1; }
   note=$(grep -oE '[2-9] buckets of .*, overlap active' <<<"$printed") || { echo "$printed"; return 1; }
 }
 

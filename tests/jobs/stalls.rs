@@ -9,7 +9,7 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
         let options = ["--epochs", "2", "--fused", "off", "--backend", backend, "--comm-timeout", HOUR];
         let expected = lab.train(ranks, "whole", &options);
         let mut command = lab.command(ranks, "run", &options);
-        command.args(["--stall-warning", "1", "--note-steps"]);
+        command.args(["-v", "--stall-warning", "1", "--note-steps"]);
         let mut started = lab.start(command);
         wait_until(&mut started.job, "a step", || lab.step("run") > 0);
         let pid = lab.run_json("run")["places"][1]["pid"].as_u64().unwrap();
