@@ -13,12 +13,14 @@ mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::device::DeviceKind;
 use crate::values::positive;
+use burn_mpi::lab::mpi_library;
 
 pub use crate::train::RunConfig;
 pub use bench::{
@@ -47,9 +49,32 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn train --resume results/try
   mpiburn eval --checkpoint results/try";
 
+/// The version, the commit, the MPI library and the features of this build.
+fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let changed = if env!("MPIBURN_GIT_DIRTY") == "true" { " with changes" } else { "" };
+        let features = [
+            ("gloo", cfg!(feature = "gloo")),
+            ("nccl", cfg!(feature = "nccl")),
+            ("ndarray", cfg!(feature = "ndarray")),
+            ("tch", cfg!(feature = "tch")),
+            ("cuda", cfg!(feature = "cuda")),
+        ];
+        let features = features.into_iter().filter_map(|(name, is_built)| is_built.then_some(name));
+        format!(
+            "{} (commit {}{changed}, {}, features: {})",
+            env!("CARGO_PKG_VERSION"),
+            env!("MPIBURN_GIT"),
+            mpi_library(),
+            features.collect::<Vec<_>>().join(" ")
+        )
+    });
+    &TEXT
+}
+
 /// Trains Burn models data-parallel over MPI.
 #[derive(Debug, Parser)]
-#[command(name = "mpiburn", version, about, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "mpiburn", version, long_version = version(), about, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     /// More log output (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = ArgAction::Count)]

@@ -101,3 +101,14 @@ fn a_stall_is_warned_of_wherever_gradients_are_averaged() {
         assert!(cli.options.contains(&("--stall-warning".into(), "5".into())), "{command}");
     }
 }
+
+#[test]
+fn the_version_is_of_commit_mpi_and_features() {
+    let words = ["mpiburn", "--version"].map(OsString::from);
+    let shown = Cli::read(words).unwrap_err().to_string();
+    let start = concat!("mpiburn ", env!("CARGO_PKG_VERSION"), " (commit ", env!("MPIBURN_GIT"));
+    assert!(shown.starts_with(start) && shown.ends_with(")\n"), "{shown}");
+    let mpi = if burn_mpi::lab::MPI_FLAVOUR == "openmpi" { "Open MPI v" } else { "MPICH" };
+    assert!(shown.contains(&format!(", {mpi}")) && shown.contains(", features: "), "{shown}");
+    assert_eq!(shown.contains(" gloo"), cfg!(feature = "gloo"), "{shown}");
+}

@@ -133,6 +133,8 @@ pub mod lab {
     pub use crate::collective::connect::connect_primitives;
     #[cfg(feature = "gloo")]
     pub use crate::collective::gloo::sys::gloo_version;
+    #[cfg(feature = "mpi")]
+    pub use crate::collective::mpi::mpi_library;
     #[cfg(feature = "nccl")]
     pub use crate::collective::nccl::gpu::gpus;
     pub use crate::collective::primitives::{Call, Primitives};

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use mpi::ffi;
 
 use crate::collective::mpi::calls::MpiLink;
-use crate::collective::mpi::{Mpi, is_mpi_thread, library_version, note_thread};
+use crate::collective::mpi::{Mpi, is_mpi_thread, mpi_library, note_thread};
 use crate::guard::{finalize, start_up};
 use crate::host::oversubscribed;
 use crate::launcher::stat;
@@ -56,7 +56,7 @@ impl World {
     /// [`CommError::ByHand`] if torchrun's variables alone number it.
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
-        let library = library_version();
+        let library = mpi_library();
         // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
         unsafe { environment::prepare(launcher.as_ref(), &library)? };
         let _start_up = start_up::watch(launcher.as_ref());

@@ -155,8 +155,8 @@ pub(crate) fn is_mpi_thread() -> bool {
     STARTED_MPI.get()
 }
 
-/// The MPI library's name and version, the first line of its string.
-pub(crate) fn library_version() -> String {
+/// The MPI library's name and version, such as `Open MPI v4.1.4`, before and after MPI's start.
+pub fn mpi_library() -> String {
     let text = library_text();
     let line = text.lines().next().unwrap_or("unknown MPI");
     let name = line.split(", package").next().unwrap_or_default().replace("MPICH Version:", "MPICH");
