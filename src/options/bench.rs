@@ -75,9 +75,10 @@ pub struct StepArgs {
     after_help = "\
 Examples:
   mpirun -n 2 --bind-to core mpiburn bench allreduce
-  mpirun -n 2 --bind-to core mpiburn bench allreduce --sizes 4..64MiB --csv latency.csv --plot latency.svg
+  mpirun -n 2 --bind-to core mpiburn bench allreduce --sizes 4..64MiB \\
+      --csv latency.csv --plot latency.svg
 
-Latency is the mean over ranks of one call's time, after a barrier. The bus bandwidth is
+Latency is the mean over ranks of one call's time, after a barrier. The bus bandwidth is \
 2(n-1)/n x size / median for n ranks, with 1 MB = 10^6 bytes."
 )]
 pub struct AllreduceArgs {
@@ -126,8 +127,8 @@ Examples:
   mpiburn bench fused
   mpiburn bench fused --layers 2,4,10 --channels 8 --csv fused.csv
 
-The network is one Conv2d(C to C, 3x3, pad 1) with ReLU, applied N times with the same weights, and
-a linear layer; the image is repeated over the C channels. Each table row trains its own network, all from
+The network is one Conv2d(C to C, 3x3, pad 1) with ReLU, applied N times with the same weights, and \
+a linear layer; the image is repeated over the C channels. Each table row trains its own network, all from \
 the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
@@ -182,16 +183,15 @@ Examples:
   mpiburn bench int8
   mpiburn bench int8 --checkpoint results/try --csv int8.csv --json int8.json
 
-Without a checkpoint, the network has initial weights and the samples are noise: times, memory and
-bytes alone mean something then. float-burn has Burn's own operators. Bytes allocated are those of
-one inference after the first."
+A RUN has an int8 model: of a training with --quantize, or of mpiburn quantize. Without one, the network has \
+initial weights and the samples are noise: times, memory and bytes alone mean something then. float-burn has \
+Burn's own operators. Bytes allocated are those of one inference after the first."
 )]
 pub struct Int8Args {
-    /// A run directory or one of its checkpoints, with an int8 model: of a training with --quantize,
-    /// or of mpiburn quantize.
+    /// A run directory or one of its checkpoints.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
-    /// Network to measure without a checkpoint: convnet, vgg or mlp.
+    /// Network to measure without a RUN: convnet, vgg or mlp.
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), conflicts_with = "checkpoint")]
     pub model: ModelKind,
     /// Folder of the data set [default: that of the run].
@@ -216,12 +216,13 @@ const LONGEST_PAUSE_US: f64 = 1e7;
     args_override_self = true,
     after_help = "\
 Example:
-  mpirun -n 2 --host alpha,beta --bind-to core mpiburn bench link --csv results/link.csv
+  mpirun -n 2 --host alpha,beta --bind-to core mpiburn bench link \\
+      --csv results/link.csv
   mpiburn report --scaling results/NAME --link results/link.csv
 
-Both ranks send at once, as in an all-reduce; the time of a message is the median exchange. Shapers
-and switches forward a message faster after a pause: set --pause-us to the computing time of the
-step that is to be predicted. The latency is the shortest median; the bandwidth is the slope of a
+Both ranks send at once, as in an all-reduce; the time of a message is the median exchange. Shapers \
+and switches forward a message faster after a pause: set --pause-us to the computing time of the \
+step that is to be predicted. The latency is the shortest median; the bandwidth is the slope of a \
 least-squares line from there over all sizes, weighted by the inverse of the size."
 )]
 pub struct LinkArgs {

@@ -69,7 +69,7 @@ Examples:
   mpiburn data info data/digits
   mpiburn data info data/objects --sheet objects.png
 
-A digest is SHA-256 over the labels and then the samples of a split. Training stops with an error
+A digest is SHA-256 over the labels and then the samples of a split. Training stops with an error \
 if ranks differ in the digest of the training split."
 )]
 pub struct InfoArgs {

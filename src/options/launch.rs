@@ -12,19 +12,19 @@ use crate::launch::{LauncherKind, Topology};
     after_help = "\
 Examples:
   mpiburn launch 1x2 -- train --epochs 1
-  mpiburn launch 2x2 --hostfile hostfiles/2x2 -- train --backend gloo
-  mpiburn launch 2x2 --restart 3 -- train --epochs 100 --checkpoint-every 500 --out results/long
-  mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
+  mpiburn launch 2x2 --hostfile lab.hosts -- train --backend gloo
+  mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
+  mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
-SIGTERM, SIGUSR1, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which write a
-checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for each. A
-second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1 and SIGHUP, and 1 from
+SIGTERM, SIGUSR1, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which write a \
+checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for each. A \
+second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1 and SIGHUP, and 1 from \
 Open MPI's mpirun after the others.
 
---restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a
-checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends
-with the last attempt's code when N restarts are used, a fault repeats at the same step without a new
-checkpoint, three attempts in a row do not reach their first step, or another process writes to DIR. DIR
+--restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a \
+checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends \
+with the last attempt's code when N restarts are used, a fault repeats at the same step without a new \
+checkpoint, three attempts in a row do not reach their first step, or another process writes to DIR. DIR \
 must be visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {

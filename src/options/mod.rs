@@ -43,9 +43,9 @@ pub type RunRecord = run_record::RunRecord<RunConfig>;
 
 const EXAMPLES: &str = "\
 Examples:
-  mpiburn data digits --out data/digits                   generate the default data set
-  mpirun -n 2 --bind-to core mpiburn train                train on two cores
-  mpirun -n 2 --bind-to core mpiburn train --epochs 1 --train-batch-size 64 --out results/try
+  mpiburn data digits --out data/digits          generate the default data set
+  mpirun -n 2 --bind-to core mpiburn train       train on two cores
+  mpirun -n 2 --bind-to core mpiburn train --epochs 1 --out results/try
   mpirun -n 2 --bind-to core mpiburn train --resume results/try
   mpiburn eval --checkpoint results/try";
 
@@ -122,15 +122,34 @@ impl Cli {
 }
 
 /// The command with what holds for all of its options: `-1` is a value, which is then refused as one (clap would
-/// take it for an option and offer what cannot help), and `none` is no default worth showing.
+/// take it for an option and offer what cannot help), and `none` is no default worth showing. `-h` has the common
+/// options and the examples, `--help` all.
 fn as_shown(command: clap::Command) -> clap::Command {
+    let is_long = command.get_arguments().any(|arg| arg.get_long() == Some("bucket-mb"));
+    let trains = command.get_name() == "train";
     let shown = |arg: clap::Arg| {
         let takes_values = arg.get_action().takes_values() && !arg.is_positional();
         let hides = arg.get_default_values().iter().any(|value| value == "none");
-        arg.allow_negative_numbers(takes_values).hide_default_value(hides)
+        let is_rare = arg.get_long().is_some_and(|option| {
+            RARE.contains(&option)
+                || (part(option) != Part::Job && !COMMON.contains(&option))
+                || (!trains && ["epochs", "early-stopping"].contains(&option))
+        });
+        let hides_short = arg.is_hide_short_help_set() || (is_long && is_rare);
+        arg.allow_negative_numbers(takes_values).hide_default_value(hides).hide_short_help(hides_short)
     };
-    command.mut_args(shown).mut_subcommands(as_shown)
+    let command = command.mut_args(shown).mut_subcommands(as_shown);
+    let Some(after) = command.get_after_help().map(ToString::to_string) else { return command };
+    let examples = after.split("\n\n").next().unwrap_or_default().to_owned();
+    command.after_help(examples).after_long_help(after)
 }
+
+/// Options of a training in `-h` of commands that have all of them.
+const COMMON: [&str; 8] =
+    ["model", "data-root", "train-batch-size", "epochs", "lr", "optimizer", "early-stopping", "backend"];
+
+/// Other options that their `-h` leaves out.
+const RARE: [&str; 4] = ["world-size", "stall-warning", "trace", "trace-steps"];
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -156,12 +175,16 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Tables, plots and predictions from run directories.
     Report(ReportArgs),
-    /// Print the completions of a shell: mpiburn completions bash > ~/.local/share/bash-completion/completions/mpiburn.
+    /// Print the completions of a shell.
+    #[command(after_help = "\
+Example:
+  mpiburn completions bash \\
+      > ~/.local/share/bash-completion/completions/mpiburn")]
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// Write manual pages: mpiburn man ~/.local/share/man/man1.
+    /// Write manual pages, such as into ~/.local/share/man/man1.
     Man {
         /// Their folder.
         folder: PathBuf,

@@ -24,14 +24,16 @@ Examples:
   mpiburn profile --model vgg --int8
   mpiburn profile --checkpoint results/try --train --json profile.json
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20
-  mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20 --trace steps.json.gz
+  mpirun -n 2 --bind-to core mpiburn profile --model vgg --train \\
+      --batches 20 --trace steps.json.gz
+
+Of a RUN, the network with its weights and the data set are taken, and batch size, optimizer and penalties, with \
+--train also precision, where no option gives them. Without one, a network with initial weights is profiled on noise.
 
 Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
 )]
 pub struct ProfileArgs {
-    /// A run directory, or one of its checkpoints: its network with activation and weights, and its data
-    /// set. Batch size, optimizer and penalties, and with --train precision, are the run's where no
-    /// option gives them [default: a network with initial weights, and noise].
+    /// A run directory, or one of its checkpoints: its network with activation and weights, and its data set.
     #[arg(long, value_name = "RUN")]
     pub checkpoint: Option<PathBuf>,
     /// Batches to profile.

@@ -102,6 +102,34 @@ fn a_stall_is_warned_of_wherever_gradients_are_averaged() {
     }
 }
 
+/// Every command, with its name.
+fn commands(command: &clap::Command) -> Vec<clap::Command> {
+    let inner = command.get_subcommands().flat_map(commands);
+    std::iter::once(command.clone()).chain(inner).collect()
+}
+
+#[test]
+fn help_fits_80_columns_and_short_help_a_screen() {
+    let mut command = as_shown(Cli::command().term_width(80));
+    command.build();
+    for mut command in commands(&command) {
+        let name = command.get_bin_name().unwrap_or("mpiburn").to_owned();
+        let (short, long) = (command.render_help().to_string(), command.render_long_help().to_string());
+        for line in short.lines().chain(long.lines()) {
+            assert!(line.chars().count() <= 80, "{name}: {line}");
+        }
+        let lines = short.lines().count();
+        assert!(lines <= 55, "{name} -h has {lines} lines");
+        let after = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+        for (line, next) in after.lines().zip(after.lines().skip(1).chain([""])) {
+            // Examples can be copied, and paragraphs are wrapped by the width of the terminal alone.
+            assert!(!line.starts_with(' ') || line.chars().count() <= 80, "{name}: {line}");
+            let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            assert!(!is_text(line) || !is_text(next), "{name}: {line}");
+        }
+    }
+}
+
 #[test]
 fn the_version_is_of_commit_mpi_and_features() {
     let words = ["mpiburn", "--version"].map(OsString::from);

@@ -14,12 +14,11 @@ use crate::values::seconds;
     after_help = "\
 Examples:
   mpirun -n 2 --bind-to core mpiburn train --data-root data/digits
-  mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
-  mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --batch-norm --dropout 0.5 --early-stopping 2
-  mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --augment crop,flip --optimizer adamw --schedule onecycle --max-lr 1e-3
-  mpirun -n 2 --bind-to core mpiburn train --trace steps.json.gz --trace-steps 100..120
-  mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000
-  mpirun -n 2 --bind-to core mpiburn train --resume results/try --lr 1e-4 --epochs 10"
+  mpirun -n 2 --bind-to core mpiburn train --resume results/try --epochs 10
+  mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train
+  mpirun -n 2 --bind-to core mpiburn train --model vgg --augment crop,flip \\
+      --optimizer adamw --schedule onecycle --max-lr 1e-3 --early-stopping 2
+  mpirun -n 2 --bind-to core mpiburn train --trace steps.json.gz"
 )]
 pub struct TrainArgs {
     #[command(flatten)]
@@ -38,11 +37,14 @@ pub struct TrainArgs {
         help_heading = "Results"
     )]
     pub out: Option<PathBuf>,
-    /// Replace the run in the directory, if there is one, with all in its folders; other files beside them stay.
+    /// Replace the run in the directory.
+    ///
+    /// All in its folders goes; other files beside them stay.
     #[arg(long, conflicts_with = "resume", help_heading = "Results")]
     pub overwrite: bool,
-    /// Resume the run in DIR with its own options, but for those that are given: the ones that may change do, and
-    /// run.json notes it; none takes one back, as in --clip-norm none.
+    /// Resume a run with its own options, but for those that are given.
+    ///
+    /// Those that may change do, and run.json notes it; none takes one back, as in --clip-norm none.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Note each step in the run directory, for `launch --restart`, which adds this option.

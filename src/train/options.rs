@@ -35,8 +35,10 @@ const MAX_THREADS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>")]
 pub struct RunConfig {
-    /// Network to train, whose sizes follow the data set: convnet (images from 4x4 pixels), vgg (images from 8x8
-    /// pixels) or mlp (features, and images as such).
+    /// Network to train.
+    ///
+    /// Its sizes follow the data set: convnet takes images from 4x4 pixels, vgg from 8x8, and mlp
+    /// features, and images as such.
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]
@@ -129,7 +131,9 @@ pub struct RunConfig {
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
-    /// Folder of the data set, present on every host; without it, vgg takes data/objects and mlp data/features.
+    /// Folder of the data set, present on every host.
+    ///
+    /// Without it, vgg takes data/objects and mlp data/features.
     #[arg(
         long,
         value_name = "DIR",
@@ -175,7 +179,9 @@ pub struct DataOptions {
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Recipe")]
 pub struct Recipe {
-    /// Learning rate; --schedule onecycle uses --max-lr instead.
+    /// Learning rate.
+    ///
+    /// --schedule onecycle uses --max-lr instead.
     #[arg(
         long,
         visible_alias = "optimizer-lr",

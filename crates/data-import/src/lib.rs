@@ -48,12 +48,12 @@ pub use writer::{label_bytes, npy_header};
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn data import pets --out data/pets                            pets/cat/*.jpg, pets/dog/*.jpg
-  mpiburn data import pets --out data/pets --size 64x64 --fit pad     pictures of many sizes
-  mpiburn data import imagewoof --out data/woof --size 64             imagewoof/train/CLASS, imagewoof/val/CLASS
-  mpiburn data import iris.csv --out data/iris --label species        a row for each sample
+  mpiburn data import pets --out data/pets     pets/cat/*.jpg, pets/dog/*.jpg
+  mpiburn data import pets --out data/pets --size 64 --fit pad     of many sizes
+  mpiburn data import imagewoof --out data/woof --size 64      with train/, val/
+  mpiburn data import iris.csv --out data/iris --label species      one row each
 
-Classes are numbered in the order of their folders' names, as by torchvision's ImageFolder. Samples are
+Classes are numbered in the order of their folders' names, as by torchvision's ImageFolder. Samples are \
 written in an order drawn from the seed, because training reads them in the order of the file."
 )]
 pub struct ImportArgs {
@@ -73,20 +73,20 @@ pub struct ImportArgs {
     #[arg(long, value_name = "SHARE")]
     pub test_fraction: Option<f64>,
     /// Which of SOURCE's folders is the test split, where there are several: test before val.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub test_split: Option<String>,
     /// Order of the samples: drawn from the seed, or that of the files.
-    #[arg(long, value_enum, default_value = "random")]
+    #[arg(long, value_enum, default_value = "random", hide_short_help = true)]
     pub order: Order,
     /// Seed of the order and of the test split.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, hide_short_help = true)]
     pub seed: u64,
     /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default: that of
     /// the training split].
-    #[arg(long, value_name = "X,…", value_delimiter = ',')]
+    #[arg(long, value_name = "X,…", value_delimiter = ',', hide_short_help = true)]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].
-    #[arg(long, value_name = "X,…", value_delimiter = ',')]
+    #[arg(long, value_name = "X,…", value_delimiter = ',', hide_short_help = true)]
     pub std: Option<Vec<f32>>,
     /// Height and width of all pictures, such as 64x96, or 64 for both [default: theirs, if all have one].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]

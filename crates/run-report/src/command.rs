@@ -220,12 +220,12 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn report                                           all runs below results/
-  mpiburn report results/topologies --format html          tables and plots in results/report/
+  mpiburn report                                   all runs below results/
+  mpiburn report results/topologies --format html  page in results/report/
   mpiburn report results/topologies results/try --format markdown
-  mpiburn report results/profiles results/fused.csv        profiles (JSON files) and benchmarks (CSV files)
+  mpiburn report results/profiles results/fused.csv
   mpiburn report --scaling results/topologies --link results/link.csv
-  mpiburn report --scaling results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
+  mpiburn report --scaling results/try --latency-us 50 --bandwidth-mbit 1000
 
 Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
 )]
@@ -261,6 +261,7 @@ pub struct ReportArgs {
         value_name = "FILE.csv",
         requires = "scaling",
         conflicts_with_all = ["latency_us", "bandwidth_mbit"],
+        hide_short_help = true,
         help_heading = "Prediction"
     )]
     pub link: Option<PathBuf>,
@@ -271,6 +272,7 @@ pub struct ReportArgs {
         value_parser = |text: &str| bounded(text, 0.0),
         allow_negative_numbers = true,
         requires = "scaling",
+        hide_short_help = true,
         help_heading = "Prediction"
     )]
     pub latency_us: Option<f64>,
@@ -281,6 +283,7 @@ pub struct ReportArgs {
         value_parser = |text: &str| bounded(text, 1e-3),
         allow_negative_numbers = true,
         requires = "scaling",
+        hide_short_help = true,
         help_heading = "Prediction"
     )]
     pub bandwidth_mbit: Option<f64>,
