@@ -1,6 +1,5 @@
 //! Trained networks in run directories, for the commands that read one.
 
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -19,7 +18,7 @@ use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, RecordError, RunDir};
+use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir};
 
 /// A checkpoint's weights, and the folder that it lies in.
 pub struct Weights {
@@ -38,7 +37,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens on every rank the run that `path` is, or is a checkpoint of, on rank 0's disk: with what `adapt` makes of
+    /// Opens on every rank the run that `path` names on rank 0's disk: with what `adapt` makes of
     /// its options. Without another data set in `data_root`, its own must have the samples of the splits `checked` that
     /// the checkpoint was written with.
     pub fn open(
@@ -137,16 +136,6 @@ pub fn as_trained(
     })
 }
 
-/// Whether `path` is a checkpoint's folder, rather than a run directory.
-fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
-    let state = path.join("state.json");
-    match state.try_exists() {
-        // A file: whoever reads the run directory says so.
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
-        found => found.with_context(|| format!("cannot read {}", state.display())),
-    }
-}
-
 /// What a run has stored.
 #[derive(Serialize, Deserialize)]
 pub struct Stored {
@@ -159,20 +148,22 @@ pub struct Stored {
     pub data: Option<DataRecord>,
 }
 
-/// Reads the run that `path` is, or that it is a checkpoint of.
+/// Reads the run that `path` names.
 pub fn stored(path: &Path) -> anyhow::Result<Stored> {
-    let is_run = !is_checkpoint(path)?;
-    let run = if is_run { path.to_owned() } else { path.join("../..") };
+    let NamedRun { folder: run, checkpoint } = NamedRun::of(path)?;
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
         Err(error) if error.is_missing() => Err(error).with_context(|| {
-            format!("{} is neither a run directory nor a checkpoint in one", path.display())
+            format!(
+                "{} is neither a run directory, nor its run.json, nor a checkpoint in one",
+                path.display()
+            )
         })?,
         opened => opened?,
     };
     let dimensions = stored_dimensions(&run, &record)?;
-    let found = match is_run {
-        true => Intact::newest(&path.join("checkpoints"), verify).map(|found| (found.path, found.manifest)),
-        false => verify(path).map(|manifest| (path.to_owned(), manifest)),
+    let found = match checkpoint {
+        None => Intact::newest(&run.join("checkpoints"), verify).map(|found| (found.path, found.manifest)),
+        Some(folder) => verify(&folder).map(|manifest| (folder, manifest)),
     };
     let (folder, manifest) = match found {
         // The command says so when it reads the weights.
@@ -228,11 +219,12 @@ pub fn check_dimensions(
 /// the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     let stored = stored_layout(layout);
-    if is_checkpoint(path)? {
-        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, &stored)?;
-        return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
+    let NamedRun { folder, checkpoint } = NamedRun::of(path)?;
+    if let Some(folder) = checkpoint {
+        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored)?;
+        return Ok(Weights { values: params, folder, ranges: position.ranges });
     }
-    let folder = path.join("checkpoints");
+    let folder = folder.join("checkpoints");
     let intact = Intact::newest(&folder, verify)?;
     intact.warn();
     let last = Checkpoint::<Position>::load(&intact.path, &stored)?;

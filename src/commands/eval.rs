@@ -16,8 +16,9 @@ use burn_mpi::World;
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     check(args)?;
     check_logits(world, args.logits.as_ref())?;
+    let run = args.run.path().context("no run is named")?;
     let adapt = |config| Ok(adapted(config, args));
-    let opened = Opened::open(world, &args.checkpoint, args.data_root.as_ref(), &[Split::Test], adapt)?;
+    let opened = Opened::open(world, run, args.data_root.as_ref(), &[Split::Test], adapt)?;
     let (source, device) = (opened.source.as_ref(), opened.config.device.device());
     let evaluation = Evaluation::load(world, source, &opened.config)?;
     let mut logits = Vec::new();
@@ -27,11 +28,11 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
         }
     };
     let tested = if args.int8 {
-        let mut quantized = opened.int8(world, &args.checkpoint)?;
+        let mut quantized = opened.int8(world, run)?;
         evaluation
             .run_with(world, |samples| evaluation.int8_scores(&mut quantized, samples).inspect(&mut keep))?
     } else {
-        let network = opened.float(world, &args.checkpoint)?;
+        let network = opened.float(world, run)?;
         evaluation.run_with(world, |samples| {
             let scores = network.forward(samples.batch(0..samples.count(), &device).0);
             keep(&scores);

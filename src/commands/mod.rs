@@ -127,7 +127,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
 fn does(cli: &Cli) -> Result<Does, String> {
     let (config, typed) = match &cli.command {
         Command::Train(args) => (&args.config, args.resume.is_some().then_some(&args.typed)),
-        Command::Profile(args) => (&args.config, args.checkpoint.is_some().then_some(&args.typed)),
+        Command::Profile(args) => (&args.config, args.run.path().is_some().then_some(&args.typed)),
         Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
         _ => return Ok(Does { command: cli.name.clone(), options: cli.options.clone() }),
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand};
 
-use super::{StallArgs, Words};
+use super::{RunArgs, StallArgs, Words};
 use crate::model::ModelKind;
 use crate::train::RunConfig;
 use crate::values::{above_0, between, named, one_of, positive, up_to};
@@ -181,21 +181,20 @@ pub struct FusedArgs {
     after_help = "\
 Examples:
   mpiburn bench int8
-  mpiburn bench int8 --checkpoint results/try --csv int8.csv --json int8.json
+  mpiburn bench int8 results/try --csv int8.csv --json int8.json
 
 A RUN has an int8 model: of a training with --quantize, or of mpiburn quantize. Without one, the network has \
 initial weights and the samples are noise: times, memory and bytes alone mean something then. float-burn has \
 Burn's own operators. Bytes allocated are those of one inference after the first."
 )]
 pub struct Int8Args {
-    /// A run directory or one of its checkpoints.
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Network to measure without a RUN: convnet, vgg or mlp.
-    #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), conflicts_with = "checkpoint")]
+    #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), conflicts_with = "named-run")]
     pub model: ModelKind,
     /// Folder of the data set [default: that of the run].
-    #[arg(long, value_name = "DIR", requires = "checkpoint")]
+    #[arg(long, value_name = "DIR", requires = "named-run")]
     pub data_root: Option<PathBuf>,
     /// Timed inferences of each model and batch size, at least 5 of them or 10 seconds.
     #[arg(long, value_name = "N", default_value = "200", value_parser = timed())]

@@ -25,10 +25,10 @@ pub enum QuantKind {
 Examples:
   mpiburn quantize results/try
   mpiburn quantize results/try --kind dynamic --weight-scheme tensor
-  mpiburn eval --checkpoint results/try --int8"
+  mpiburn eval results/try --int8"
 )]
 pub struct QuantizeArgs {
-    /// A run directory, or one of its checkpoints.
+    /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// ptq (static: scales from calibration samples), dynamic (weights only) or qat (the ranges of a
@@ -56,7 +56,7 @@ Examples:
   mpiburn export results/try --out model-int8.onnx --int8"
 )]
 pub struct ExportArgs {
-    /// A run directory, or one of its checkpoints.
+    /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// File to write, in place of what it held.

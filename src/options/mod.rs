@@ -47,7 +47,7 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn train       train on two cores
   mpirun -n 2 --bind-to core mpiburn train --epochs 1 --out results/try
   mpirun -n 2 --bind-to core mpiburn train --resume results/try
-  mpiburn eval --checkpoint results/try";
+  mpiburn eval results/try";
 
 /// The version, the commit, the MPI library and the features of this build.
 fn version() -> &'static str {
@@ -151,6 +151,25 @@ const COMMON: [&str; 8] =
 /// Other options that their `-h` leaves out.
 const RARE: [&str; 4] = ["world-size", "stall-warning", "trace", "trace-steps"];
 
+/// The run that a command reads.
+#[derive(Debug, Clone, Args)]
+#[group(id = "named-run", multiple = false)]
+pub struct RunArgs {
+    /// The run: its folder, its run.json, or one of its checkpoints.
+    #[arg(value_name = "RUN")]
+    run: Option<PathBuf>,
+    /// The same as RUN.
+    #[arg(long, value_name = "RUN", hide_short_help = true)]
+    checkpoint: Option<PathBuf>,
+}
+
+impl RunArgs {
+    /// The path that names the run, if one is given.
+    pub fn path(&self) -> Option<&PathBuf> {
+        self.run.as_ref().or(self.checkpoint.as_ref())
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Train a model, as a rank of an MPI job or as a single process.
@@ -192,11 +211,18 @@ Example:
 }
 
 #[derive(Debug, Args)]
-#[command(args_override_self = true)]
+#[command(
+    args_override_self = true,
+    mut_group("named-run", |group| group.required(true)),
+    after_help = "\
+Examples:
+  mpiburn eval results/try
+  mpiburn eval results/try --int8 --logits scores.npy
+  mpirun -n 2 --bind-to core mpiburn eval results/try/checkpoints/step-00000938"
+)]
 pub struct EvalArgs {
-    /// A run directory, or one of its checkpoints.
-    #[arg(long, value_name = "DIR")]
-    pub checkpoint: PathBuf,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,

@@ -20,7 +20,7 @@ Examples:
 Pictures get the size, the channels and the normalisation of the run's data set."
 )]
 pub struct PredictArgs {
-    /// A run directory, or one of its checkpoints.
+    /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
     /// Pictures and folders of pictures, or tables for a run that was trained on one; - reads their names from

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::{StallArgs, Words};
+use super::{RunArgs, StallArgs, Words};
 use crate::profile::SortKey;
 use crate::train::RunConfig;
 use crate::values::{one_of, up_to};
@@ -22,7 +22,7 @@ Examples:
   mpiburn profile --model vgg
   mpiburn profile --model mlp --activation gelu --sort total
   mpiburn profile --model vgg --int8
-  mpiburn profile --checkpoint results/try --train --json profile.json
+  mpiburn profile results/try --train --json profile.json
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train \\
       --batches 20 --trace steps.json.gz
@@ -33,9 +33,8 @@ Of a RUN, the network with its weights and the data set are taken, and batch siz
 Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
 )]
 pub struct ProfileArgs {
-    /// A run directory, or one of its checkpoints: its network with activation and weights, and its data set.
-    #[arg(long, value_name = "RUN")]
-    pub checkpoint: Option<PathBuf>,
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Batches to profile.
     #[arg(
         long,

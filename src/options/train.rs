@@ -45,7 +45,7 @@ pub struct TrainArgs {
     /// Resume a run with its own options, but for those that are given.
     ///
     /// Those that may change do, and run.json notes it; none takes one back, as in --clip-norm none.
-    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Note each step in the run directory, for `launch --restart`, which adds this option.
     #[arg(long, hide = true)]

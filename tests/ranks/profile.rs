@@ -201,7 +201,11 @@ fn invalid_profiles_are_rejected_with_one_line() {
         (&["--csv", other, "--json", other], "is the file of --csv", 2),
         (&["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json", 1),
         (&["--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv", 1),
-        (&["--checkpoint", "/nowhere"], "/nowhere is neither a run directory nor a checkpoint", 1),
+        (
+            &["--checkpoint", "/nowhere"],
+            "/nowhere is neither a run directory, nor its run.json, nor a checkpoint",
+            1,
+        ),
     ];
     for (arguments, expected, code) in cases {
         refused(profile(2, arguments), code, &[expected]);

@@ -114,7 +114,12 @@ fn eval_has_the_exit_codes_of_train() {
         ),
         ("run", ["--no-such-option", "1"], 2, "--no-such-option"),
         ("run", ["--data-root", "/nowhere"], 1, "/nowhere"),
-        ("other", ["--device", "flex"], 1, "neither a run directory nor a checkpoint in one"),
+        (
+            "other",
+            ["--device", "flex"],
+            1,
+            "neither a run directory, nor its run.json, nor a checkpoint in one",
+        ),
     ] {
         let mut command = job(2);
         command.args(["eval", "--checkpoint"]).arg(lab.path(name)).args(options);

@@ -14,6 +14,7 @@ mod error;
 mod failed_attempt;
 pub mod files;
 mod folders;
+mod named_run;
 mod replaced;
 mod run_dir;
 mod run_json;
@@ -33,6 +34,7 @@ pub use failed_attempt::{FailedAttempt, Seen, set_aside};
 pub use files::lock;
 pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};
+pub use named_run::NamedRun;
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,

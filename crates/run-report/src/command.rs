@@ -230,7 +230,7 @@ Examples:
 Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
 )]
 pub struct ReportArgs {
-    /// Run directories, sweeps, folders of profiles (`profile --json`), tables of benchmarks
+    /// Runs (a folder, its run.json, or a checkpoint), sweeps, folders of profiles (`profile --json`), tables of benchmarks
     /// (`bench fused|collectives|allreduce --csv`), or a folder of these, down to the
     /// fifth level below it [default: results/].
     #[arg(value_name = "RUN|SWEEP|FOLDER|FILE")]

@@ -10,7 +10,7 @@ use super::ReportError;
 use super::benchmarks::is_table;
 use super::profiles::{Profiles, files_of};
 use super::runs::{Section, file_name, one_line, read_run};
-use run_record::{RunState, SweepRecord, count};
+use run_record::{NamedRun, RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
 /// Folders below `results/` without runs.
@@ -84,8 +84,10 @@ impl Search<'_> {
             // The file is its folder's.
             self.add_run(path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new(".")));
         } else if found.is_dir() {
-            if is_of_runs(path) {
-                self.add_run(path);
+            // A checkpoint is its run's.
+            let run = NamedRun::of(path).map_or_else(|_| path.to_owned(), |run| run.folder);
+            if is_of_runs(&run) {
+                self.add_run(&run);
             } else if self.is_new(path) {
                 fs::read_dir(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
                 return self.add_folder(path);

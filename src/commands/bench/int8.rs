@@ -58,8 +58,8 @@ struct Figures<'a> {
 pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     check_alone(world, "inference")?;
     let files = [("csv", args.csv.as_ref()), ("json", args.json.as_ref())];
-    outputs::check(&files, &[args.checkpoint.as_ref()])?;
-    let subject = match &args.checkpoint {
+    outputs::check(&files, &[args.run.path()])?;
+    let subject = match args.run.path() {
         Some(path) => {
             let adapt = |config| Ok(RunConfig { threads: 1, device: DeviceKind::Flex, ..config });
             let opened = Opened::open(world, path, args.data_root.as_ref(), &[], adapt)?;
@@ -87,7 +87,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     });
     publish(&heading, &table(&header, 1, lines), args.csv.as_deref(), &rows)?;
     if let Some(path) = &args.json {
-        let checkpoint = args.checkpoint.as_ref().map(|path| path.display().to_string());
+        let checkpoint = args.run.path().map(|path| path.display().to_string());
         let method = format!("{method:?}").to_lowercase();
         let figures = Figures { network, checkpoint, method, simd, threads: 1, rows: &rows };
         outputs::write_json(Some(path), &figures)?;
@@ -103,7 +103,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let source = source.as_ref();
     let method = int8.file.method;
     let [fused, burn] = [true, false].map(|fused| network.clone().fused(fused));
-    let tests = args.checkpoint.is_some();
+    let tests = args.run.path().is_some();
     let split = if tests { Split::Test } else { Split::Train };
     let most = source.len(split).min(BATCHES[2]);
     let plan = ShardPlan { samples: most, world_size: 1, batch_size: most };

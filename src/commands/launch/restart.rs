@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use run_record::files::FolderLock;
-use run_record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
+use run_record::{FailedAttempt, NamedRun, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
 use super::line;
 use crate::commands::{Refused, failure};
@@ -302,7 +302,10 @@ impl Training {
                 "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
             )));
         };
-        let Some(dir) = args.resume.clone().or_else(|| args.out.clone()) else {
+        // What cannot be looked at is the ranks' error.
+        let folder = |path: &PathBuf| NamedRun::of(path).map_or_else(|_| path.clone(), |run| run.folder);
+        let resumed = args.resume.as_ref().map(folder);
+        let Some(dir) = resumed.or_else(|| args.out.clone()) else {
             return Err(Refused(
                 "--restart starts again from the checkpoints of a run directory: name it with train --out DIR".into(),
             ));
@@ -368,6 +371,7 @@ mod training_tests {
             resumed.resume_after(0).join(" "),
             "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
         );
+        assert_eq!(of("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
         assert!(of("train --out runs/a --overwrite").unwrap().unwrap().args.overwrite);
     }
 

@@ -32,7 +32,7 @@ type Times = [Vec<Duration>; 2];
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     // Links may differ between hosts; rank 0 writes.
-    let read = [args.checkpoint.as_ref(), args.config.init.as_ref()];
+    let read = [args.run.path(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
     let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
     on_root(world, || {
@@ -89,7 +89,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         fused: config.fused,
         threads: config.threads,
         simd: Level::current().to_string(),
-        checkpoint: args.checkpoint.as_ref().map(|path| path.display().to_string()),
+        checkpoint: args.run.path().map(|path| path.display().to_string()),
         checkpoint_bytes: checkpoint_bytes as u64,
         cpu: machine::of_this_process("").cpu,
         config,

@@ -13,17 +13,17 @@ use crate::train::Precision;
 /// The network and samples that the options name, the same on every rank.
 pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     let is_ignored = |option: &str| match part(option) {
-        Part::Run => option != "data-root" || args.checkpoint.is_none(),
+        Part::Run => option != "data-root" || args.run.path().is_none(),
         Part::Recipe | Part::Transport => !args.train,
         _ => false,
     };
-    let does = match (&args.checkpoint, args.train) {
+    let does = match (args.run.path(), args.train) {
         (None, _) => "profile takes initial weights and random samples",
         (Some(_), false) => "profile takes the run's network and infers",
         (Some(_), true) => "profile takes the run's network, and its options where none are typed",
     };
     warn_of_ignored(world, does, &args.typed, is_ignored);
-    let Some(run) = &args.checkpoint else {
+    let Some(run) = args.run.path() else {
         let typed = args.config.clone().completed()?;
         check(&typed, args)?;
         check_random_batch(&typed)?;

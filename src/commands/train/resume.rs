@@ -1,6 +1,6 @@
 //! The run that a training resumes, as it is on rank 0's disk.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
 use run_record::{
-    Attempt, Change, Checkpoint, DataRecord, Intact, RecordError, RunDir, Status, check_curves,
+    Attempt, Change, Checkpoint, DataRecord, Intact, NamedRun, RecordError, RunDir, Status, check_curves,
 };
 
 /// A run that can be resumed.
@@ -37,9 +37,11 @@ impl Resumed {
         self.record.data.clone()
     }
 
-    /// Opens the run `path` and checks its files; returns its configuration with what was `typed`.
+    /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`.
     /// Changes no file, but puts a run back that a killed process was replacing.
-    pub fn open(path: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
+    pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
+        let NamedRun { folder, checkpoint } = NamedRun::of(named)?;
+        let path = folder.as_path();
         RunDir::settle(path)?;
         let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
             RecordError::Damaged { path, what } => RecordError::Damaged {
@@ -50,7 +52,7 @@ impl Resumed {
         });
         let (dir, record) = match opened {
             Err(error) if error.is_missing() => {
-                Err(error).with_context(|| format!("--resume {}: not a run directory", path.display()))?
+                Err(error).with_context(|| format!("--resume {}: not a run directory", named.display()))?
             }
             opened => opened?,
         };
@@ -63,6 +65,19 @@ impl Resumed {
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
+        // What was trained after an older one would be overwritten.
+        let is_newest = |checkpoint: &PathBuf| {
+            checkpoint
+                .canonicalize()
+                .is_ok_and(|named| intact.path.canonicalize().is_ok_and(|newest| named == newest))
+        };
+        if checkpoint.is_some_and(|checkpoint| !is_newest(&checkpoint)) {
+            let newest = intact.path.display();
+            let problem = format!(
+                "a run goes on from its newest whole checkpoint, {newest}: name that one, or the run"
+            );
+            return Err(ConfigError::new("resume", named.display(), problem).into());
+        }
         covered::check(path, &record, &intact.path, &intact.manifest)?;
         let dimensions = stored_dimensions(path, &record)?;
         let config = record.config.changed(typed)?;
