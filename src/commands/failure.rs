@@ -1,5 +1,6 @@
 //! How a command fails: who prints the error, and with which exit code the process ends.
 
+use super::logging;
 use crate::options::ConfigError;
 use crate::quant::QuantError;
 use crate::train::TrainError;
@@ -37,7 +38,7 @@ impl Failure {
     /// Prints the error, unless one rank has for all.
     pub fn print(&self) {
         if !self.printed {
-            eprintln!("mpiburn: {}", with_hint(&self.error));
+            logging::error(&with_hint(&self.error));
         }
     }
 

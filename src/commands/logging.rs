@@ -1,12 +1,14 @@
 //! Log setup: plain lines on stderr, written around the progress bar if there is one.
 
-use std::io::Write;
-use std::sync::OnceLock;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{LazyLock, OnceLock};
 
+use burn_mpi::Launcher;
+use env_logger::WriteStyle;
+use env_logger::fmt::style::Style;
 use indicatif::MultiProgress;
 use log::Level;
-
-use run_report::console::without_controls;
+use run_report::console::{self, without_controls};
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
@@ -19,7 +21,11 @@ pub fn start(verbose: u8, quiet: bool) {
         _ => "mpiburn=trace,run_record=trace,debug",
     };
     let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
-        .format(|out, record| writeln!(out, "{}", line(record)))
+        .write_style(if has_colour() { WriteStyle::Always } else { WriteStyle::Never })
+        .format(|out, record| {
+            let style = out.default_level_style(record.level());
+            writeln!(out, "{}", line(record, style))
+        })
         .build();
     let level = logger.filter();
     if indicatif_log_bridge::LogWrapper::new(bars(), logger).try_init().is_ok() {
@@ -27,8 +33,8 @@ pub fn start(verbose: u8, quiet: bool) {
     }
 }
 
-/// A record as it is printed.
-pub fn line(record: &log::Record<'_>) -> String {
+/// A record as it is printed, its level in `style`.
+pub fn line(record: &log::Record<'_>, style: Style) -> String {
     // Rank 0 logs without a prefix; other ranks are named.
     let who = match burn_mpi::identity() {
         Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
@@ -38,8 +44,29 @@ pub fn line(record: &log::Record<'_>) -> String {
     let text = without_controls(&text);
     match record.level() {
         Level::Info => format!("{who}{text}"),
-        level => format!("{who}{}: {text}", level.as_str().to_lowercase()),
+        level => format!("{who}{style}{}:{style:#} {text}", level.as_str().to_lowercase()),
     }
+}
+
+/// Prints an error of the program.
+pub fn error(text: &str) {
+    console::error("mpiburn", text, has_colour());
+}
+
+/// Whether what this process writes to stderr has colour.
+pub(super) fn has_colour() -> bool {
+    static COLOUR: LazyLock<bool> = LazyLock::new(|| is_on_terminal() && console::wants_colour());
+    *COLOUR
+}
+
+/// Whether stderr is a terminal that moves its cursor and has colours, or a pipe that the launcher on this machine
+/// copies to one.
+pub(super) fn is_on_terminal() -> bool {
+    let of_launcher = || {
+        let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
+        std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
+    };
+    !console::is_dumb() && (io::stderr().is_terminal() || (Launcher::detect().is_some() && of_launcher()))
 }
 
 /// The progress bars that log lines are written around.

@@ -279,7 +279,7 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
 /// first: a launcher ends the job as soon as one rank has failed.
 fn print_own(world: &World, line: Option<&str>) {
     if let Some(line) = line {
-        eprintln!("mpiburn: {line}");
+        logging::error(line);
     }
     let _ = world.barrier();
 }
@@ -299,7 +299,7 @@ pub fn usage(error: &clap::Error) -> u8 {
     let text = wrong_value(error).unwrap_or_else(|| error.to_string());
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
     match verdict {
-        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| eprintln!("mpiburn: {line}")),
+        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| logging::error(line)),
         _ if world.as_ref().is_none_or(World::is_root) => print_usage(error),
         _ => {}
     }
@@ -322,7 +322,7 @@ fn wrong_value(error: &clap::Error) -> Option<String> {
 
 fn print_usage(error: &clap::Error) {
     match wrong_value(error) {
-        Some(line) => eprintln!("mpiburn: {line}"),
+        Some(line) => logging::error(&line),
         None => _ = error.print(),
     }
 }

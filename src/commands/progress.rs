@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
-use super::logging::bars;
+use super::logging::{bars, has_colour, is_on_terminal};
 use crate::data::ShardPlan;
 use crate::train::{Position, Tally, Watch};
-use burn_mpi::Launcher;
 use run_record::EpochRow;
 use run_record::StepFile;
 
@@ -27,8 +26,8 @@ pub struct Progress {
     steps: Option<StepFile>,
 }
 
-/// The bar takes what the rest of its line leaves of the terminal's width.
-const BAR: &str = "{wide_bar} {pos}/{len}  {msg}  {eta} left";
+/// The line of the bar, which takes what this leaves of the terminal's width.
+const REST: &str = "{pos}/{len}  {msg}  {eta} left";
 
 /// Interval of the bar's updates: redrawing it for every step of a small network would
 /// take longer than the step.
@@ -44,8 +43,9 @@ impl Progress {
         steps: Option<StepFile>,
     ) -> Self {
         let total = plan.steps().saturating_mul(epochs);
-        let bar = (shown && console_is_terminal()).then(|| {
-            let style = ProgressStyle::with_template(BAR);
+        let bar = (shown && is_on_terminal()).then(|| {
+            let [cyan, plain] = if has_colour() { ["\x1b[36m", "\x1b[0m"] } else { [""; 2] };
+            let style = ProgressStyle::with_template(&format!("{cyan}{{wide_bar}}{plain} {REST}"));
             if !io::stderr().is_terminal() {
                 bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(LauncherTerminal)));
             }
@@ -161,16 +161,6 @@ pub fn learning_rate(lr: f64) -> String {
         true => short.to_string(),
         false => format!("{short:e}"),
     }
-}
-
-/// Whether a user sees what this process writes to stderr: it is a terminal, or a pipe
-/// that the launcher on this machine copies to one.
-fn console_is_terminal() -> bool {
-    let of_launcher = || {
-        let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
-        std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
-    };
-    io::stderr().is_terminal() || (Launcher::detect().is_some() && of_launcher())
 }
 
 /// A terminal at the other end of the launcher's pipe. Its width is unknown, so a small

@@ -19,5 +19,6 @@ mod stalls;
 mod start_up;
 mod sweep;
 mod sync;
+mod terminal;
 mod trace;
 mod training;

@@ -244,7 +244,7 @@ impl log::Log for Log {
 
     fn log(&self, record: &log::Record) {
         if self.enabled(record.metadata()) {
-            console::err(format_args!("{}\n", logging::line(record)));
+            console::err(format_args!("{}\n", logging::line(record, Default::default())));
         }
     }
 

@@ -102,6 +102,25 @@ pub fn err(text: Arguments<'_>) {
     }
 }
 
+/// Writes an error to stderr as `NAME: TEXT`, the name in red if `colour` is in use.
+pub fn error(name: &str, text: &str, colour: bool) {
+    let text = without_controls(text);
+    if !is_captured(1, &format!("{name}: {text}\n")) {
+        let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+        let _ = io::stderr().lock().write_all(format!("{red}{name}:{plain} {text}\n").as_bytes());
+    }
+}
+
+/// Whether colour is wanted on a terminal: not where NO_COLOR is set (no-color.org).
+pub fn wants_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether the terminal only prints: its type is `dumb`, or unknown.
+pub fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|kind| kind.is_empty() || kind == "dumb")
+}
+
 /// Whether output was lost, as on a full disk.
 pub fn lost() -> bool {
     LOST.load(Ordering::Relaxed)

@@ -1,5 +1,6 @@
 //! `run-report`: `mpiburn report` on a machine without MPI.
 
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,7 +19,8 @@ fn main() -> ExitCode {
         Ok(()) if console::lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            run_report::eprintln!("run-report: {error:#}");
+            let colour = io::stderr().is_terminal() && !console::is_dumb() && console::wants_colour();
+            console::error("run-report", &format!("{error:#}"), colour);
             ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
         }
     }
