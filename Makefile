@@ -28,8 +28,8 @@ TARGET   := target$(if $(filter-out openmpi,$(MPI)),-$(MPI))$(if $(DEVICES),-$(s
 BIN      := $(TARGET)/release/mpiburn
 export CARGO_TARGET_DIR := $(TARGET)
 
-# Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes the
-# host files first; CLUSTER=lab uses the nodes of cluster-up (and slurm-up).
+# Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes
+# hostfiles/local first; CLUSTER=lab uses the nodes of cluster-up (and slurm-up).
 HOSTS    ?=
 BACKEND  ?=
 CLUSTER  ?=
@@ -75,7 +75,7 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 1x1 1x2 2x1 2x2: data $(if $(HOSTS),hosts) ## Train on NxC: machines x processes (HOSTS BACKEND ARGS CLUSTER=lab)
 	@$(LAUNCH) $(ARGS)
 
-hosts: ## Write the host files: HOSTS="alpha beta"
+hosts: ## Write host files into hostfiles/local: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
 tables: data ## Run all sweeps of jobs/sweeps and write their report (SCALE=quick, CLUSTER=lab)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes the host files of all topologies for two machines:
+# Writes the host files of all topologies for two machines into hostfiles/local, which git ignores and
+# `mpiburn launch` and `sweep` prefer to the examples in hostfiles:
 #
 #   scripts/hostfiles.sh FIRST [SECOND]
 #
@@ -19,11 +20,11 @@ for host in "${hosts[@]}"; do
   }
 done
 
-mkdir -p hostfiles
+mkdir -p hostfiles/local
 for nodes in 1 2; do
   [ "$nodes" -le ${#hosts[@]} ] || continue
   for ranks in 1 2; do
-    file=hostfiles/${nodes}x$ranks
+    file=hostfiles/local/${nodes}x$ranks
     echo "# $nodes machine(s), $ranks rank(s) on each; written by: make hosts HOSTS=\"${hosts[*]}\"" >"$file.new"
     for host in "${hosts[@]:0:nodes}"; do
       echo "$host slots=$ranks" >>"$file.new"

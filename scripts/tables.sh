@@ -44,11 +44,12 @@ for sweep in jobs/sweeps/*.toml; do
     *) failed=1 ;;
   esac
 done
-# Whether hostfiles/2x1 names machines that are known here; those of a fresh checkout are examples.
+# Whether the host file of 2x1 names machines that are known here; those of a fresh checkout are examples.
 two_machines() {
-  [ -e hostfiles/2x1 ] || return 1
-  local host
-  for host in $(sed 's/[#:].*//' hostfiles/2x1 | awk 'NF { print $1 }'); do
+  local host file=hostfiles/local/2x1
+  [ -e $file ] || file=hostfiles/2x1
+  [ -e $file ] || return 1
+  for host in $(sed 's/[#:].*//' $file | awk 'NF { print $1 }'); do
     getent hosts "$host" >/dev/null || return 1
   done
 }
@@ -56,7 +57,7 @@ two_machines() {
 # Without a script that starts the ranks, several machines need a host file.
 skipped=()
 topologies=(1x2 2x1)
-[[ " $* " == *" --mpirun-by"* ]] || two_machines || { topologies=(1x2); skipped+=("the benchmarks on 2x1: hostfiles/2x1 names no two machines that are known here; write it with make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab"); }
+[[ " $* " == *" --mpirun-by"* ]] || two_machines || { topologies=(1x2); skipped+=("the benchmarks on 2x1: its host file names no two machines that are known here; write it with make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab"); }
 for topology in "${topologies[@]}"; do
   "$bin" launch "$topology" "$@" -- bench allreduce --sizes 4..1MiB "${short[@]}" \
     --csv "results/topologies$suffix/allreduce-$topology.csv" || failed=1

@@ -11,9 +11,16 @@ use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use restart::Training;
 
+/// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
+pub(super) fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
+    let name = topology.to_string();
+    let own = folder.join("local").join(&name);
+    if own.exists() { own } else { folder.join(name) }
+}
+
 /// The host file of a topology in `folder`, which a single machine may be without.
 pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
-    let file = folder.join(topology.to_string());
+    let file = hostfile_place(folder, topology);
     // Reading names what cannot be looked at.
     (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
 }
@@ -82,4 +89,20 @@ pub(super) fn line(command: &[String]) -> String {
             false => word.clone(),
         };
     command.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_files_of_this_checkout_are_preferred_to_the_examples() {
+        let hostfiles = tempfile::tempdir().unwrap();
+        let (topology, place) = ("2x1".parse().unwrap(), |name: &str| hostfiles.path().join(name));
+        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("2x1")));
+        std::fs::create_dir(place("local")).unwrap();
+        std::fs::write(place("local/2x1"), "").unwrap();
+        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("local/2x1")));
+        assert_eq!(hostfile(hostfiles.path(), "1x1".parse().unwrap()), None);
+    }
 }

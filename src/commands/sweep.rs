@@ -12,7 +12,7 @@ use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
-use super::launch::{hostfile, line, prepare};
+use super::launch::{hostfile, hostfile_place, line, prepare};
 use crate::launch::{self, LauncherKind, Topology};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
@@ -101,7 +101,7 @@ fn reason_against(
         None => asked
             .entry((topology, launcher))
             .or_insert_with(|| {
-                launch::impossible(topology, launcher, &args.hostfiles.join(topology.to_string()))
+                launch::impossible(topology, launcher, &hostfile_place(&args.hostfiles, topology))
             })
             .clone(),
     };

@@ -33,7 +33,7 @@ pub struct LaunchArgs {
     #[command(flatten)]
     pub how: HowArgs,
     /// Host file with one machine per line, such as `alpha slots=2`
-    /// [default: hostfiles/TOPOLOGY if it exists].
+    /// [default: hostfiles/local/TOPOLOGY, or hostfiles/TOPOLOGY if it exists].
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// Launcher of the ranks.
@@ -97,7 +97,7 @@ pub struct SweepArgs {
     /// Only runs whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Folder of the host files, one per topology.
+    /// Folder of the host files, one per topology, or of a folder `local` with them.
     #[arg(long, value_name = "DIR", default_value = "hostfiles")]
     pub hostfiles: PathBuf,
     #[command(flatten)]
