@@ -242,7 +242,7 @@ def parse_options():
     rows = {row.name: row for row in ROWS}
     parser.add_argument("--rows", nargs="+", choices=rows, default=list(rows), metavar="ROW", help=f"of {', '.join(rows)}")
     parser.add_argument("--steps", type=positive, default=40)
-    parser.add_argument("--text", type=Path, default=ROOT / "CHANGELOG.md", metavar="FILE")
+    parser.add_argument("--text", type=Path, default=ROOT / "ARCHITECTURE.md", metavar="FILE")
     parser.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR", help="MNIST's files")
     parser.add_argument("--repeats", type=positive, default=5)
     parser.add_argument("--examples", type=Path, default=ROOT / "target/release/examples", metavar="DIR")
