@@ -7,7 +7,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::RawFd;
 
-use crate::host::online_cores;
+use crate::cores::shared_cores;
 use crate::{CommError, Launcher};
 
 /// Variables with which `MPI_Init` of Open MPI 4 ends the process if no process manager answers. Tried with
@@ -51,7 +51,7 @@ fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
     let mut settings = vec![("OMPI_MCA_ess_singleton_isolated", "1")];
     // With more ranks on this host than cores, spinning costs whole time slices (a 4-byte all-reduce takes
     // milliseconds instead of microseconds).
-    if launcher.and_then(|launcher| launcher.local_size).unwrap_or(1) > online_cores() {
+    if launcher.and_then(|launcher| launcher.local_size).unwrap_or(1) > shared_cores() {
         settings.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
     }
     settings
@@ -150,6 +150,6 @@ mod tests {
             };
             settings(Launcher::from_variables(get).as_ref()).len()
         };
-        assert_eq!((of(1), of(online_cores()), of(online_cores() + 1)), (1, 1, 2));
+        assert_eq!((of(1), of(shared_cores()), of(shared_cores() + 1)), (1, 1, 2));
     }
 }

@@ -1,8 +1,10 @@
 //! Rank information: host, process id and cores of each rank.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+
+use crate::cores::shared_cores;
 
 /// Where one rank runs, as shown in the run header and `run.json`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -15,7 +17,8 @@ pub struct Place {
     pub pid: u32,
     /// Cores that this process may run on, such as `0` or `0-3,8`.
     pub binding: String,
-    /// Online cores of the host.
+    /// Cores of the host that its ranks share, which may have several hardware threads each: online ones, or as many
+    /// as a quota of CPU time allows.
     pub cores: usize,
     /// Identifies the machine if host names do not: containers and network
     /// namespaces of one machine share it.
@@ -30,7 +33,7 @@ impl Place {
             host: read_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into()),
             pid: std::process::id(),
             binding: status_field("Cpus_allowed_list:").unwrap_or_else(|| "unknown".into()),
-            cores: online_cores(),
+            cores: shared_cores(),
             boot_id: read_line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
         }
     }
@@ -45,6 +48,22 @@ impl Place {
     }
 }
 
+/// Numbers machines of one host name, such as copies of one virtual machine: `vm`, `vm#2`.
+pub(crate) fn tell_apart(places: &mut [Place]) {
+    let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for place in places {
+        let of_name = machines.entry(place.host.clone()).or_default();
+        let known = of_name.iter().position(|boot_id| *boot_id == place.boot_id);
+        let number = known.unwrap_or(of_name.len());
+        if known.is_none() {
+            of_name.push(place.boot_id.clone());
+        }
+        if number > 0 {
+            place.host = format!("{}#{}", place.host, number + 1);
+        }
+    }
+}
+
 /// Whether ranks share cores, so that they wait for each other's time slices
 /// and timings are not representative: a machine has more ranks than cores, or
 /// binding puts more ranks on some cores than there are.
@@ -55,13 +74,6 @@ pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
         let crowd = machine().filter(|p| !own.is_empty() && p.bound_cores().is_subset(&own)).count();
         machine().count() * threads > place.cores || (crowd > 0 && crowd * threads > own.len())
     })
-}
-
-/// Online cores, independent of this process's binding.
-pub(crate) fn online_cores() -> usize {
-    // SAFETY: sysconf reads a number and has no preconditions.
-    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-    usize::try_from(cores).unwrap_or(1).max(1)
 }
 
 fn read_line(path: &str) -> Option<String> {
@@ -90,6 +102,15 @@ mod tests {
         let lab: Vec<_> = (0..4).map(|r| place(r, ["node0", "node1"][r / 2], "same")).collect();
         assert!(oversubscribed(&lab, 1));
         assert!(!oversubscribed(&lab[..2], 1));
+    }
+
+    #[test]
+    fn machines_of_one_name_are_told_apart() {
+        let mut places = ["a", "b", "a", "b", "c"].map(|boot_id| place(0, "vm", boot_id)).to_vec();
+        places.push(place(0, "other", "b"));
+        tell_apart(&mut places);
+        let names: Vec<_> = places.iter().map(|place| place.host.as_str()).collect();
+        assert_eq!(names, ["vm", "vm#2", "vm", "vm#2", "vm#3", "other"]);
     }
 
     #[test]

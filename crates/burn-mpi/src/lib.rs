@@ -62,6 +62,7 @@ mod calling;
 mod cause;
 mod clock;
 mod collective;
+mod cores;
 mod ddp;
 #[cfg(feature = "mpi")]
 mod environment;
@@ -139,6 +140,7 @@ pub mod lab {
     pub use crate::collective::nccl::gpu::gpus;
     pub use crate::collective::primitives::{Call, Primitives};
     pub use crate::collective::wire::Element;
+    pub use crate::cores::{cores_and_cpus, memory_limit};
     pub use crate::ddp::options::bucket_limits;
     pub use crate::ddp::plan::CONTROL;
     #[cfg(feature = "mpi")]

@@ -19,7 +19,7 @@ use mpi::ffi;
 use crate::collective::mpi::calls::MpiLink;
 use crate::collective::mpi::{Mpi, is_mpi_thread, mpi_library, note_thread};
 use crate::guard::{finalize, start_up};
-use crate::host::oversubscribed;
+use crate::host::{oversubscribed, tell_apart};
 use crate::launcher::stat;
 use crate::member::Member;
 use crate::process::{self, identity, print_line};
@@ -90,7 +90,9 @@ impl World {
         let of = |member: &Member, places, library| {
             Self::new(Rc::new(member.clone()), messages.clone(), places, library)
         };
-        let places = of(&member, Vec::new(), String::new()).gather(&here)?;
+        let mut places = of(&member, Vec::new(), String::new()).gather(&here)?;
+        tell_apart(&mut places);
+        member.host.clone_from(&places[rank].host);
         member.yields = oversubscribed(&places, 1);
         let world = of(&member, places, library);
         guard::start(&world)?;
