@@ -4,11 +4,20 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGXFSZ};
 
 /// Signals that request a checkpoint and a stop: those that a launcher, a batch system
 /// before its time limit, and a terminal send.
 const SIGNALS: [i32; 3] = [SIGTERM, SIGUSR1, SIGINT];
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of that write; without a handler, SIGXFSZ ends the
+/// process.
+///
+/// # Errors
+/// When the handler cannot be installed.
+pub fn survive_large_files() -> io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]
@@ -28,17 +37,16 @@ impl StopRequest {
         Self::listen_to(&SIGNALS)
     }
 
-    /// The same for a process that starts jobs, whose ranks are in another process group and would go on unseen: what a
-    /// terminal that is closed sends counts too, SIGHUP, unless it is ignored, as `nohup` has it.
+    /// The same for a process that starts jobs, whose ranks are in another process group and would go on unseen: what
+    /// else ends it from a terminal counts too, Ctrl-\\ (SIGQUIT) and closing it (SIGHUP), unless it is ignored, as
+    /// `nohup` has it.
     ///
     /// # Errors
     /// When a signal handler cannot be installed.
     pub fn listen_as_launcher() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        match ignores(&status, SIGHUP) {
-            true => Self::listen(),
-            false => Self::listen_to(&[&SIGNALS[..], &[SIGHUP]].concat()),
-        }
+        let more = [SIGHUP, SIGQUIT].into_iter().filter(|&signal| !ignores(&status, signal));
+        Self::listen_to(&SIGNALS.into_iter().chain(more).collect::<Vec<_>>())
     }
 
     fn listen_to(signals: &[i32]) -> io::Result<Self> {

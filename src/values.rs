@@ -61,7 +61,7 @@ pub fn on_off() -> impl TypedValueParser<Value = bool> {
 /// # Errors
 /// If it is none.
 pub fn positive(text: &str) -> Result<usize, String> {
-    match number(text)? {
+    match number(text).map_err(|_| "must be a whole number of at least 1")? {
         0 => Err("must be at least 1".into()),
         value => Ok(value),
     }

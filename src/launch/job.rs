@@ -99,14 +99,14 @@ pub fn run(
 }
 
 /// What a launcher gets for `signal`. srun ends the ranks at once upon SIGTERM, asks upon SIGINT, and
-/// passes SIGUSR1 on. For a closed terminal it is SIGUSR1 too, which no launcher takes
-/// as a request to end ranks at once.
+/// passes SIGUSR1 on. For a closed terminal and Ctrl-\\, which would end a launcher itself, it is SIGUSR1 too, which
+/// none takes as a request to end ranks at once.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
-    match (launcher, is_first) {
-        (LauncherKind::Srun, true) => Signal::USR1,
-        (LauncherKind::Srun, false) => Signal::TERM,
-        _ if signal == Signal::HUP => Signal::USR1,
-        _ => signal,
+    let ends_it = launcher == LauncherKind::Srun || [Signal::HUP, Signal::QUIT].contains(&signal);
+    match (ends_it, is_first) {
+        (true, true) => Signal::USR1,
+        (true, false) => Signal::TERM,
+        (false, _) => signal,
     }
 }
 
@@ -195,7 +195,8 @@ mod tests {
             (Srun, &[Signal::INT][..], "USR1"),
             (Srun, &[Signal::INT, Signal::INT], "USR1 TERM"),
             (Mpirun, &[Signal::USR1], "USR1"),
-            (Mpirun, &[Signal::HUP], "USR1"),
+            (Mpirun, &[Signal::HUP, Signal::HUP], "USR1 TERM"),
+            (Mpirun, &[Signal::QUIT], "USR1"),
             (Srun, &[Signal::HUP], "USR1"),
             (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
         ] {

@@ -1,6 +1,6 @@
 //! Options of `mpiburn launch` and `mpiburn sweep`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -16,10 +16,10 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
-SIGTERM, SIGUSR1, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which write a \
-checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for each. A \
-second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1 and SIGHUP, and 1 from \
-Open MPI's mpirun after the others.
+SIGTERM, SIGUSR1, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which \
+write a checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for \
+each. A second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1, SIGQUIT and \
+SIGHUP, and 1 from Open MPI's mpirun after the others.
 
 --restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a \
 checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends \
@@ -46,8 +46,8 @@ pub struct LaunchArgs {
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// A subcommand of mpiburn with its options, after `--`.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// A subcommand of mpiburn with its options; `--` may precede it.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
 }
 
@@ -73,20 +73,27 @@ impl HowArgs {
     }
 }
 
+/// The file itself, or else the one that it names in the project's folder of sweeps.
+fn sweep_file(text: &str) -> Result<PathBuf, String> {
+    let file = PathBuf::from(text);
+    let named = Path::new("jobs/sweeps").join(text).with_extension("toml");
+    Ok(if !text.contains('/') && !file.exists() && named.exists() { named } else { file })
+}
+
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
     after_help = "\
 Examples:
   mpiburn sweep jobs/sweeps/topologies.toml
-  mpiburn sweep jobs/sweeps/topologies.toml --scale quick --only 1x2
+  mpiburn sweep topologies --scale quick --only 1x2
   mpiburn sweep jobs/sweeps/topologies.toml -- --data-root /data/mnist
 
 Completed runs are skipped, so the same command continues after Ctrl-C or a failure."
 )]
 pub struct SweepArgs {
-    /// Sweep file: base options, and the options that vary.
-    #[arg(value_name = "FILE.toml")]
+    /// Sweep file: base options, and the options that vary. A name without a folder may be one of jobs/sweeps.
+    #[arg(value_name = "FILE.toml", value_parser = sweep_file)]
     pub file: PathBuf,
     /// `full`, or a smaller scale that the file has a section for, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]

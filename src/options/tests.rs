@@ -140,3 +140,44 @@ fn the_version_is_of_commit_mpi_and_features() {
     assert!(shown.contains(&format!(", {mpi}")) && shown.contains(", features: "), "{shown}");
     assert_eq!(shown.contains(" gloo"), cfg!(feature = "gloo"), "{shown}");
 }
+
+#[test]
+fn the_command_of_a_launch_needs_no_dashes() {
+    let of = |words: &str| match Cli::read(words.split(' ').map(OsString::from)).map(|cli| cli.command) {
+        Ok(Command::Launch(args)) => (args.restart, args.program.join(" ")),
+        other => panic!("{words}: {other:?}"),
+    };
+    let expected = (Some(2), "train --epochs -1 --restart 3 -q".to_owned());
+    for dashes in ["", "-- "] {
+        let words = format!("mpiburn launch 1x2 --restart 2 {dashes}train --epochs -1 --restart 3 -q");
+        assert_eq!(of(&words), expected, "{words}");
+    }
+    let refused = ["mpiburn launch 1x2", "mpiburn launch 1x2 --nonsense train"];
+    assert!(refused.iter().all(|words| Cli::read(words.split(' ').map(OsString::from)).is_err()));
+}
+
+#[test]
+fn a_number_that_is_none_has_a_tip() {
+    for (options, expected) in [
+        ("--epochs -1", "--epochs -1: must be a whole number of at least 1"),
+        ("--epochs 1.5", "--epochs 1.5: must be a whole number of at least 1"),
+        ("--seed x", "--seed x: must be a whole number, 0 or more"),
+    ] {
+        assert_eq!(train(options).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn a_sweep_of_the_project_is_known_by_its_name() {
+    for (typed, expected) in [
+        ("topologies", "jobs/sweeps/topologies.toml"),
+        ("topologies.toml", "jobs/sweeps/topologies.toml"),
+        ("./topologies", "./topologies"),
+        ("no-such-sweep", "no-such-sweep"),
+    ] {
+        match Cli::read(["mpiburn", "sweep", typed].map(OsString::from)).unwrap().command {
+            Command::Sweep(args) => assert_eq!(args.file.to_str(), Some(expected)),
+            other => panic!("{other:?}"),
+        }
+    }
+}

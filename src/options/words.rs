@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::num::ParseIntError;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -162,6 +163,8 @@ pub fn one_line(error: &clap::Error) -> String {
         let option = arg.split(' ').next().unwrap_or_default();
         let problem = match (error.get(ContextKind::ValidValue), error.source()) {
             (Some(ContextValue::Strings(names)), _) => format!("choose {}", names.join(", ")),
+            // The standard library's words on `-1` and `x`.
+            (_, Some(source)) if source.is::<ParseIntError>() => "must be a whole number, 0 or more".into(),
             (_, source) => source.map_or_else(String::new, ToString::to_string),
         };
         return in_line(&format!("{option} {value}: {problem}"));

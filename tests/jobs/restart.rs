@@ -300,15 +300,15 @@ fn what_would_repeat_is_not_started_again() {
 #[test]
 fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint_and_ends_the_restarts() {
     let lab = Lab::new();
-    // The last is that of a closed terminal, and of a launch without restarts.
-    for name in ["USR1", "TERM", "HUP"] {
+    // The last two are those of a terminal, and of a launch without restarts.
+    for name in ["USR1", "TERM", "HUP", "QUIT"] {
         // Where the tests run under nohup, SIGHUP is ignored, and would be by the launch as well.
         let mut command = Command::new("env");
-        command.args(["--default-signal=HUP", binary(), "launch", "1x2"]);
-        if name != "HUP" {
+        command.args(["--default-signal=HUP,QUIT", binary(), "launch", "1x2"]);
+        if ["USR1", "TERM"].contains(&name) {
             command.args(["--restart", "3"]);
         }
-        command.args(["--", "train", "--epochs", "30000", "--data-root"]).arg(digits());
+        command.args(["train", "--epochs", "30000", "--data-root"]).arg(digits());
         command.arg("--out").arg(lab.path(name)).current_dir(std::env::temp_dir());
         let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_until(&mut job, "a checkpoint", || newest(&lab, name) > 0);

@@ -103,5 +103,5 @@ fn what_cannot_be_generated_is_refused_with_the_option() {
     }
     // A value, and no option of that name.
     let negative = data(&["digits", "--train", "-1", "--out"], &folder);
-    assert!(text(&negative).contains("--train -1: invalid digit"), "{}", text(&negative));
+    assert!(text(&negative).contains("--train -1: must be a whole number"), "{}", text(&negative));
 }

@@ -22,7 +22,10 @@ fn invalid_sweep_files_are_rejected_with_the_key() {
     for (body, words) in [
         ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; did you mean backend?"),
         ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
-        ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: --epochs many: invalid digit"),
+        (
+            "[vary]\nepochs = [\"many\"]\n",
+            "run epochs-many-1: --epochs many: must be a whole number of at least 1",
+        ),
         ("[vary]\nlr = [\"a\\nb\"]\n", "--lr a b: invalid float literal"),
         ("[vary]\nshuffle = [\"x\"]\n", "unexpected value 'x' for '--shuffle' found"),
         ("[vary\n", "line 7: "),
