@@ -16,7 +16,7 @@ use burn::tensor::Device;
 use burn_fused::memory::counting_allocator::{CountingAllocator, live_bytes, peak, set_peak};
 use burn_mpi::ParamLayout;
 use mpiburn::data::{self, Split};
-use mpiburn::launch::{Hosts, Topology};
+use mpiburn::launch::{Hosts, MpiFlavour, Topology};
 use mpiburn::layout::stored;
 use mpiburn::options::RunConfig;
 use mpiburn::quant::Int8File;
@@ -249,7 +249,9 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
         }
         "host_file" => {
             let topology = Topology { nodes: 2, ranks_per_node: 2 };
-            Hosts::read(path).and_then(|hosts| hosts.for_topology(topology).map(drop)).map_err(text)
+            let read = |mpi| Hosts::read(path, mpi).and_then(|hosts| hosts.for_topology(topology).map(drop));
+            let [one, other] = [MpiFlavour::OpenMpi, MpiFlavour::Mpich].map(read);
+            one.or(other).map_err(text)
         }
         "link" => {
             let link = Link::read(path).map_err(text)?;

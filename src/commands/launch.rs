@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::launch::{self, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
+use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use restart::Training;
@@ -68,7 +68,8 @@ pub(super) fn prepare(
 ) -> anyhow::Result<Launch> {
     let by = how.script(launcher);
     let hostfile = hostfile.filter(|_| by.is_none() && launcher == LauncherKind::Mpirun);
-    let hosts = hostfile.map(|file| Hosts::read(&file)).transpose()?;
+    let mpi = MpiFlavour::of_this_build();
+    let hosts = hostfile.map(|file| Hosts::read(&file, mpi)).transpose()?;
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
     // Ranks have the same working directory as this process.
     let here = std::env::current_dir().ok();
@@ -77,8 +78,7 @@ pub(super) fn prepare(
         None => own.display().to_string(),
     };
     let program = std::iter::once(own).chain(program).collect();
-    let mpi = MpiFlavour::of_this_build();
-    Ok(Launch { topology, launcher, mpi, hosts, by, overload: false, program })
+    Ok(Launch { topology, launcher, mpi, hosts, by, binding: Binding::Core, program })
 }
 
 /// A command line, quoted for a shell.

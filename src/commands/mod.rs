@@ -102,6 +102,11 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
         Command::Launch(args) => launch::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Report(args) => run_report::run(args).map(|()| 0),
+        Command::Cores => {
+            let [cores, cpus] = burn_mpi::lab::cores_and_cpus();
+            println!("{} {cores} {cpus}", crate::launch::CORES);
+            Ok(0)
+        }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "mpiburn", &mut text);

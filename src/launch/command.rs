@@ -1,5 +1,6 @@
 //! Command lines of the launchers: mpirun of Open MPI and MPICH, and srun.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
@@ -45,6 +46,17 @@ impl MpiFlavour {
     }
 }
 
+/// What each rank is bound to, on all machines of a job: what the smallest one has for its ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Binding {
+    /// A core.
+    Core,
+    /// A hardware thread: two ranks may share a core.
+    HardwareThread,
+    /// A core or several, which ranks take turns on.
+    Overload,
+}
+
 /// A job to start.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -59,8 +71,8 @@ pub struct Launch {
     /// A command that starts the ranks instead of the launcher, called as
     /// `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
-    /// Whether a machine has fewer cores than ranks.
-    pub overload: bool,
+    /// What each rank is bound to.
+    pub binding: Binding,
     /// The program and its arguments.
     pub program: Vec<String>,
 }
@@ -103,17 +115,22 @@ impl Launch {
             add(&["--allow-run-as-root"]);
         }
         if let Some(hosts) = &self.hosts {
-            hosts.for_topology(self.topology)?;
+            let names = hosts.for_topology(self.topology)?;
             add(&["--hostfile", &hosts.path.display().to_string()]);
+            // Open MPI 4 would reach node1.example.com as node1.
+            if names.iter().any(|name| name.contains('.') && name.parse::<Ipv4Addr>().is_err()) {
+                add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
+            }
         }
         add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node")]);
-        match self.overload {
+        match self.binding {
             // Waiting ranks must yield the core to the others.
-            true => {
+            Binding::Overload => {
                 add(&["--oversubscribe", "--bind-to", "core:overload-allowed"]);
                 add(&["--mca", "mpi_yield_when_idle", "1"]);
             }
-            false => add(&["--bind-to", "core"]),
+            Binding::HardwareThread => add(&["--bind-to", "hwthread"]),
+            Binding::Core => add(&["--bind-to", "core"]),
         }
         if self.topology.nodes > 1 {
             KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
@@ -128,13 +145,14 @@ impl Launch {
         let mut words = vec![installed("mpirun.mpich", "mpirun")];
         if let Some(hosts) = &self.hosts {
             let names = hosts.for_topology(topology)?;
-            let names: Vec<&str> = names.iter().map(|(host, _)| host.as_str()).collect();
             words.extend(["-hosts".to_owned(), names.join(",")]);
         }
         let per_node = topology.ranks_per_node.to_string();
         words.extend(["-ppn".to_owned(), per_node, "-n".to_owned(), topology.ranks().to_string()]);
-        if !self.overload {
-            words.extend(["-bind-to".to_owned(), "core".to_owned()]);
+        match self.binding {
+            Binding::Overload => {}
+            Binding::HardwareThread => words.extend(["-bind-to".to_owned(), "hwthread".to_owned()]),
+            Binding::Core => words.extend(["-bind-to".to_owned(), "core".to_owned()]),
         }
         Ok(words)
     }
@@ -180,18 +198,19 @@ pub(super) fn is_executable(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hosts::Slots;
     use super::*;
 
     fn launch(topology: &str) -> Launch {
-        let hosts =
-            Hosts { path: "hostfiles/2x2".into(), entries: vec![("alpha".into(), 2), ("beta".into(), 2)] };
+        let entries = ["alpha", "beta"].map(|name| (name.to_owned(), Slots::Given(2))).into();
+        let hosts = Hosts { path: "hostfiles/2x2".into(), entries };
         Launch {
             topology: topology.parse().unwrap(),
             launcher: LauncherKind::Mpirun,
             mpi: MpiFlavour::OpenMpi,
             hosts: Some(hosts),
             by: None,
-            overload: false,
+            binding: Binding::Core,
             program: vec!["mpiburn".into(), "train".into()],
         }
     }
@@ -202,7 +221,16 @@ mod tests {
         let expected =
             "--hostfile hostfiles/2x2 -n 4 --map-by ppr:2:node --bind-to core --mca oob_tcp_keepalive";
         assert!(line.contains(expected) && line.ends_with("mpiburn train"), "{line}");
-        let line = Launch { overload: true, ..launch("1x2") }.command().unwrap().join(" ");
+        assert!(!line.contains("fqdn"), "{line}");
+        let mut dotted = launch("1x2");
+        for (name, keeps) in [("10.0.0.1", false), ("alpha.example.com", true)] {
+            dotted.hosts.as_mut().unwrap().entries[0].0 = name.into();
+            let line = dotted.command().unwrap().join(" ");
+            assert_eq!(line.contains("--mca orte_keep_fqdn_hostnames 1"), keeps, "{line}");
+        }
+        let line = Launch { binding: Binding::HardwareThread, ..launch("1x2") }.command().unwrap().join(" ");
+        assert!(line.ends_with("--map-by ppr:2:node --bind-to hwthread mpiburn train"), "{line}");
+        let line = Launch { binding: Binding::Overload, ..launch("1x2") }.command().unwrap().join(" ");
         assert!(line.contains("--bind-to core:overload-allowed --mca mpi_yield_when_idle 1"), "{line}");
         assert!(!line.contains("keepalive"), "{line}");
     }

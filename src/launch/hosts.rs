@@ -4,58 +4,110 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use run_record::files::read_text;
+
+use super::MpiFlavour;
 
 /// The machines of a host file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     /// The file.
     pub path: PathBuf,
-    /// Host names and their slots, in file order.
-    pub entries: Vec<(String, usize)>,
+    /// Host names, each once and as `user@host` if it has a user, in file order.
+    pub entries: Vec<(String, Slots)>,
+}
+
+/// The slots of a host: of a file that gives it none, as many as it has cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slots {
+    /// From the file.
+    Given(usize),
+    /// The host is on this many lines without a number of slots.
+    Lines(usize),
+}
+
+impl Slots {
+    /// As both MPIs count them: a single line without a number stands for the host's cores.
+    fn at_most(self) -> usize {
+        match self {
+            Self::Given(slots) => slots,
+            Self::Lines(1) => usize::MAX,
+            Self::Lines(lines) => lines,
+        }
+    }
 }
 
 impl Hosts {
-    /// Reads a host file in Open MPI's format (`alpha slots=2`) or MPICH's
-    /// (`alpha:2`); `#` starts a comment.
+    /// Reads a host file in Open MPI's format (`alpha slots=2 max_slots=4`) or MPICH's
+    /// (`alpha:2`); `#` starts a comment. Repeated hosts are summed.
     ///
     /// # Errors
-    /// When it cannot be read or a line has neither format.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
+    /// When it cannot be read, a line has neither format, or `mpi`, which reads the file itself if it is
+    /// Open MPI, would not take it in the same way.
+    pub fn read(path: &Path, mpi: MpiFlavour) -> anyhow::Result<Self> {
         let text = read_text(path).map_err(|reason| {
             let path = path.display();
             anyhow!(
                 "cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\""
             )
         })?;
-        let mut entries = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
+        let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
+        if mpi == MpiFlavour::OpenMpi {
+            let shown = path.display();
+            ensure!(
+                !text.starts_with(BYTE_ORDER_MARK),
+                "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i '1s/^.//' {shown}"
+            );
+            ensure!(
+                !text.contains('\r'),
+                "{shown} has line ends of Windows (CR LF), which Open MPI rejects: convert it with sed -i 's/\\r$//' {shown}"
+            );
+        }
+        for (index, line) in text.trim_start_matches(BYTE_ORDER_MARK).lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let line = line.split("//").next().unwrap_or_default().trim();
             if line.is_empty() {
                 continue;
             }
-            entries.push(parse(line).with_context(|| {
-                let (path, number) = (path.display(), index + 1);
-                format!(
-                    "{path}, line {number}: {line}: expected a host name and its slots, such as `alpha slots=2`"
-                )
-            })?);
+            let place = || format!("{}, line {}: {line}", path.display(), index + 1);
+            let (host, slots) = parse(line, mpi).with_context(|| {
+                let example = match mpi {
+                    MpiFlavour::OpenMpi => "`alpha slots=2`",
+                    MpiFlavour::Mpich => "`alpha:2` or `alpha slots=2`",
+                };
+                format!("{}: expected a host name and its slots, such as {example}", place())
+            })?;
+            let Some((_, earlier)) = hosts.entries.iter_mut().find(|(name, _)| *name == host) else {
+                hosts.entries.push((host, slots));
+                continue;
+            };
+            *earlier = match (*earlier, slots) {
+                (Slots::Lines(lines), Slots::Lines(_)) => Slots::Lines(lines + 1),
+                _ if mpi == MpiFlavour::OpenMpi => bail!(
+                    "{}: {host} has an earlier line, and Open MPI takes slots= once for each host: write one line \
+                     with the sum",
+                    place()
+                ),
+                (Slots::Given(one) | Slots::Lines(one), Slots::Given(other) | Slots::Lines(other)) => {
+                    Slots::Given(one.saturating_add(other))
+                }
+            };
         }
-        Ok(Self { path: path.to_owned(), entries })
+        Ok(hosts)
     }
 
-    /// The machines that `topology` uses: the first ones.
+    /// The names of the machines that `topology` uses: the first ones.
     ///
     /// # Errors
     /// When there are too few, or one has too few slots.
-    pub fn for_topology(&self, topology: Topology) -> anyhow::Result<&[(String, usize)]> {
+    pub fn for_topology(&self, topology: Topology) -> anyhow::Result<Vec<&str>> {
         let Topology { nodes, ranks_per_node } = topology;
         let hosts = &self.entries[..nodes.min(self.entries.len())];
-        let problem = match hosts.iter().find(|(_, slots)| *slots < ranks_per_node) {
+        let problem = match hosts.iter().find(|(_, slots)| slots.at_most() < ranks_per_node) {
             _ if hosts.len() < nodes => format!("it lists {} of {nodes} machines", hosts.len()),
-            Some((host, slots)) => format!("{host} has {slots} of {ranks_per_node} slots"),
-            None => return Ok(hosts),
+            Some((host, slots)) => format!("{host} has {} of {ranks_per_node} slots", slots.at_most()),
+            None => return Ok(hosts.iter().map(|(host, _)| host.as_str()).collect()),
         };
         let path = self.path.display();
         bail!(
@@ -64,17 +116,41 @@ impl Hosts {
     }
 }
 
-fn parse(line: &str) -> Option<(String, usize)> {
+/// Of UTF-8, as Windows' editors write it.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
+/// The host of a line with its slots, by the words of Open MPI's `hostfile_lex.l` and of MPICH's `hydra`.
+fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
+    let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();
-    let (host, mut slots) = match words.next()?.split_once(':') {
-        Some((host, slots)) => (host, slots.parse().ok()?),
-        None => (line.split_whitespace().next()?, 1),
-    };
-    for word in words {
-        slots = word.strip_prefix("slots=")?.parse().ok()?;
+    let name = words.next()?;
+    let (mut host, mut slots) = (name.to_owned(), None);
+    if let (MpiFlavour::Mpich, Some((before, number))) = (mpi, name.split_once(':')) {
+        (host, slots) = (before.to_owned(), Some(number.parse().ok()?));
     }
-    // ssh and mpirun would take a word that begins with a dash as an option.
-    (!host.is_empty() && !host.starts_with('-')).then(|| (host.to_owned(), slots))
+    let mut most = None;
+    while let Some(key) = words.next() {
+        let value = words.next().filter(|word| *word == "=").and_then(|_| words.next())?;
+        match key.replace('-', "_").as_str() {
+            "slots" | "cpu" | "count" if slots.is_none() => slots = Some(value.parse().ok()?),
+            "max_slots" | "slots_max" | "cpu_max" | "max_cpu" | "count_max" | "max_count" => {
+                most = Some(value.parse().ok()?);
+            }
+            "username" | "user_name" | "user" if !host.contains('@') => host = format!("{value}@{host}"),
+            "boards" | "sockets" | "sockets_per_board" | "cores" | "cores_per_socket" | "cpu_set"
+            | "binding" => {}
+            _ => return None,
+        }
+    }
+    let slots = slots.or(most).map_or(Slots::Lines(1), Slots::Given);
+    let fits = most.is_none_or(|most| slots == Slots::Lines(1) || slots.at_most() <= most);
+    // Also IPv6 addresses. ssh and mpirun would take a word that begins with a dash as an option; Open MPI's relative (`+n1`) and
+    // excluded (`^alpha`) hosts are none of this file's own.
+    let mut letters = host.chars();
+    let is_name = letters.next().is_some_and(|c| c.is_ascii_alphanumeric() || c == ':')
+        && letters.all(|c| c.is_ascii_alphanumeric() || "._-@:%".contains(c));
+    let is_open_mpis = mpi == MpiFlavour::Mpich || host.matches(':').count() != 1;
+    (fits && is_name && is_open_mpis).then_some((host, slots))
 }
 
 /// A topology, written `2x1`: 2 machines with 1 process each.
@@ -123,34 +199,75 @@ impl fmt::Display for Topology {
 mod tests {
     use super::*;
 
-    fn hosts(text: &str) -> anyhow::Result<Hosts> {
+    fn hosts(text: &str, mpi: MpiFlavour) -> anyhow::Result<Hosts> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        Hosts::read(file.path())
+        Hosts::read(file.path(), mpi)
     }
+
+    const OPEN_MPI: MpiFlavour = MpiFlavour::OpenMpi;
+    const MPICH: MpiFlavour = MpiFlavour::Mpich;
 
     #[test]
     fn both_formats_are_read_and_comments_ignored() {
-        let hosts = hosts("# two machines\nalpha slots=2\n\nbeta:3 # the other\ngamma\n").unwrap();
-        let expected = [("alpha", 2), ("beta", 3), ("gamma", 1)].map(|(h, n)| (h.to_owned(), n));
-        assert_eq!(hosts.entries, expected);
-        let two = Topology { nodes: 2, ranks_per_node: 2 };
-        assert_eq!(hosts.for_topology(two).unwrap().len(), 2);
+        use Slots::{Given, Lines};
+        let read = |text, mpi| hosts(text, mpi).unwrap().entries;
+        let entries =
+            |all: &[(&str, Slots)]| all.iter().map(|(h, n)| ((*h).to_owned(), *n)).collect::<Vec<_>>();
+        let text = "# two machines\nalpha slots=2\n\nbeta cpu = 3 max_slots=4 // the other\ngamma\n";
+        let expected = entries(&[("alpha", Given(2)), ("beta", Given(3)), ("gamma", Lines(1))]);
+        assert_eq!((read(text, OPEN_MPI), read(text, MPICH)), (expected.clone(), expected));
+        let expected =
+            entries(&[("root@n1.example.com", Given(2)), ("10.0.0.2", Lines(2)), ("::1", Given(4))]);
+        let text = "n1.example.com slots=2 username=root\n10.0.0.2\n10.0.0.2\n::1 max-slots=4";
+        assert_eq!(read(text, OPEN_MPI), expected);
+        // As people write them on Windows, and twice.
+        let text = "\u{feff}beta:3\r\nalpha slots=1\r\nbeta:2 user=me\r\nalpha\r\n";
+        let expected = entries(&[("beta", Given(3)), ("alpha", Given(2)), ("me@beta", Given(2))]);
+        assert_eq!(read(text, MPICH), expected);
     }
 
     #[test]
     fn errors_name_the_line_and_the_missing_slots() {
-        for line in ["alpha slots=two", "-x slots=2", "-oProxyCommand=true", ":2"] {
-            let message = hosts(line).unwrap_err().to_string();
-            assert!(message.contains(&format!("line 1: {line}: expected a host name")), "{message}");
+        let lines = [
+            "alpha slots=two",
+            "-x slots=2",
+            "-oProxyCommand=true",
+            ":2",
+            "a slots=2 max_slots=1",
+            "^a",
+            "+n1",
+        ];
+        for line in
+            lines.into_iter().chain(["alpha,slots=2", "alpha slots", "alpha slots=1 slots=1", "alpha two"])
+        {
+            for mpi in [OPEN_MPI, MPICH] {
+                let message = hosts(line, mpi).unwrap_err().to_string();
+                assert!(message.contains(&format!("line 1: {line}: expected a host name")), "{message}");
+            }
         }
-        let hosts = hosts("alpha slots=1").unwrap();
-        let message = |nodes, ranks_per_node| {
-            hosts.for_topology(Topology { nodes, ranks_per_node }).unwrap_err().to_string()
+        let hosts = |text| hosts(text, OPEN_MPI);
+        let message = |text| hosts(text).unwrap_err().to_string();
+        for (text, words) in [
+            ("alpha:2", "such as `alpha slots=2`"),
+            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' /"),
+            ("\u{feff}alpha slots=1\n", "which Open MPI rejects: remove it with sed -i '1s/^.//' /"),
+            ("a slots=1\na slots=1\n", "line 2: a slots=1: a has an earlier line"),
+        ] {
+            assert!(message(text).contains(words), "{}", message(text));
+        }
+        let needs = |text, topology: &str| {
+            hosts(text).unwrap().for_topology(topology.parse().unwrap()).unwrap_err().to_string()
         };
-        assert!(message(2, 1).contains("too small for 2x1: it lists 1 of 2 machines"), "{}", message(2, 1));
-        assert!(message(1, 2).contains("alpha has 1 of 2 slots"), "{}", message(1, 2));
-        let message = Hosts::read(Path::new("/nowhere")).unwrap_err().to_string();
+        for (text, topology, words) in [
+            ("alpha slots=1", "2x1", "too small for 2x1: it lists 1 of 2 machines"),
+            ("alpha slots=1", "1x2", "alpha has 1 of 2 slots"),
+            ("alpha\nalpha", "1x3", "alpha has 2 of 3 slots"),
+        ] {
+            assert!(needs(text, topology).contains(words), "{}", needs(text, topology));
+        }
+        assert_eq!(hosts("alpha\nbeta").unwrap().for_topology("1x9".parse().unwrap()).unwrap(), ["alpha"]);
+        let message = Hosts::read(Path::new("/nowhere"), OPEN_MPI).unwrap_err().to_string();
         assert!(message.contains("/nowhere") && message.contains("make hosts"), "{message}");
     }
 }

@@ -9,10 +9,13 @@ mod command;
 mod hosts;
 mod job;
 mod preflight;
+mod reach;
 
-pub use command::{Launch, LauncherKind, MpiFlavour};
-pub use hosts::Hosts;
-pub use hosts::Topology;
+/// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
+pub const CORES: &str = "mpiburn-cores";
+
+pub use command::{Binding, Launch, LauncherKind, MpiFlavour};
+pub use hosts::{Hosts, Topology};
 pub use job::{Outcome, Streams, explain, run};
 pub use preflight::check;
 pub use preflight::impossible;

@@ -3,21 +3,22 @@
 //!
 //! mpirun reports these errors as well, in twenty lines, and some only after minutes.
 
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::cell::LazyCell;
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use run_record::files;
+use burn_mpi::lab::cores_and_cpus;
 
 use super::command::{find, is_executable};
-use super::{Hosts, Launch, LauncherKind, MpiFlavour, Topology};
+use super::reach::{Agent, addresses};
+use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
-/// Checks what `launch` needs, and sets `overload` if a machine has fewer cores than
-/// ranks.
+/// Checks what `launch` needs, and sets what its ranks are bound to: not to cores if a machine has fewer of them.
 ///
 /// # Errors
 /// The first check that fails.
@@ -51,22 +52,41 @@ pub fn check(launch: &mut Launch) -> anyhow::Result<()> {
         }
         check_space(&temporary(), SPACE_MB)?;
     }
-    let here = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let ranks = launch.topology.ranks_per_node;
+    let (here, ranks) = (cores_and_cpus(), launch.topology.ranks_per_node);
     let Some(hosts) = &launch.hosts else {
-        launch.overload = ranks > here;
+        launch.binding = binding(ranks, here);
         return Ok(());
     };
-    let mut overload = false;
-    for (host, _) in hosts.for_topology(launch.topology)? {
-        let cores = match is_this_machine(host, hosts)? {
-            true => here,
-            false => cores_of(host, Path::new(&launch.program[0]))?,
+    let (mut needed, mut own) = (Binding::Core, None);
+    let agent = LazyCell::new(|| Agent::of(launch.mpi).map_err(|error| error.to_string()));
+    let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
+    for host in hosts.for_topology(launch.topology)? {
+        let counts = match is_this_machine(host, hosts, || Ok(agent()?.may_know(host)))? {
+            true => {
+                if let Some(other) = own.replace(host).filter(|_| launch.mpi == MpiFlavour::OpenMpi) {
+                    bail!(
+                        "{other} and {host} of {} are both this machine, which Open MPI counts as one: write one line \
+                         with the sum of their slots",
+                        hosts.path.display()
+                    );
+                }
+                here
+            }
+            false => agent()?.ask(host, Path::new(&launch.program[0]))?,
         };
-        overload |= ranks > cores;
+        needed = needed.max(binding(ranks, counts));
     }
-    launch.overload = overload;
+    launch.binding = needed;
     Ok(())
+}
+
+/// What `ranks` can be bound to on a machine with that many cores, and CPUs that they may use.
+fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
+    match ranks {
+        _ if ranks > cpus => Binding::Overload,
+        _ if ranks > cores => Binding::HardwareThread,
+        _ => Binding::Core,
+    }
 }
 
 /// Space for the temporary files of a job of Open MPI 4.1: two ranks need 6 to 10 MB.
@@ -91,52 +111,25 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an address of `host` is one of this machine's.
-fn is_this_machine(host: &str, hosts: &Hosts) -> anyhow::Result<bool> {
-    let found = (host, 0).to_socket_addrs().map_err(|error| {
-        let (path, reason) = (hosts.path.display(), error.to_string());
-        let reason = reason.trim_start_matches("failed to lookup address information: ");
-        anyhow!(
-            "cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts"
-        )
-    })?;
-    let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
-    // A socket can be bound only to an address of this machine.
-    Ok(addresses.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok()))
-}
-
-/// Number of cores of `host`; it must have the same binary at the same path.
-fn cores_of(host: &str, program: &Path) -> anyhow::Result<usize> {
-    let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
-    let path = program.display();
-    // mpirun's own agent, so that the check uses what mpirun will use.
-    let agent = std::env::var("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|_| "ssh".into());
-    let mut words = agent.split_whitespace();
-    let mut command = Command::new(words.next().unwrap_or("ssh"));
-    command.args(words);
-    if agent == "ssh" {
-        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]);
+/// Whether an address of `host` is one of this machine's; of a name that ssh or another agent alone may know, it is
+/// none.
+fn is_this_machine(
+    host: &str,
+    hosts: &Hosts,
+    agent: impl FnOnce() -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    match addresses(host) {
+        // A socket can be bound only to an address of this machine.
+        Ok(all) => Ok(all.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok())),
+        Err(_) if agent()? => Ok(false),
+        Err(error) => {
+            let (path, reason) = (hosts.path.display(), error.to_string());
+            let reason = reason.trim_start_matches("failed to lookup address information: ");
+            bail!(
+                "cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts or ~/.ssh/config"
+            )
+        }
     }
-    let script = format!("nproc && if test -x '{path}'; then sha256sum '{path}'; else echo none; fi");
-    let output = command.arg(host).arg(script).stdin(Stdio::null()).output();
-    let output = output.map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
-    let [stdout, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    let mut lines = stdout.lines();
-    let cores = lines.next().and_then(|line| line.trim().parse().ok()).with_context(|| {
-        let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
-        format!(
-            "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
-             try `ssh {host} true`, then ssh-copy-id {host}"
-        )
-    })?;
-    let there = lines.next().unwrap_or_default().split_whitespace().next().unwrap_or_default();
-    let here = std::fs::read(&program).map(|bytes| files::sha256(&bytes));
-    let what = match here {
-        _ if there == "none" => "no",
-        Ok(here) if here != there => "a different",
-        _ => return Ok(cores),
-    };
-    bail!("{host} has {what} {path}; copy it with make deploy HOSTS={host}")
 }
 
 /// How to get several machines.
@@ -173,9 +166,12 @@ pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -
 /// A machine of the host file that has no address: the files of a fresh checkout name examples. A
 /// file that cannot be read, or is too short, is an error of the run.
 fn unknown_host(topology: Topology, hostfile: &Path) -> Option<String> {
-    let hosts = Hosts::read(hostfile).ok()?;
-    let unknown = |host: &&String| (host.as_str(), 0).to_socket_addrs().is_err();
-    hosts.for_topology(topology).ok()?.iter().map(|(host, _)| host).find(unknown).cloned()
+    let mpi = MpiFlavour::of_this_build();
+    let hosts = Hosts::read(hostfile, mpi).ok()?;
+    let agent = LazyCell::new(|| Agent::of(mpi).ok());
+    let may_know = |host: &str| agent.as_ref().is_some_and(|agent| agent.may_know(host));
+    let unknown = |host: &&str| addresses(host).is_err() && !may_know(host);
+    hosts.for_topology(topology).ok()?.into_iter().find(unknown).map(ToOwned::to_owned)
 }
 
 /// Why there is no Slurm here: its srun is not installed, or sinfo gets no answer.
@@ -192,6 +188,7 @@ fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hosts::Slots;
     use super::*;
 
     fn launch(host: &str) -> Launch {
@@ -199,9 +196,12 @@ mod tests {
             topology: "1x2".parse().unwrap(),
             launcher: LauncherKind::Mpirun,
             mpi: MpiFlavour::of_this_build(),
-            hosts: Some(Hosts { path: "hostfiles/1x2".into(), entries: vec![(host.into(), 1000)] }),
+            hosts: Some(Hosts {
+                path: "hostfiles/1x2".into(),
+                entries: vec![(host.into(), Slots::Given(1000))],
+            }),
             by: None,
-            overload: false,
+            binding: Binding::Core,
             program: vec!["/bin/true".into()],
         }
     }
@@ -213,7 +213,9 @@ mod tests {
         let mut crowded = launch("127.0.0.1");
         crowded.topology.ranks_per_node = 1000;
         check(&mut crowded).unwrap();
-        assert!(crowded.overload);
+        assert_eq!(crowded.binding, Binding::Overload);
+        let all = [[2, 2], [1, 2], [8, 1]].map(|counts| binding(2, counts));
+        assert_eq!(all, [Binding::Core, Binding::HardwareThread, Binding::Overload]);
     }
 
     #[test]

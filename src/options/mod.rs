@@ -192,6 +192,9 @@ pub enum Command {
     Launch(LaunchArgs),
     /// Start the runs of a sweep file.
     Sweep(SweepArgs),
+    /// Print the number of cores of this machine and of the CPUs that ranks may use, for the check before a launch.
+    #[command(hide = true)]
+    Cores,
     /// Tables, plots and predictions from run directories.
     Report(ReportArgs),
     /// Print the completions of a shell.

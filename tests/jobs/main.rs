@@ -10,6 +10,7 @@ mod foreign_traffic;
 mod harness;
 #[path = "../common/lab.rs"]
 mod lab;
+mod launch;
 mod locks;
 mod output;
 mod restart;

@@ -1,0 +1,246 @@
+//! How mpirun reaches another machine, and what that says: which copy of this program it has, and its cores.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use run_record::files;
+
+use super::MpiFlavour;
+use super::command::{find, is_executable};
+
+/// The addresses of a host of a host file, which may be `user@host`.
+///
+/// # Errors
+/// If its name has none.
+pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
+    let name = host.rsplit('@').next().unwrap_or(host);
+    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+}
+
+/// The command that mpirun starts a process on another machine with: `ssh`, unless its settings name another.
+#[derive(Debug)]
+pub(super) struct Agent {
+    words: Vec<String>,
+    is_ssh: bool,
+}
+
+impl Agent {
+    /// The agent of the mpirun that `launch` starts, with the arguments that its settings add.
+    ///
+    /// # Errors
+    /// If it is not installed.
+    pub(super) fn of(mpi: MpiFlavour) -> anyhow::Result<Self> {
+        let (agents, more) = match mpi {
+            MpiFlavour::OpenMpi => {
+                // It reads the environment and the files of settings, as mpirun of Open MPI 4 does.
+                let output = Command::new("ompi_info")
+                    .args(["--param", "plm", "rsh", "--level", "9", "--parsable"])
+                    .stdin(Stdio::null())
+                    .output();
+                let all = output.map_or_else(|_| String::new(), |output| in_text(&output.stdout));
+                let of_4 = |name: &str| {
+                    let start = format!("mca:plm:rsh:param:{name}:value:");
+                    all.lines()
+                        .find_map(|line| line.strip_prefix(&start))
+                        .map(|value| value.trim_matches('"').to_owned())
+                };
+                let of_5 = |name: &str| {
+                    ["PRTE_MCA_plm_ssh_", "OMPI_MCA_plm_ssh_", "OMPI_MCA_plm_rsh_"]
+                        .into_iter()
+                        .find_map(|start| std::env::var(format!("{start}{name}")).ok())
+                };
+                let of = |name: &str| of_4(&format!("plm_rsh_{name}")).or_else(|| of_5(name));
+                (of("agent"), of("args"))
+            }
+            MpiFlavour::Mpich => {
+                let of = |name: &str| std::env::var(name).ok();
+                (of("HYDRA_LAUNCHER_EXEC").or_else(|| of("HYDRA_LAUNCHER")), of("HYDRA_LAUNCHER_EXTRA_ARGS"))
+            }
+        };
+        let agents = agents.unwrap_or_else(|| "ssh : rsh".to_owned());
+        let words = first_installed(&agents).with_context(|| {
+            format!(
+                "{agents} not found, by which mpirun starts ranks on other machines: install openssh-client"
+            )
+        })?;
+        Ok(Self::with(words, &more.unwrap_or_default()))
+    }
+
+    fn with(mut words: Vec<String>, more: &str) -> Self {
+        words.extend(more.split_whitespace().map(ToOwned::to_owned));
+        let is_ssh = Path::new(&words[0]).file_name().is_some_and(|name| name == "ssh");
+        if is_ssh {
+            // It takes the first value of an option, so the user's own count.
+            words.extend(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"].map(ToOwned::to_owned));
+        }
+        Self { words, is_ssh }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.words[0]);
+        command.args(&self.words[1..]).stdin(Stdio::null());
+        command
+    }
+
+    /// Whether it may reach a host whose name has no address here: `~/.ssh/config` may know an address or a way,
+    /// and so may any agent but ssh.
+    pub(super) fn may_know(&self, host: &str) -> bool {
+        if !self.is_ssh {
+            return true;
+        }
+        // Prints the settings for a host, and connects to none.
+        let output = self.command().arg("-G").arg(host).output();
+        let settings = output.map_or_else(|_| String::new(), |output| in_text(&output.stdout));
+        settings.lines().filter_map(|line| line.split_once(' ')).any(|(name, value)| match name {
+            "hostname" => addresses(value).is_ok(),
+            "proxyjump" | "proxycommand" => value != "none",
+            _ => false,
+        })
+    }
+
+    /// Number of cores of `host` and the CPUs that a job may use there; it must have the same binary at the same
+    /// path.
+    ///
+    /// # Errors
+    /// If it cannot be reached, or has not.
+    pub(super) fn ask(&self, host: &str, program: &Path) -> anyhow::Result<[usize; 2]> {
+        let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
+        let path = program.display();
+        let agent = self.words.join(" ");
+        let output = self.command().arg(host).arg(script(&path.to_string())).output();
+        let output = output.map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
+        let [stdout, errors] = [&output.stdout, &output.stderr].map(|bytes| in_text(bytes));
+        let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
+        let there = said(&stdout, DIGEST).and_then(|said| said.split_whitespace().next()).with_context(|| {
+            match self.is_ssh {
+                true => format!(
+                    "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
+                     try `ssh {host} true`, then ssh-copy-id {host}"
+                ),
+                false => format!(
+                    "cannot reach {host}: {reason}; mpirun starts its ranks there by {agent}: try `{agent} {host} true`"
+                ),
+            }
+        })?;
+        let here = std::fs::read(&program).map(|bytes| files::sha256(&bytes));
+        let what = match here {
+            _ if there == "none" => "no",
+            Ok(here) if here != there => "a different",
+            _ => "",
+        };
+        ensure!(what.is_empty(), "{host} has {what} {path}; copy it with make deploy HOSTS={host}");
+        let mut counts = said(&stdout, super::CORES).unwrap_or_default().split_whitespace().map(str::parse);
+        match (counts.next(), counts.next()) {
+            (Some(Ok(cores)), Some(Ok(cpus))) => Ok([cores, cpus]),
+            _ => bail!("{path} does not start on {host}: {reason}; see make deploy HOSTS={host}"),
+        }
+    }
+}
+
+/// The first of the commands between colons that is installed, in words.
+fn first_installed(agents: &str) -> Option<Vec<String>> {
+    let commands = agents.split(':').map(|agent| agent.split_whitespace().map(ToOwned::to_owned).collect());
+    commands.into_iter().find(|words: &Vec<String>| {
+        words.first().and_then(|word| find(word)).is_some_and(|file| is_executable(&file))
+    })
+}
+
+/// What precedes the digest of the program in the answer.
+const DIGEST: &str = "mpiburn-digest";
+
+/// The command that answers, for any login shell: of what is between single quotes, sh, fish and tcsh agree except
+/// for quotes, `!` and pairs of backslashes. The path has none of them, as octal numbers.
+fn script(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let letter = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!(r"\{byte:03o}"),
+    };
+    let path: String = path.bytes().map(letter).collect();
+    format!(
+        "sh -c 'p=$(printf \"{path}\"); test -x \"$p\" || {{ echo {DIGEST} none; exit; }}; \
+         echo {DIGEST} $(sha256sum < \"$p\"); exec \"$p\" cores'"
+    )
+}
+
+/// What follows the last `word` in its line: start-up files of the login shell may print anything before.
+fn said<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    text.rsplit_once(word).map(|(_, rest)| rest.lines().next().unwrap_or_default())
+}
+
+fn in_text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn program(path: &Path, text: &str) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn the_first_agent_that_is_installed_gets_its_arguments_and_those_of_mpirun() {
+        let of = |agents, more| first_installed(agents).map(|words| Agent::with(words, more).words.join(" "));
+        assert_eq!(of("mpiburn-none -x : sh -e :ssh", "-p 2222").as_deref(), Some("sh -e -p 2222"));
+        assert_eq!(of("mpiburn-none : ", ""), None);
+        let ssh = Agent::with(vec!["/usr/bin/ssh".into(), "-q".into()], "-p 22");
+        assert_eq!(ssh.words.join(" "), "/usr/bin/ssh -q -p 22 -o BatchMode=yes -o ConnectTimeout=5");
+    }
+
+    /// Each shell that is installed, as a login shell whose start-up files print.
+    #[test]
+    fn any_login_shell_answers_of_any_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("it's a \"pro\\gram\" 100% $HOME `x` ü!");
+        program(&path, &format!("#!/bin/sh\ntest \"$1\" = cores && echo {} 3 6", super::super::CORES));
+        let shells = ["sh", "bash", "dash", "zsh", "fish", "tcsh", "csh", "ksh"].map(ToOwned::to_owned);
+        let shells: Vec<String> = shells.into_iter().filter(|shell| find(shell).is_some()).collect();
+        assert!(shells.len() > 1, "{shells:?}");
+        for shell in shells {
+            let agent = folder.path().join("agent");
+            program(&agent, &format!("#!/bin/sh\nprintf 'Welcome to '\nshift\nexec {shell} -c \"$1\"\n"));
+            let agent = Agent::with(vec![agent.display().to_string()], "");
+            assert_eq!(agent.ask("alpha", &path).unwrap(), [3, 6], "{shell}");
+            let error = agent.ask("alpha", Path::new("/no'where")).unwrap_err().to_string();
+            assert_eq!(error, "alpha has no /no'where; copy it with make deploy HOSTS=alpha", "{shell}");
+        }
+        let asked = |agent: &str, path| {
+            Agent::with(vec![agent.into()], "").ask("alpha", path).unwrap_err().to_string()
+        };
+        let error = asked("false", &path);
+        assert!(
+            error.starts_with("cannot reach alpha: no answer; mpirun starts its ranks there by false"),
+            "{error}"
+        );
+        let other = folder.path().join("other");
+        program(&other, &format!("#!/bin/sh\necho {DIGEST} 00"));
+        let error = asked(&other.display().to_string(), &path);
+        assert!(error.starts_with("alpha has a different "), "{error}");
+        program(&path, "#!/bin/sh\necho no libmpi >&2\nexit 1");
+        program(&other, "#!/bin/sh\nexec sh -c \"$2\"");
+        let error = asked(&other.display().to_string(), &path);
+        assert!(error.contains(" does not start on alpha: no libmpi"), "{error}");
+    }
+
+    #[test]
+    fn a_name_of_the_settings_of_ssh_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config");
+        std::fs::write(&config, "Host gpu\n HostName localhost\nHost far\n ProxyJump localhost\n").unwrap();
+        if find("ssh").is_none() {
+            return;
+        }
+        let agent = Agent::with(vec!["ssh".into()], &format!("-F {}", config.display()));
+        let known = ["gpu", "me@gpu", "far", "no-such-host.invalid"].map(|host| agent.may_know(host));
+        assert_eq!(known, [true, true, true, false]);
+        assert!(Agent::with(vec!["sh".into()], "").may_know("no-such-host.invalid"));
+    }
+}

@@ -1,0 +1,70 @@
+//! Jobs of `launch` on machines that people have: reached in other ways than by plain ssh, and with fewer cores than
+//! hardware threads.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::*;
+
+/// `launch 1x2 MORE train` of `program`, into the run `run`.
+fn launch(lab: &Lab, program: &Path, more: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1").env_remove("RUST_LOG");
+    command.args(["launch", "1x2"]).args(more);
+    command.args(["train", "--epochs", "1", "--train-samples", "320", "--data-root"]).arg(digits());
+    command.arg("--out").arg(lab.path("run"));
+    command
+}
+
+/// The agent is the second of its list, with arguments, and those of `plm_rsh_args`; it alone knows the host, whose
+/// name has a dot and a user; the login shell prints, and the program's path has an apostrophe and a space.
+#[test]
+fn a_host_is_reached_as_mpirun_reaches_it() {
+    let lab = Lab::new();
+    let (agent, seen, hosts) = (lab.path("agent"), lab.path("seen"), lab.path("hosts"));
+    let script = format!(
+        "#!/bin/sh\necho \"$*\" >>{}\necho Welcome\n[ \"$1 $2 $3\" = '--flag -p 2222' ] || exit 255\nshift 4\n\
+         exec sh -c \"$*\"\n",
+        seen.display()
+    );
+    fs::write(&agent, script).unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&hosts, "alpha.lan slots=2 max_slots=4 username=me\n").unwrap();
+    let program = lab.path("it's mine/mpiburn");
+    fs::create_dir(program.parent().unwrap()).unwrap();
+    fs::copy(binary(), &program).unwrap();
+    let mut command = launch(&lab, &program, &["--hostfile", hosts.to_str().unwrap()]);
+    command.env("OMPI_MCA_plm_rsh_agent", format!("mpiburn-none -x : {} --flag", agent.display()));
+    command.env("OMPI_MCA_plm_rsh_args", "-p 2222");
+    let output = run(command);
+    assert!(output.status.success(), "{}", text(&output));
+    lab.completed("run");
+    let seen = fs::read_to_string(seen).unwrap();
+    let hosts: Vec<_> =
+        seen.lines().map(|line| line.split(' ').take(4).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(hosts, ["--flag -p 2222 me@alpha.lan"; 2], "the check, and mpirun");
+}
+
+/// The usual virtual machine with two CPUs: Open MPI refuses to bind two ranks to its one core.
+#[test]
+fn two_ranks_on_one_core_have_a_hardware_thread_each() {
+    if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
+        eprintln!("not checked: this machine has one CPU");
+        return;
+    }
+    let lab = Lab::new();
+    let mut command = launch(&lab, binary().as_ref(), &[]);
+    command.env("HWLOC_SYNTHETIC", "core:1 pu:2").env("HWLOC_THISSYSTEM", "1");
+    let output = run(command);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains(" --bind-to hwthread "), "{}", text(&output));
+    let record = lab.completed("run");
+    assert_eq!(
+        (&record["oversubscribed"], &record["places"][0]["cores"]),
+        (&true.into(), &1.into()),
+        "{record}"
+    );
+}
