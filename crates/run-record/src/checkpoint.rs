@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use super::folders::{folder_name, list};
-use super::tensor_file::{check_values, decode, encode};
+use super::tensor_file::{check_values, decode, decode_weights, encode};
 use super::{INT8_FILE, Layout, RecordError, folders};
 use crate::files;
 use crate::files::NO_DIGEST;
@@ -155,7 +155,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
         };
         Ok(Self {
-            params: decode(&path.join(MODEL), &model, layout, "")?,
+            params: decode_weights(&path.join(MODEL), &model, layout)?,
             moments: state.moments.into_iter().map(moment).collect::<Result<_, _>>()?,
             model: state.model,
             world_size: state.world_size,
@@ -171,7 +171,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
 /// If the file cannot be read, its names or shapes are not the layout's, or a value cannot be one.
 pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
-    let weights = decode(file, &bytes, layout, "")?;
+    let weights = decode_weights(file, &bytes, layout)?;
     check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
 }
 

@@ -100,8 +100,32 @@ pub(super) fn encode(
     safetensors_file(&tensors, None).map_err(|e| RecordError::damaged(file, e.to_string()))
 }
 
-/// The buffer from the tensors with the layout's names and a prefix. Additional
-/// tensors are rejected, except the batch counts of PyTorch's batch norms.
+/// The buffer of weights, from a file that has these alone: other tensors are rejected, except the batch counts of
+/// PyTorch's batch norms. All names may have the prefix of a module that wraps the network, as PyTorch's
+/// `DistributedDataParallel` (`module.`) and `torch.compile` (`_orig_mod.`) do.
+pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Result<Vec<f32>, RecordError> {
+    let tensors = SafeTensors::deserialize(bytes).ok();
+    let names = tensors.as_ref().map(|tensors| tensors.names()).unwrap_or_default();
+    let is_known = |name: &str| name.ends_with(BATCHES) || layout.0.iter().any(|spec| spec.name == name);
+    let first = layout.0.first().map(|spec| format!(".{}", spec.name)).unwrap_or_default();
+    let mut prefixes = names.iter().filter_map(|name| name.strip_suffix(&first).filter(|_| !is_known(name)));
+    let inside =
+        |name: &str, prefix: &str| name.strip_prefix(prefix)?.strip_prefix('.').map(ToOwned::to_owned);
+    let prefix =
+        prefixes.find(|prefix| names.iter().all(|name| inside(name, prefix).is_some())).unwrap_or("");
+    let values = decode(file, bytes, layout, prefix)?;
+    let inside =
+        |name: &&&str| if prefix.is_empty() { Some((**name).to_owned()) } else { inside(name, prefix) };
+    match names.iter().find(|name| inside(name).is_none_or(|inside| !is_known(&inside))) {
+        Some(name) => Err(RecordError::damaged(
+            file,
+            format!("it has a tensor {name}: these are another network's weights"),
+        )),
+        None => Ok(values),
+    }
+}
+
+/// The buffer from the tensors with the layout's names and a prefix.
 pub(super) fn decode(
     file: &Path,
     bytes: &[u8],
@@ -132,11 +156,7 @@ pub(super) fn decode(
             tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         flat[spec.range.clone()].copy_from_slice(&spec.convert(&values, &spec.file_shape()));
     }
-    let known = |name: &str| name.ends_with(BATCHES) || layout.0.iter().any(|spec| spec.name == name);
-    match tensors.names().into_iter().find(|name| prefix.is_empty() && !known(name)) {
-        Some(name) => Err(damaged(format!("it has a tensor {name}: these are another network's weights"))),
-        None => Ok(flat),
-    }
+    Ok(flat)
 }
 
 fn tensor_name(prefix: &str, name: &str) -> String {
@@ -240,8 +260,27 @@ mod tests {
         }
         let expected: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
         for bytes in [with, file(&layout, None)] {
-            assert_eq!(decode(Path::new("file"), &bytes, &layout, "").unwrap(), expected);
+            assert_eq!(decode_weights(Path::new("file"), &bytes, &layout).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_network_in_a_wrapping_module_is_found() {
+        let layout = layout(true);
+        let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
+        let of = |prefixes: &[&str]| {
+            let buffers: Vec<_> = prefixes.iter().map(|prefix| (*prefix, &values)).collect();
+            decode_weights(
+                Path::new("file"),
+                &encode(Path::new("file"), &layout, &buffers, None).unwrap(),
+                &layout,
+            )
+        };
+        for prefix in ["module", "_orig_mod", "module._orig_mod"] {
+            assert_eq!(of(&[prefix]).unwrap(), values, "{prefix}");
+        }
+        let error = of(&["module", "ema"]).unwrap_err().to_string();
+        assert!(error.contains("no tensor linear.weight: these are another network's weights"), "{error}");
     }
 
     #[test]
@@ -251,7 +290,7 @@ mod tests {
             (false, true, "no tensor bn1.weight: these are another network's weights"),
         ] {
             let bytes = file(&layout(written), Some(1));
-            let error = decode(Path::new("file"), &bytes, &layout(read), "").unwrap_err().to_string();
+            let error = decode_weights(Path::new("file"), &bytes, &layout(read)).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }

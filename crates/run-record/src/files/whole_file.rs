@@ -99,14 +99,20 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
-/// Syncs the entries of `folder` to disk, which makes a rename durable.
+/// Syncs the entries of `folder` to disk, which makes a rename durable, where its file system can.
 ///
 /// # Errors
 /// When the folder cannot be opened or synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
     // The parent of a bare name is empty, which means the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder)?.sync_all()
+    match File::open(folder)?.sync_all() {
+        // Folders shared by VirtualBox and WSL, and old CIFS, have no such operation (fsync(2): EINVAL).
+        Err(error) if [io::ErrorKind::InvalidInput, io::ErrorKind::Unsupported].contains(&error.kind()) => {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 impl Write for WholeFile {
@@ -158,6 +164,14 @@ mod tests {
         replace_json(folder.path(), "a.json", &3).unwrap();
         assert_eq!(read(), "3\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn a_folder_without_fsync_is_no_error() {
+        let proc = Path::new("/proc");
+        assert_eq!(File::open(proc).unwrap().sync_all().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        sync_folder(proc).unwrap();
+        assert!(sync_folder(Path::new("/nowhere")).is_err());
     }
 
     #[test]
