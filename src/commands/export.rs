@@ -6,7 +6,7 @@ use super::train::check_size;
 use super::{Refused, checkpoint, on_root, outputs};
 use crate::data;
 use crate::device::DeviceKind;
-use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
+use crate::export::{OnnxFile, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
 use burn_mpi::{ParamLayout, World};
 use run_record::Method;
@@ -37,7 +37,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let network = config.network(dimensions, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
-    let file = match args.int8 {
+    let OnnxFile { bytes, opset, ir_version } = match args.int8 {
         false => float_network(&layout.write(network, &weights.values))?,
         true => {
             let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
@@ -54,11 +54,11 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
             int8_network(&stored)
         }
     };
-    replace_file(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;
+    replace_file(&args.out, &bytes).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(format!(
-        "{}: {} bytes, opset {OPSET}, IR version {IR_VERSION}, of {}",
+        "{}: {} bytes, opset {opset}, IR version {ir_version}, of {}",
         args.out.display(),
-        file.len(),
+        bytes.len(),
         weights.folder.display()
     ))
 }

@@ -3,7 +3,7 @@
 use burn_mpi::ParamLayout;
 use thiserror::Error;
 
-use super::graph::{Attribute, Graph};
+use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};
 use crate::model::{Activation, EPSILON, Layer, Network};
 use crate::quant::padding;
@@ -23,7 +23,7 @@ pub struct ExportError {
 /// # Errors
 /// If a layer cannot be exported (the first is named): a grouped or dilated
 /// convolution, padding that depends on the input.
-pub fn float_network(network: &Network) -> Result<Vec<u8>, ExportError> {
+pub fn float_network(network: &Network) -> Result<OnnxFile, ExportError> {
     let layout = ParamLayout::of(network);
     let flat = layout.read(network);
     let mut graph = Graph::new();

@@ -9,10 +9,38 @@ use super::proto::{
 };
 use crate::model::Dimensions;
 
-/// Opset version: the first with Gelu.
-pub const OPSET: i64 = 20;
-/// IR version of ONNX 1.15, the first with that opset.
-pub const IR_VERSION: i64 = 9;
+/// An ONNX file: old runtimes read one of old operators.
+pub struct OnnxFile {
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// The lowest version of the operator set that has its operators.
+    pub opset: i64,
+    /// Version of the format, of the ONNX release that began that operator set.
+    pub ir_version: i64,
+}
+
+/// The operator set that has had `op` first, in the form that is written here (onnx/docs/Changelog.md).
+fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
+    match op {
+        "Gelu" => 20,
+        // With a scale for each channel.
+        "DequantizeLinear" if !attributes.is_empty() => 13,
+        "QuantizeLinear" | "DequantizeLinear" => 10,
+        "BatchNormalization" => 9,
+        // Gemm has a bias of one dimension since then; the others are older.
+        _ => 7,
+    }
+}
+
+/// The format of the first ONNX release with that operator set; from 4 on, constants are no inputs of the graph.
+fn ir_version(opset: i64) -> i64 {
+    match opset {
+        ..=9 => 4,
+        10 => 5,
+        11..=13 => 7,
+        _ => 9,
+    }
+}
 
 const INPUT: &str = "input";
 const OUTPUT: &str = "logits";
@@ -21,6 +49,7 @@ const OUTPUT: &str = "logits";
 pub struct Graph {
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
+    opset: i64,
     /// Name of the last value.
     last: String,
 }
@@ -34,7 +63,7 @@ pub enum Attribute {
 
 impl Graph {
     pub fn new() -> Self {
-        Self { nodes: Vec::new(), constants: Vec::new(), last: INPUT.to_owned() }
+        Self { nodes: Vec::new(), constants: Vec::new(), opset: first_opset("", &[]), last: INPUT.to_owned() }
     }
 
     /// Appends an operator to the last value; `constants` are its other inputs.
@@ -60,6 +89,7 @@ impl Graph {
         attributes: Vec<(&str, Attribute)>,
     ) -> String {
         let output = format!("{name}.output");
+        self.opset = self.opset.max(first_opset(op, &attributes));
         self.nodes.push(NodeProto {
             input: inputs.map(String::from).collect(),
             output: vec![output.clone()],
@@ -87,7 +117,7 @@ impl Graph {
     }
 
     /// The file of a network of these dimensions.
-    pub fn into_file(mut self, name: &str, dimensions: Dimensions) -> Vec<u8> {
+    pub fn into_file(mut self, name: &str, dimensions: Dimensions) -> OnnxFile {
         if let Some(node) = self.nodes.last_mut() {
             node.output = vec![OUTPUT.to_owned()];
         }
@@ -98,14 +128,15 @@ impl Graph {
             input: vec![value(INPUT, &dimensions.input)],
             output: vec![value(OUTPUT, &[dimensions.classes])],
         };
+        let (opset, ir_version) = (self.opset, ir_version(self.opset));
         let model = ModelProto {
-            ir_version: IR_VERSION,
+            ir_version,
             producer_name: env!("CARGO_PKG_NAME").to_owned(),
             producer_version: env!("CARGO_PKG_VERSION").to_owned(),
             graph: Some(graph),
-            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
+            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: opset }],
         };
-        model.encode_to_vec()
+        OnnxFile { bytes: model.encode_to_vec(), opset, ir_version }
     }
 }
 

@@ -8,7 +8,7 @@
 
 use burn_fused::int8::QParams;
 
-use super::graph::{Attribute, Graph};
+use super::graph::{Attribute, Graph, OnnxFile};
 use super::proto::DataType;
 use super::{average, windows};
 use crate::model::Dimensions;
@@ -19,7 +19,7 @@ use crate::quant::int8_file::{Bias, LayerValues, StoredLayer};
 ///
 /// # Panics
 /// If it is not one that is valid.
-pub fn int8_network(network: &Int8File) -> Vec<u8> {
+pub fn int8_network(network: &Int8File) -> OnnxFile {
     let mut graph = Graph::new();
     let mut activations = network.activations.iter().copied();
     let mut next = || activations.next().expect("parameters of the input and of each layer with weights");
@@ -97,7 +97,7 @@ fn constants(graph: &mut Graph, name: &str, values: &LayerValues, input: QParams
         graph.floats(&scale, &scale_shape, scales);
         graph.constant(&zero, kind, &scale_shape, zeros);
         let inputs = [quantized.as_str(), &scale, &zero].into_iter();
-        let axis = vec![("axis", Attribute::Int(0))];
+        let axis = if scale_shape.is_empty() { Vec::new() } else { vec![("axis", Attribute::Int(0))] };
         graph.node(&format!("{name}.{part}"), "DequantizeLinear", inputs, axis)
     })
 }

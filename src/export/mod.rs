@@ -10,7 +10,7 @@ mod proto;
 mod tests;
 
 pub use float::{ExportError, float_network};
-pub use graph::{IR_VERSION, OPSET};
+pub use graph::OnnxFile;
 pub use int8::int8_network;
 
 use graph::{Attribute, Graph};

@@ -10,10 +10,10 @@ use super::*;
 use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::{Quantized, Ranges, WeightScheme};
 
-fn graph(file: &[u8]) -> GraphProto {
-    let model = ModelProto::decode(file).expect("a protobuf message");
-    assert_eq!((model.ir_version, model.opset_import.len()), (IR_VERSION, 1));
-    assert_eq!((model.opset_import[0].domain.as_str(), model.opset_import[0].version), ("", OPSET));
+fn graph(file: &OnnxFile) -> GraphProto {
+    let model = ModelProto::decode(&file.bytes[..]).expect("a protobuf message");
+    assert_eq!((model.ir_version, model.opset_import.len()), (file.ir_version, 1));
+    assert_eq!((model.opset_import[0].domain.as_str(), model.opset_import[0].version), ("", file.opset));
     model.graph.expect("a graph")
 }
 
@@ -81,6 +81,20 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
 }
 
 #[test]
+fn the_opset_is_the_lowest_that_the_network_needs() {
+    for (kind, activation, batch_norm, expected) in [
+        (ModelKind::Convnet, Activation::Relu, false, [7, 4]),
+        (ModelKind::Vgg, Activation::Sigmoid, true, [9, 4]),
+        (ModelKind::Mlp, Activation::Tanh, false, [9, 4]),
+        (ModelKind::Convnet, Activation::Gelu, false, [20, 9]),
+    ] {
+        let options = NetworkOptions { activation, batch_norm, ..NetworkOptions::default() };
+        let OnnxFile { opset, ir_version, .. } = float_network(&network(kind, &options)).unwrap();
+        assert_eq!([opset, ir_version], expected, "{kind} {activation}");
+    }
+}
+
+#[test]
 fn inputs_and_outputs_have_the_sizes_of_the_network() {
     for (kind, input, classes) in [
         (ModelKind::Convnet, [3, 5, 7], 300),
@@ -109,6 +123,7 @@ fn int8_models_have_pairs_of_quantization_around_every_operator() {
     let of = |scheme| Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, scheme).unwrap().file;
     let quantized = of(WeightScheme::Channel);
     let file = int8_network(&quantized);
+    assert_eq!((file.opset, file.ir_version), (13, 7));
     let graph = graph(&file);
     let (pair, constants) = (["QuantizeLinear", "DequantizeLinear"], ["DequantizeLinear"; 2]);
     let conv = [&constants[..], &["Conv", "Relu"], &pair, &["MaxPool"]].concat();
@@ -122,7 +137,9 @@ fn int8_models_have_pairs_of_quantization_around_every_operator() {
     let step = f32::from_le_bytes(steps[..4].try_into().unwrap());
     let (_, linear) = quantized.products().last().unwrap();
     assert_eq!(step, quantized.activations[2].scale * linear.scales[0]);
-    let by_tensor = super::tests::graph(&int8_network(&of(WeightScheme::Tensor)));
+    let file = int8_network(&of(WeightScheme::Tensor));
+    assert_eq!((file.opset, file.ir_version), (10, 5));
+    let by_tensor = super::tests::graph(&file);
     let scale = by_tensor.initializer.iter().find(|c| c.name == "linear.weight_scale").unwrap();
     assert_eq!(scale.dims, [0i64; 0]);
 }
