@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
+use burn_mpi::lab::memory_limit;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType, World};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -156,8 +157,10 @@ pub struct DataOptions {
     /// Shuffle the training samples in every epoch.
     #[arg(long)]
     pub shuffle: bool,
-    /// Where a rank's samples are: in memory, or on disk (imported data sets), read again for each step; auto is disk
-    /// where they would take more than half of a host's memory.
+    /// Where a rank's samples are.
+    ///
+    /// On disk, those of an imported data set are read again for each step; auto is disk where they would take more
+    /// than half of a host's memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
@@ -365,6 +368,7 @@ impl RunConfig {
                 let samples = Split::ALL.map(|split| self.plan(source, split, world.size()).samples);
                 let bytes = samples.iter().sum::<usize>() as u64 * source.description().sample_bytes() as u64;
                 let memory = machine::of_this_process(host).memory_bytes;
+                let memory = memory_limit().map_or(memory, |limit| limit.min(memory));
                 memory > 0 && bytes / world.size() as u64 * ranks as u64 > memory / 2
             }
         };
