@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
-use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
+use super::plots::{Axis, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, log_ticks, span, ticks};
 use super::published::Figures;
 use super::sheet::{Cell, Column, Sheet, significant};
 
@@ -105,7 +105,7 @@ impl Benchmark for LatencyRow {
 
     fn picture(number: usize, path: &Path, rows: &[Self]) -> Option<Picture> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
-        let plot = latency_plot(format!("all-reduce, {}", path.display()), rows);
+        let plot = latency_plot(format!("all-reduce, {stem}"), rows);
         let caption = format!("Latency of the all-reduce by message size, from {}.", path.display());
         Some(Picture { name: format!("allreduce-{number}-{stem}"), caption, plot })
     }
@@ -131,32 +131,42 @@ impl Benchmark for LatencyRow {
         rows.iter().map(|row| row.backend.as_str()).unique().filter_map(line).collect()
     }
 
+    /// A row for each size, and the columns of each backend.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], _: Option<&Figures>) -> Vec<Sheet> {
-        let own = |number, digits| Cell::measured(number, digits, path);
-        let columns = vec![
+        type Read = fn(&LatencyRow) -> f64;
+        let measures: [(&str, &str, &str, u8, usize, Read); 4] = [
+            ("µs", "median_us", "Median over the calls", 0, 2, |row| row.median_us),
+            (
+                "MB/s",
+                "busbw_mb_s",
+                "Bus bandwidth at the median, in 10^6 bytes a second: 2(n-1)/n of the message for n ranks",
+                1,
+                1,
+                |row| row.busbw_mb_s,
+            ),
+            ("p99 µs", "p99_us", "99 of 100 calls take no longer", 2, 2, |row| row.p99_us),
+            ("min µs", "min_us", "Shortest call", 3, 2, |row| row.min_us),
+        ];
+        let mut columns = vec![
             Column::words("size", "size")
                 .means("Size of the message, which each rank contributes")
-                .of(|row: &Self| Cell::text(human_size(row.bytes))),
-            Column::words("backend", "backend")
-                .means("Transport; ordered: sums in the order of ranks")
-                .of(|row: &Self| Cell::text(&row.backend)),
-            Column::number("bytes", "bytes").for_programs().of(|row: &Self| Cell::text(row.bytes.to_string())),
-            Column::number("min µs", "min_us").means("Shortest call").ranked(1).of(|row: &Self| own(row.min_us, 2)),
-            Column::number("median µs", "median_us").means("Median over the calls").of(|row: &Self| own(row.median_us, 2)),
-            Column::number("p99 µs", "p99_us")
-                .means("99 of 100 calls take no longer")
-                .ranked(2)
-                .of(|row: &Self| own(row.p99_us, 2)),
-            Column::number("busbw MB/s", "busbw_mb_s")
-                .means("Bus bandwidth at the median, in 10^6 bytes a second: 2(n-1)/n of the message for n ranks")
-                .of(|row: &Self| own(row.busbw_mb_s, 1)),
+                .of(|bytes: &usize| Cell::text(human_size(*bytes))),
+            Column::number("bytes", "bytes").for_programs().of(|bytes: &usize| Cell::text(bytes.to_string())),
         ];
-        let mut sorted: Vec<&Self> = rows.iter().collect();
-        sorted.sort_by_key(|row| row.bytes);
-        let remark = "The latency of a call is the mean over ranks. The bus bandwidth counts the least possible traffic of \
-                      an all-reduce, and is 0 on one rank.";
+        for (title, key, meaning, rank, digits, read) in measures {
+            for backend in rows.iter().map(|row| row.backend.as_str()).unique() {
+                let column = Column::number(&format!("{backend} {title}"), &format!("{backend}_{key}"));
+                columns.push(column.means(meaning).ranked(rank).of(move |bytes: &usize| {
+                    let found = rows.iter().find(|row| row.backend == backend && row.bytes == *bytes);
+                    Cell::maybe(found.map(|row| Cell::measured(read(row), digits, path)))
+                }));
+            }
+        }
+        let sizes: Vec<usize> = rows.iter().map(|row| row.bytes).sorted().dedup().collect();
+        let remark = "µs: median over the calls, of which each is the mean over ranks. MB/s: bus bandwidth, which counts the \
+                      least possible traffic of an all-reduce, and is 0 on one rank. ordered: sums in the order of ranks.";
         let title = format!("{part}: latency and bus bandwidth by message size");
-        vec![Sheet::of(name, title, columns, sorted).with_remarks([remark.into()])]
+        vec![Sheet::of(name, title, columns, &sizes).with_remarks([remark.into()])]
     }
 }
 
@@ -166,31 +176,30 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
     let point = |row: &LatencyRow| ((row.bytes as f64).log2(), row.median_us.max(1e-3).log10());
     let (smallest, largest) = span(rows.iter().map(|row| point(row).0));
     let (fastest, slowest) = span(rows.iter().map(|row| point(row).1));
-    let line = |(i, backend): (usize, &str)| {
-        let own = rows.iter().filter(|row| row.backend == backend);
-        let points: Vec<_> = own.map(point).collect();
-        Line { colour: colour(i), dots: points.clone(), points, ..Line::default() }
-    };
     let names: Vec<&str> = rows.iter().map(|row| row.backend.as_str()).unique().collect();
+    let palette = Palette::of(&[names.iter().map(ToString::to_string).collect()]);
+    let line = |backend: &str| {
+        let points: Vec<_> = rows.iter().filter(|row| row.backend == backend).map(point).collect();
+        Line { colour: palette.colour(backend), dots: points.clone(), points, ..Line::default() }
+    };
+    let (sizes, latencies) = (smallest - 0.6..largest + 0.6, fastest - 0.15..slowest + 0.15);
     Plot::Lines(LinePlot {
-        size: (960, 600),
-        beside: 210,
-        legend: names.iter().enumerate().map(|(i, name)| (name.to_string(), colour(i), Mark::Line)).collect(),
+        legend: names.iter().map(|name| (name.to_string(), palette.colour(name), Mark::Line)).collect(),
         panels: vec![Panel {
             title,
             x: Axis {
                 title: "message size",
-                range: smallest - 0.6..largest + 0.6,
-                labels: ((largest - smallest) as usize + 1).min(10),
+                ticks: ticks(&sizes, 4, 1.0),
+                range: sizes,
                 text: |log| human_size(log.exp2().round() as usize),
             },
             y: Axis {
                 title: "median latency [µs]",
-                range: fastest - 0.15..slowest + 0.15,
-                labels: 10,
+                ticks: log_ticks(&latencies),
+                range: latencies,
                 text: |log| significant(10f64.powf(*log), 3),
             },
-            lines: names.into_iter().enumerate().map(line).collect(),
+            lines: names.into_iter().map(line).collect(),
         }],
     })
 }
@@ -237,6 +246,18 @@ mod tests {
             let line = read::<LatencyRow>(file.path()).unwrap_err();
             assert!(line.contains(expected) && line.contains("bench allreduce"), "{line}");
         }
+    }
+
+    #[test]
+    fn sizes_are_rows_and_backends_columns() {
+        let of = |backend, bytes, us| LatencyRow::of_all_reduce(backend, bytes, 2, vec![us]);
+        let rows = [of("mpi", 1024, 2.0), of("mpi", 4, 1.0), of("gloo", 1024, 8.0)];
+        let sheet = &LatencyRow::sheets("a", "P", Path::new("a.csv"), &rows, None)[0];
+        let titles: Vec<&str> = sheet.columns.iter().map(|column| column.title.as_str()).collect();
+        assert_eq!(titles[..6], ["size", "bytes", "mpi µs", "gloo µs", "mpi MB/s", "gloo MB/s"]);
+        let shown = |row: usize| sheet.rows[row][..6].iter().map(Cell::shown).collect::<Vec<_>>();
+        assert_eq!(shown(0), ["4 B", "4", "1.00", "–", "4.0", "–"]);
+        assert_eq!(shown(1), ["1 KiB", "1024", "2.00", "8.00", "512.0", "128.0"]);
     }
 
     #[test]

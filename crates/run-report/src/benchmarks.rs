@@ -10,7 +10,7 @@ use super::fused::FusedRow;
 use super::page::Part;
 use super::plots::Picture;
 use super::published::Figures;
-use super::sheet::Sheet;
+use super::sheet::{DEFAULT_WIDTH, Sheet};
 use run_record::count;
 
 /// Files of published figures, below `results/reference/`.
@@ -60,10 +60,10 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures }))
 }
 
-/// The measurements of `rows` as a table in a terminal.
+/// The measurements of `rows` as a table in a terminal; of more backends than fit, the medians.
 pub fn table<R: Benchmark>(rows: &[R]) -> comfy_table::Table {
     let sheet = R::sheets("", "", Path::new(""), rows, None).into_iter().next().unwrap_or_default();
-    sheet.for_readers().table()
+    sheet.fitting(DEFAULT_WIDTH).table()
 }
 
 /// Whether `path` is a table of a benchmark that reports show, or a damaged one.

@@ -15,7 +15,8 @@ use super::inputs::Inputs;
 use super::overview::findings;
 use super::page::{Part, print_sheet, publish};
 use super::pairs::{joint, ratios};
-use super::pictures::pictures;
+use super::pictures::{names, pictures};
+use super::plots::Palette;
 use super::profiles::Profiles;
 use super::published::{self, published};
 use super::quantized::quantized;
@@ -70,9 +71,14 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(out) = &out {
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
+    let palette =
+        Palette::of(&sections.iter().map(|section| names(&group(&section.runs))).collect::<Vec<_>>());
     let mut parts = match args.scaling {
         true => prediction::parts(args, &sections)?,
-        false => sections.iter().map(|section| part(section, args, &baseline)).collect::<Result<_, _>>()?,
+        false => sections
+            .iter()
+            .map(|section| part(section, args, &baseline, &palette))
+            .collect::<Result<_, _>>()?,
     };
     parts.extend(others);
     print(&parts, args)?;
@@ -159,7 +165,7 @@ fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
 }
 
 /// The tables and plots of one section.
-fn part(section: &Section, args: &ReportArgs, baseline: &str) -> anyhow::Result<Part> {
+fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut plots) = (Vec::new(), Vec::new());
@@ -180,7 +186,7 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str) -> anyhow::Result<
         sheets.extend(by_rank(section, &rows, reference.as_ref()));
         sheets.extend(ratios(section, &rows));
         sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
-        plots = pictures(section, &rows, baseline);
+        plots = pictures(section, &rows, baseline, palette);
     }
     let mut lines = findings(&rows, baseline);
     lines.extend(section.skipped.iter().cloned());

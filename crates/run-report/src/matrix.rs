@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use run_record::ByClass;
 
 use super::console::without_controls;
-use super::plots::{FONT, Surface};
+use super::plots::{FONT, Surface, TEXT};
 use super::table::shortened;
 
 /// Classes up to which cells have their numbers, and rows and columns their names.
@@ -41,6 +41,16 @@ impl Matrix {
         (NAMES + CELLS + 24, TITLE + CELLS + NAMES)
     }
 
+    /// Size of the text beside `all / classes` pixels.
+    fn text(&self, all: u32) -> u32 {
+        (all / self.names.len() as u32).clamp(11, TEXT)
+    }
+
+    /// The smallest size of its text; of more classes than have names, that of the title.
+    pub(super) fn smallest_text(&self) -> u32 {
+        if self.names.len() <= MOST_NAMED { self.text(190) } else { TEXT }
+    }
+
     /// Draws it: the darker a cell, the larger its share of the row.
     pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let classes = self.names.len();
@@ -49,7 +59,7 @@ impl Matrix {
         let style = |size: u32, horizontal, vertical| {
             (FONT, size).into_font().into_text_style(area).pos(Pos::new(horizontal, vertical))
         };
-        area.draw_text(&self.title, &style(18, HPos::Left, VPos::Top), (12, 12))?;
+        area.draw_text(&self.title, &style(TEXT, HPos::Left, VPos::Top), (12, 12))?;
         let centre = |index: usize| (place(index) + place(index + 1)) / 2;
         for (row, counts) in self.counts.iter().enumerate() {
             let all: u64 = counts.iter().fold(0, |sum, count| sum.saturating_add(*count));
@@ -65,7 +75,7 @@ impl Matrix {
                 ];
                 area.draw(&Rectangle::new(corners, colour.filled()))?;
                 if classes <= MOST_NAMED && count > 0 {
-                    let size = (170 / classes as u32).clamp(11, 16);
+                    let size = self.text(190);
                     let ink = if share > 0.5 { WHITE } else { BLACK };
                     let text = style(size, HPos::Center, VPos::Center).color(&ink);
                     area.draw_text(&count.to_string(), &text, (left + centre(column), top + centre(row)))?;
@@ -73,7 +83,7 @@ impl Matrix {
             }
         }
         if classes <= MOST_NAMED {
-            let size = (300 / classes as u32).clamp(11, 15);
+            let size = self.text(300);
             for (index, name) in self.names.iter().enumerate() {
                 area.draw_text(
                     name,

@@ -2,20 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use plotters::style::RGBColor;
 use run_record::files::read_regular;
 
 use super::matrix::Matrix;
 use super::measures::exposed_percent;
-use super::plots::{Axis, Bars, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
+use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span, ticks};
 use super::rows::{Row, Spread, varied};
 use super::runs::{Run, Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::speed_up;
 
-/// The plots of `rows`; efficiency is relative to `baseline`.
-pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str) -> Vec<Picture> {
+/// The name of a row in charts, in which all of its settings that differ are.
+pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     let varied = varied(rows);
-    let grouped = (rows, varied.as_slice());
+    rows.iter().map(|row| row.place(&varied)).collect()
+}
+
+/// The plots of `rows`, in the colours of `palette`; efficiency is relative to `baseline`.
+pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str, palette: &Palette) -> Vec<Picture> {
+    let named: Vec<Named<'_, '_>> = names(rows)
+        .into_iter()
+        .zip(rows)
+        .map(|(name, row)| Named { colour: palette.colour(&name), name, row })
+        .collect();
     // One topology alone has no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
@@ -27,35 +37,31 @@ pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str) -> Vec<Pict
     let bars = [
         (
             "time",
-            format!("Training time by topology: {of_several}."),
-            Bars::of("training time", "train s", 2, grouped, |row| Some(row.train_seconds())),
+            format!("Training time: {of_several}."),
+            bars(&named, "training time", "train s", 2, |row| Some(row.train_seconds())),
         ),
         (
             "efficiency",
             format!(
                 "Parallel efficiency: speed-up over {baseline} divided by the number of ranks, from medians."
             ),
-            Bars::of(format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, grouped, efficiency),
+            bars(&named, &format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, efficiency),
         ),
         (
             "communication",
             format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
-            Bars::of("exposed communication", "share of train s [%]", 1, grouped, share),
+            bars(&named, "exposed communication", "share of train s [%]", 1, share),
         ),
     ];
-    let bars = bars.into_iter().filter_map(|(name, caption, bars)| Some((name, caption, Plot::Bars(bars?))));
-    let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
-    let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
-        let (plot, marks) = curves(quantity, ending, rows, &varied)?;
-        let caption = format!(
-            "{word} of each configuration's first run: the mean over ranks; the band is from the minimum to the maximum \
-             over ranks. Equal curves overlap.{marks}"
-        );
-        Some((name, caption, plot))
+    let oversubscribed = match rows.iter().any(|row| row.first().record.oversubscribed) {
+        true => " *: more ranks than cores.",
+        false => "",
+    };
+    let bars = bars.into_iter().filter_map(|(name, caption, bars)| {
+        Some((name, format!("{caption}{oversubscribed}"), Plot::Bars(bars?)))
     });
-    let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b)));
-    let matrix = best.and_then(|row| {
-        let name = row.name(rows, &varied);
+    let best = named.iter().max_by(|a, b| accuracy(a.row).total_cmp(&accuracy(b.row)));
+    let matrix = best.and_then(|Named { name, row, .. }| {
         let matrix = Matrix::of(format!("test samples of {name}"), row.first().results.by_class.as_ref()?)?;
         let caption = format!(
             "Confusion matrix of the most accurate configuration's first run, {name}: a row for each class, and in it \
@@ -63,56 +69,81 @@ pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str) -> Vec<Pict
         );
         Some(("confusion", caption, Plot::Matrix(matrix)))
     });
-    bars.chain(lines)
-        .chain(matrix)
+    let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
+    let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
+        let (plot, marks) = curves(quantity, ending, &named)?;
+        let caption = format!(
+            "{word} of each configuration's first run: the mean over ranks; the band is from the minimum to the maximum \
+             over ranks. Equal curves take turns.{marks}"
+        );
+        Some((name, caption, plot))
+    });
+    bars.chain(matrix)
+        .chain(lines)
         .map(|(name, caption, plot)| Picture { name: format!("{}-{name}", section.name), caption, plot })
         .collect()
 }
 
+/// A row, and its name and colour in all charts.
+struct Named<'r, 'a> {
+    name: String,
+    colour: RGBColor,
+    row: &'r Row<'a>,
+}
+
+/// Bars of `read`; a row without a value has none. None of fewer than two, which compare nothing.
+fn bars(
+    named: &[Named<'_, '_>],
+    title: &str,
+    axis: &str,
+    digits: usize,
+    read: impl Fn(&Row<'_>) -> Option<Spread>,
+) -> Option<Bars> {
+    let bar = |Named { name, colour, row }: &Named<'_, '_>| {
+        let crowded = if row.first().record.oversubscribed { " *" } else { "" };
+        Some(Bar { name: format!("{name}{crowded}"), colour: *colour, spread: read(row)? })
+    };
+    let bars: Vec<Bar> = named.iter().filter_map(bar).collect();
+    let (title, axis) = (title.to_owned(), axis.to_owned());
+    (bars.len() > 1).then_some(Bars { title, axis, digits, bars })
+}
+
 /// The test accuracy of a row's first run.
-fn accuracy(row: &&Row<'_>) -> f64 {
+fn accuracy(row: &Row<'_>) -> f64 {
     row.first().results.test_accuracy
 }
 
 /// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
 type Point = [f64; 4];
 
-/// Training and test curves side by side of each row's first run, from the files `train.ENDING` and `test.ENDING` of
+/// Training and test curves of each row's first run, from the files `train.ENDING` and `test.ENDING` of
 /// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
 /// run has any.
-fn curves(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> Option<(Plot, String)> {
-    let mut topologies: Vec<&str> = rows.iter().map(|row| row.setting("topology")).collect();
-    topologies.dedup();
+fn curves(quantity: &str, ending: &str, rows: &[Named<'_, '_>]) -> Option<(Plot, String)> {
     let of = |row: &Row<'_>| {
         ["train", "test", "test.int8"].map(|name| read(row.first(), &format!("{name}.{ending}")))
     };
-    let found = rows.iter().enumerate().map(|(i, row)| (i, row, of(row)));
-    let found: Vec<(usize, &Row<'_>, [Vec<Point>; 3])> =
-        found.filter(|(.., [train, test, _])| !(train.is_empty() && test.is_empty())).collect();
-    let mut labels: Vec<String> = found.iter().map(|(_, row, _)| row.label(varied)).collect();
-    let first = labels.first()?.clone();
-    labels.sort();
-    labels.dedup();
-    // With two series of each topology, the second has the same colour, dashed; with more, or with int8 curves, each
-    // has its own colour.
-    let has_int8 = found.iter().any(|(.., [.., int8])| !int8.is_empty());
-    let in_pairs = labels.len() <= 2 && !has_int8;
-    let (mut panels, mut legend, mut has_rings) = ([Vec::new(), Vec::new()], Vec::new(), false);
-    for (i, row, [train, test, int8]) in &found {
-        let topology = topologies.iter().position(|name| *name == row.setting("topology"));
-        let colour = colour(if in_pairs { topology.unwrap_or_default() } else { *i });
-        let dashed = if in_pairs { row.label(varied) != first } else { *i >= 7 };
+    let (mut panels, mut legend) = ([Vec::new(), Vec::new()], Vec::new());
+    let (mut has_int8, mut has_rings) = (false, false);
+    for Named { name, colour, row } in rows {
+        let [train, test, int8] = of(row);
+        if train.is_empty() && test.is_empty() {
+            continue;
+        }
         let turn = overfitting_epoch(row.first()).filter(|_| ending == "loss");
         has_rings |= turn.is_some();
-        let style = Line { colour, dashed, ..Line::default() };
-        panels[0].push(line(&style, train, None));
-        panels[1].push(line(&style, test, turn));
-        let mark = if dashed { Mark::Dashes } else { Mark::Line };
-        legend.push((row.name(rows, varied), colour, mark));
+        let style = Line { colour: *colour, ..Line::default() };
+        panels[0].push(line(&style, &train, None));
+        panels[1].push(line(&style, &test, turn));
+        legend.push((name.clone(), *colour, Mark::Line));
         if !int8.is_empty() {
-            panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, int8, None));
-            legend.push((format!("{}, int8", row.name(rows, varied)), colour, Mark::Dashes));
+            has_int8 = true;
+            panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, &int8, None));
+            legend.push((format!("{name}, int8"), *colour, Mark::Dashes));
         }
+    }
+    if legend.is_empty() {
+        return None;
     }
     let panels = panels.into_iter().zip(["training", "test"]);
     let panels = panels.map(|(lines, name)| panel(&format!("{name} {quantity}"), lines)).collect();
@@ -121,8 +152,7 @@ fn curves(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> 
         (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
     ];
     let marks = marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect();
-    // The legend has room for the longest names.
-    Some((Plot::Lines(LinePlot { size: (1080, 440), beside: 270, panels, legend }), marks))
+    Some((Plot::Lines(LinePlot { panels, legend }), marks))
 }
 
 /// A panel of curves over epochs.
@@ -133,11 +163,12 @@ fn panel(title: &str, lines: Vec<Line>) -> Panel {
     let last = bands().map(|(x, _)| x).fold(1.0, f64::max);
     // Of runs with fewer steps than --log-every.
     let remark = if bands().next().is_none() { ": no value logged" } else { "" };
-    let axis = |title, range, labels| Axis { title, range, labels, text: |value| significant(*value, 5) };
+    let axis = |title, range, ticks| Axis { title, range, ticks, text: |value| significant(*value, 5) };
+    let (epochs, values) = (0.0..last * 1.03, low - margin..high + margin);
     Panel {
         title: format!("{title}{remark}"),
-        x: axis("epochs", 0.0..last * 1.03, 7),
-        y: axis("", low - margin..high + margin, 8),
+        x: axis("epochs", epochs.clone(), ticks(&epochs, 6, 1.0)),
+        y: axis("", values.clone(), ticks(&values, 6, 0.0)),
         lines,
     }
 }

@@ -4,6 +4,12 @@ use super::*;
 use crate::rows::group;
 use crate::testing::{run, with_test_losses};
 
+fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
+    let palette = Palette::of(&[names(rows)]);
+    let named = |(name, row): (String, _)| Named { colour: palette.colour(&name), name, row };
+    curves(ending, ending, &names(rows).into_iter().zip(rows).map(named).collect::<Vec<_>>())
+}
+
 /// The pictures of a run's loss and of its accuracy, and whether each marks
 /// overfitting.
 fn drawn(losses: &[f64]) -> [(String, bool); 2] {
@@ -17,7 +23,7 @@ fn drawn(losses: &[f64]) -> [(String, bool); 2] {
         std::fs::write(folder.path().join("rank0").join(file), &text).unwrap();
     }
     ["loss", "acc"].map(|ending| {
-        let (plot, marks) = curves(ending, ending, &group(&runs), &[]).expect("there are curves");
+        let (plot, marks) = drawn_curves(ending, &group(&runs)).expect("there are curves");
         (plot.svg().unwrap(), marks.contains("overfitting"))
     })
 }
@@ -37,9 +43,8 @@ fn int8_models_have_dashed_curves() {
         }
     }
     let rows = group(&runs);
-    let varied = crate::rows::varied(&rows);
-    let drawn = |runs: &[Row<'_>], ending: &str| {
-        let (plot, marks) = curves(ending, ending, runs, &varied).expect("there are curves");
+    let drawn = |rows: &[Row<'_>], ending: &str| {
+        let (plot, marks) = drawn_curves(ending, rows).expect("there are curves");
         (plot.svg().unwrap(), marks.contains("int8"))
     };
     assert!(!drawn(&rows, "acc").1, "no int8 curve");
@@ -48,7 +53,10 @@ fn int8_models_have_dashed_curves() {
         std::fs::write(path, format!("{steps} 0.5\n{} 0.25\n", 2 * steps)).unwrap();
     }
     let (picture, has_int8) = drawn(&rows, "acc");
-    assert!(has_int8 && picture.contains("quantized qat, int8") && picture.contains("plain"), "{picture}");
+    assert!(
+        has_int8 && picture.contains("1x1 (mpi, quantized qat), int8") && picture.contains("\n1x1 (mpi)\n"),
+        "{picture}"
+    );
     // Two points of each of three curves; hollow ones of the int8 model.
     let dots = |hollow: bool| {
         let lines = picture.split('<').filter(|element| element.starts_with("circle"));
@@ -56,11 +64,11 @@ fn int8_models_have_dashed_curves() {
     };
     assert_eq!((dots(false), dots(true)), (4, 2), "{picture}");
     assert!(!drawn(&rows[..1], "acc").1, "a float run has none");
-    assert!(drawn(&rows, "loss").0.contains("quantized qat, int8"));
+    assert!(drawn(&rows, "loss").0.contains("quantized qat), int8"));
 }
 
 #[test]
-fn legend_names_are_the_settings_that_differ() {
+fn names_in_findings_are_the_settings_that_differ() {
     let names = |runs: &[Run]| {
         let rows = group(runs);
         rows.iter().map(|row| row.name(&rows, &crate::rows::varied(&rows))).collect::<Vec<_>>()
@@ -79,7 +87,7 @@ fn a_ring_marks_overfitting_in_the_loss_plot_only() {
     let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
     assert_eq!((rings(&loss.0), loss.1), (1, true));
     assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no mark");
-    assert!(loss.0.contains("1x1 mpi"), "a single run is named by topology and backend");
+    assert!(loss.0.contains("1x1 (mpi)"), "a single run is named by topology and backend");
     let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
     assert_eq!((rings(&loss.0), loss.1), (0, false));
 }
@@ -94,10 +102,38 @@ fn a_plot_without_a_logged_value_says_so() {
     };
     let drawn = || {
         let runs = [Run { path: folder.path().into(), ..run((1, 1), &[], 4.0) }];
-        curves("loss", "loss", &group(&runs), &[]).unwrap().0.svg().unwrap()
+        drawn_curves("loss", &group(&runs)).unwrap().0.svg().unwrap()
     };
     write("test.loss");
     assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
     write("train.loss");
     assert!(!drawn().contains("no value logged"), "{}", drawn());
+}
+
+#[test]
+fn a_configuration_has_one_name_and_one_colour_in_all_charts() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str, topology, options: &[&str]| {
+        let run = Run { path: folder.path().join(name), ..run(topology, options, 4.0) };
+        std::fs::create_dir_all(run.path.join("rank0")).unwrap();
+        std::fs::write(run.path.join("rank0/test.loss"), "100 0.5\n").unwrap();
+        run
+    };
+    let gloo = ["--backend", "gloo"];
+    let runs =
+        [of("a", (1, 1), &[]), of("b", (1, 2), &[]), of("c", (1, 2), &gloo), of("d", (2, 2), &["--shuffle"])];
+    let rows = group(&runs);
+    let palette = Palette::of(&[names(&rows)]);
+    let pictures = pictures(&Section::default(), &rows, "1x1", &palette);
+    let of = |name: &str| pictures.iter().find(|picture| picture.name.ends_with(name)).unwrap();
+    let (Plot::Bars(bars), Plot::Lines(lines)) = (&of("time").plot, &of("loss").plot) else {
+        panic!("bars and lines")
+    };
+    let of_bars: Vec<_> = bars.bars.iter().map(|bar| (bar.name.clone(), bar.colour)).collect();
+    let of_lines: Vec<_> = lines.legend.iter().map(|(name, colour, _)| (name.clone(), *colour)).collect();
+    assert_eq!(of_bars, of_lines);
+    let names: Vec<&str> = of_bars.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["1x1 (mpi)", "1x2 (gloo)", "1x2 (mpi)", "2x2 (mpi, shuffle)"]);
+    let colours = lines.panels[1].lines.iter().map(|line| line.colour);
+    assert!(colours.eq(of_bars.iter().map(|(_, colour)| *colour)));
 }

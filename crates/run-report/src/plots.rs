@@ -1,7 +1,10 @@
-//! Common parts of all plots: formats, font, colours, and a legend beside the data
-//! area.
+//! Common parts of all plots: formats, font, colours, and round numbers of axes.
 
-use itertools::Itertools;
+mod bars;
+mod doubled;
+mod lines;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io;
 use std::ops::Range;
@@ -10,13 +13,14 @@ use std::sync::Once;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, register_font};
 use run_record::files::{WholeFile, replace_file};
 
 use super::ReportError;
 use super::matrix::Matrix;
-use super::rows::{Row, Spread};
+pub use bars::{Bar, Bars};
+use doubled::Doubled;
+pub use lines::{Axis, Line, LinePlot, Mark, Panel};
 
 /// A plot of a report.
 pub struct Picture {
@@ -47,10 +51,19 @@ impl Plot {
     /// Width and height in pixels.
     pub fn size(&self) -> (u32, u32) {
         match self {
-            Self::Bars(_) => BARS,
-            Self::Lines(plot) => plot.size,
+            Self::Bars(bars) => (WIDTH as u32, bars.height()),
+            Self::Lines(plot) => (WIDTH as u32, plot.height()),
             Self::Matrix(matrix) => matrix.size(),
         }
+    }
+
+    /// The width from which on no text has fewer than 11 pixels.
+    pub fn least_width(&self) -> u32 {
+        let smallest = match self {
+            Self::Bars(_) | Self::Lines(_) => TEXT,
+            Self::Matrix(matrix) => matrix.smallest_text(),
+        };
+        (f64::from(self.size().0) * 11.0 * SIZE_PER_PIXEL / f64::from(smallest)).ceil() as u32
     }
 
     /// The plot as SVG text.
@@ -73,10 +86,10 @@ impl Plot {
                 // Drawn in memory first: the library's file writer hides the reason of an I/O error.
                 Some("svg") => Ok(replace_file(path, self.svg()?.as_bytes())?),
                 Some("png") => {
-                    let (width, height) = self.size();
+                    let (width, height) = (2 * self.size().0, 2 * self.size().1);
                     let mut rgb = vec![0; 3 * width as usize * height as usize];
                     let bitmap = BitMapBackend::with_buffer(&mut rgb, (width, height));
-                    self.draw(&bitmap.into_drawing_area())?;
+                    self.draw(&Doubled(bitmap).into_drawing_area())?;
                     Ok(write_png(path, [width, height], &rgb)?)
                 }
                 _ => Err("its name must end in .svg or .png".into()),
@@ -101,9 +114,9 @@ fn format_of(path: &Path) -> Option<String> {
     Some(path.extension()?.to_str()?.to_lowercase())
 }
 
-/// Colours that differ in brightness as well, for print and colour-blind readers (Okabe
-/// and Ito, without yellow, which has too little contrast on white).
-const COLOURS: [RGBColor; 7] = [
+/// Colours that differ in brightness as well, for print and colour-blind readers (Okabe and Ito, without yellow, which
+/// has too little contrast on white, and three of Tol's muted scheme).
+const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -111,62 +124,100 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(86, 180, 233),
     RGBColor(230, 159, 0),
     RGBColor(60, 60, 60),
+    RGBColor(136, 34, 85),
+    RGBColor(153, 153, 51),
+    RGBColor(51, 34, 136),
 ];
 
-/// The colour of the series with this number.
-pub fn colour(series: usize) -> RGBColor {
-    COLOURS[series % COLOURS.len()]
+/// The colour with this number: after all of them, darker ones.
+pub fn colour(number: usize) -> RGBColor {
+    let RGBColor(r, g, b) = COLOURS[number % COLOURS.len()];
+    let darker = |part: u8| (f64::from(part) * 0.6f64.powi((number / COLOURS.len()) as i32)) as u8;
+    RGBColor(darker(r), darker(g), darker(b))
+}
+
+/// One colour for each name in all charts of a report, which differs from those beside it.
+#[derive(Debug, Default)]
+pub struct Palette(BTreeMap<String, usize>);
+
+impl Palette {
+    /// The colours of the names of each section. Transports have the first ones in every report.
+    pub fn of(sections: &[Vec<String>]) -> Self {
+        let transports = ["mpi", "gloo", "nccl"].map(str::to_owned).to_vec();
+        let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
+        for name in transports.iter().chain(sections.iter().flatten()) {
+            if numbers.contains_key(name) {
+                continue;
+            }
+            let with_it = sections.iter().chain([&transports]).filter(|names| names.contains(name));
+            let taken: BTreeSet<usize> =
+                with_it.flatten().filter_map(|other| numbers.get(other).copied()).collect();
+            let free = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+            numbers.insert(name.clone(), free);
+        }
+        Self(numbers)
+    }
+
+    /// The colour of a name that it is made of, and black of another.
+    pub fn colour(&self, name: &str) -> RGBColor {
+        self.0.get(name).map_or(BLACK, |number| colour(*number))
+    }
 }
 
 /// Name of the embedded font.
 pub(super) const FONT: &str = "sans-serif";
+/// Width of bars and lines in pixels: on a phone, which is 400 pixels wide, [`TEXT`] has still 11.
+const WIDTH: i32 = 480;
+/// Sizes of text and of headings. The SVG of a size has fewer pixels, by [`SIZE_PER_PIXEL`].
+pub(super) const TEXT: u32 = 19;
+const TITLE: u32 = 22;
+const SIZE_PER_PIXEL: f64 = 1.24;
+/// Height of a line of text, and space around.
+const LINE: i32 = 24;
+const MARGIN: i32 = 14;
 
 /// What the plotting library draws on.
 pub(super) trait Surface: DrawingBackend<ErrorType: 'static> {}
 
 impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
 
-/// Symbol of a series in the legend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// A filled box.
-    Box,
-    /// A line.
-    Line,
-    /// A dashed line.
-    Dashes,
-    /// A dot.
-    Dot,
+/// Width of a text in pixels.
+fn width_of(text: &str, size: u32) -> i32 {
+    use_embedded_font();
+    (FONT, size).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
 }
 
-/// Writes the names of the series below one another from the top of `area`.
-fn legend<B: Surface>(
-    area: &DrawingArea<B, Shift>,
-    entries: &[(String, RGBColor, Mark)],
-) -> Result<(), Box<dyn Error>> {
-    for (i, (name, colour, mark)) in entries.iter().enumerate() {
-        let y = 64 + 26 * i as i32;
-        let line = |from, to| PathElement::new([(from, y + 8), (to, y + 8)], colour.stroke_width(3));
-        match mark {
-            Mark::Box => area.draw(&Rectangle::new([(4, y + 1), (22, y + 15)], colour.filled()))?,
-            Mark::Line => area.draw(&line(2, 24))?,
-            Mark::Dashes => {
-                [(2, 8), (11, 16), (19, 24)].iter().try_for_each(|&(a, b)| area.draw(&line(a, b)))?
-            }
-            Mark::Dot => area.draw(&Circle::new((13, y + 8), 5, colour.filled()))?,
+/// A name in lines of at most `room` pixels, broken at spaces.
+fn wrapped(name: &str, room: i32) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        let longer = lines.last().map(|line| format!("{line} {word}"));
+        match longer.filter(|longer| width_of(longer, TEXT) <= room) {
+            Some(longer) => *lines.last_mut().expect("there is one") = longer,
+            None => lines.push(word.to_owned()),
         }
-        area.draw(&Text::new(shortened(name), (32, y), (FONT, 15)))?;
     }
-    Ok(())
+    lines
 }
 
-/// The name, cut to the legend's width.
-fn shortened(name: &str) -> String {
-    const FITS: usize = 30;
-    match name.chars().count() > FITS {
-        true => name.chars().take(FITS - 1).chain(['…']).collect(),
-        false => name.to_owned(),
-    }
+/// Round numbers in `range`, about `count` of them, which differ by `least` or more.
+pub fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
+    let rough = ((range.end - range.start) / count as f64).max(least).max(1e-9);
+    let unit = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0].map(|factor| factor * unit).into_iter().find(|step| *step >= 0.999 * rough);
+    let step = step.unwrap_or(10.0 * unit);
+    let numbers = (0..100).map(|i| ((range.start / step).ceil() + f64::from(i)) * step);
+    numbers.take_while(|number| *number <= range.end).collect()
+}
+
+/// The logarithms of round numbers in a `range` of logarithms.
+pub fn log_ticks(range: &Range<f64>) -> Vec<f64> {
+    let of = |mantissas: &'static [f64]| -> Vec<f64> {
+        let powers = range.start.floor() as i32..=range.end.ceil() as i32;
+        let all = powers.flat_map(|power| mantissas.iter().map(move |m| f64::from(power) + m.log10()));
+        all.filter(|tick| range.contains(tick)).collect()
+    };
+    Some(of(&[1.0, 2.0, 5.0])).filter(|ticks| ticks.len() <= 9).unwrap_or_else(|| of(&[1.0]))
 }
 
 /// Text is measured and drawn with an embedded font: a cluster's nodes may have no
@@ -182,214 +233,10 @@ fn use_embedded_font() {
 /// A point: its place on both axes.
 pub type Point = (f64, f64);
 
-/// One line of a panel.
-#[derive(Debug, Clone, Default)]
-pub struct Line {
-    /// Its colour.
-    pub colour: RGBColor,
-    /// The points that are joined.
-    pub points: Vec<Point>,
-    /// Whether it is dashed.
-    pub dashed: bool,
-    /// The outline of a band around it.
-    pub band: Vec<Point>,
-    /// Points that are drawn as dots.
-    pub dots: Vec<Point>,
-    /// Whether dots are hollow.
-    pub hollow: bool,
-    /// Points with a ring around them.
-    pub rings: Vec<Point>,
-}
-
-/// An axis, linear in its values; of logarithms, its labels are the values.
-pub struct Axis {
-    /// What its values are.
-    pub title: &'static str,
-    /// Its ends.
-    pub range: Range<f64>,
-    /// About how many labels it has.
-    pub labels: usize,
-    /// A label.
-    pub text: fn(&f64) -> String,
-}
-
-/// A panel.
-pub struct Panel {
-    /// Heading.
-    pub title: String,
-    /// Horizontal axis.
-    pub x: Axis,
-    /// Vertical axis.
-    pub y: Axis,
-    /// Its lines, in the order in which they are drawn.
-    pub lines: Vec<Line>,
-}
-
-/// A line plot.
-pub struct LinePlot {
-    /// Width and height in pixels.
-    pub size: (u32, u32),
-    /// Pixels of the legend.
-    pub beside: u32,
-    /// The panels, from the left.
-    pub panels: Vec<Panel>,
-    /// The names of the lines.
-    pub legend: Vec<(String, RGBColor, Mark)>,
-}
-
-impl LinePlot {
-    fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let (plots, beside) = area.split_horizontally(self.size.0 - self.beside);
-        for (plot, panel) in plots.split_evenly((1, self.panels.len())).iter().zip(&self.panels) {
-            panel.paint(plot)?;
-        }
-        legend(&beside, &self.legend)
-    }
-}
-
-impl Panel {
-    fn paint<B: Surface>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let mut chart = ChartBuilder::on(plot)
-            .caption(&self.title, (FONT, 20))
-            .margin(14)
-            .x_label_area_size(50)
-            .y_label_area_size(72)
-            .build_cartesian_2d(self.x.range.clone(), self.y.range.clone())?;
-        chart
-            .configure_mesh()
-            .x_desc(self.x.title)
-            .y_desc(self.y.title)
-            .x_labels(self.x.labels)
-            .y_labels(self.y.labels)
-            .x_label_formatter(&self.x.text)
-            .y_label_formatter(&self.y.text)
-            .axis_desc_style((FONT, 16))
-            .label_style((FONT, 14))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        for line in &self.lines {
-            let points = || line.points.iter().copied();
-            let stroke = line.colour.stroke_width(2);
-            chart.draw_series([Polygon::new(line.band.clone(), line.colour.mix(0.18).filled())])?;
-            match line.dashed {
-                true => chart.draw_series(DashedLineSeries::new(points(), 8, 6, stroke))?,
-                false => chart.draw_series(LineSeries::new(points(), stroke))?,
-            };
-            let dot = if line.hollow { line.colour.stroke_width(1) } else { line.colour.filled() };
-            chart.draw_series(line.dots.iter().map(|point| Circle::new(*point, 4, dot)))?;
-            chart.draw_series(line.rings.iter().map(|point| Circle::new(*point, 7, stroke)))?;
-        }
-        Ok(())
-    }
-}
-
 /// The least and the greatest of `values`; 0 and 1 if there are none.
 pub fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     if ends.0 <= ends.1 { ends } else { (0.0, 1.0) }
-}
-
-/// Width and height of bars in pixels.
-const BARS: (u32, u32) = (760, 400);
-
-/// Grouped bars.
-pub struct Bars {
-    title: String,
-    axis: String,
-    groups: Vec<String>,
-    series: Vec<String>,
-    /// Group, series, height.
-    bars: Vec<(usize, usize, Spread)>,
-    digits: usize,
-}
-
-impl Bars {
-    /// Bars of `read` for `rows`, grouped by topology; a row without a value has no
-    /// bar. None of fewer than two bars, which compare nothing.
-    pub fn of(
-        title: impl Into<String>,
-        axis: &str,
-        digits: usize,
-        (rows, varied): (&[Row<'_>], &[String]),
-        read: impl Fn(&Row<'_>) -> Option<Spread>,
-    ) -> Option<Self> {
-        let mut bars = Self {
-            title: title.into(),
-            axis: axis.into(),
-            groups: vec![],
-            // Sorted, so that a series has the same colour in every plot.
-            series: rows.iter().map(|row| row.label(varied)).sorted().dedup().collect(),
-            bars: vec![],
-            digits,
-        };
-        for row in rows {
-            let Some(spread) = read(row) else { continue };
-            let crowded = if row.first().record.oversubscribed { "*" } else { "" };
-            let group = index_of(&mut bars.groups, format!("{}{crowded}", row.setting("topology")));
-            let series = index_of(&mut bars.series, row.label(varied));
-            bars.bars.push((group, series, spread));
-        }
-        (bars.bars.len() > 1).then_some(bars)
-    }
-}
-
-/// The index of `name` in `names`; appends it if it is new.
-fn index_of(names: &mut Vec<String>, name: String) -> usize {
-    names.iter().position(|known| *known == name).unwrap_or_else(|| {
-        names.push(name);
-        names.len() - 1
-    })
-}
-
-impl Bars {
-    fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let (plot, beside) = area.split_horizontally(BARS.0 - 170);
-        let highest = self.bars.iter().map(|(.., spread)| spread.max).fold(0.0, f64::max);
-        let top = if highest > 0.0 { highest * 1.15 } else { 1.0 };
-        let mut chart = ChartBuilder::on(&plot)
-            .caption(&self.title, (FONT, 20))
-            .margin(14)
-            .x_label_area_size(56)
-            .y_label_area_size(76)
-            .build_cartesian_2d(0.0..self.groups.len() as f64, 0.0..top)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(0)
-            .x_desc("topology (machines x processes), * oversubscribed")
-            .y_desc(&self.axis)
-            .y_labels(7)
-            .y_label_formatter(&|y| if top >= 10.0 { format!("{y:.0}") } else { format!("{y:.2}") })
-            .axis_desc_style((FONT, 16))
-            .label_style((FONT, 15))
-            .light_line_style(TRANSPARENT)
-            .draw()?;
-        let centred = |size: u32| (FONT, size).into_font().into_text_style(&plot);
-        for (i, group) in self.groups.iter().enumerate() {
-            let (x, y) = chart.plotting_area().map_coordinate(&(i as f64 + 0.5, 0.0));
-            let (left, above) = plot.get_base_pixel();
-            let style = centred(16).pos(Pos::new(HPos::Center, VPos::Top));
-            plot.draw_text(group, &style, (x - left, y - above + 6))?;
-        }
-        let width = 0.8 / self.series.len() as f64;
-        for (group, series, spread) in &self.bars {
-            let left = *group as f64 + 0.1 + width * *series as f64;
-            let bar = [(left + 0.04 * width, 0.0), (left + 0.96 * width, spread.median)];
-            chart.draw_series([Rectangle::new(bar, colour(*series).filled())])?;
-            let middle = left + width / 2.0;
-            if spread.count > 1 {
-                let range = [(middle, spread.min), (middle, spread.max)];
-                chart.draw_series([PathElement::new(range, BLACK.stroke_width(2))])?;
-            }
-            let style = centred(15).pos(Pos::new(HPos::Center, VPos::Bottom));
-            let text = format!("{:.*}", self.digits, spread.median);
-            let at = (middle, spread.max + 0.01 * top);
-            chart.draw_series([Text::new(text, at, style)])?;
-        }
-        let entries: Vec<_> =
-            self.series.iter().enumerate().map(|(i, name)| (name.clone(), colour(i), Mark::Box)).collect();
-        legend(&beside, &entries)
-    }
 }
 
 /// Writes a picture of 8-bit `rgb`, row by row from the top, to `path`, replacing
@@ -422,9 +269,41 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut() {
-        assert_eq!(shortened("mpi"), "mpi");
-        assert_eq!(shortened(&"ä".repeat(40)).chars().count(), 30);
+    fn a_name_has_one_colour_and_those_beside_it_have_others() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let many: Vec<String> = (0..25).map(|i| format!("name {i}")).collect();
+        let sections = [names(&["a", "b"]), names(&["c", "b", "mpi"]), names(&["c", "a"]), many.clone()];
+        let palette = Palette::of(&sections);
+        for section in &sections {
+            let colours: BTreeSet<_> =
+                section.iter().map(|name| palette.colour(name)).map(|c| (c.0, c.1, c.2)).collect();
+            assert_eq!(colours.len(), section.len(), "{section:?}");
+        }
+        assert_eq!(palette.colour("mpi"), Palette::of(&[]).colour("mpi"), "the same in every report");
+    }
+
+    #[test]
+    fn names_are_whole_in_lines_that_fit() {
+        assert_eq!(wrapped("mpi", 200), ["mpi"]);
+        let name = "1x2 (mpi, batch norm, dropout 0.5, early stopping 2, learning rate 0.001)";
+        let lines = wrapped(name, 300);
+        assert!(lines.len() > 1 && lines.iter().all(|line| width_of(line, TEXT) <= 300), "{lines:?}");
+        assert_eq!(lines.join(" "), name);
+    }
+
+    #[test]
+    fn ticks_are_round_and_of_epochs_whole() {
+        assert_eq!(ticks(&(0.0..3.1), 6, 1.0), [0.0, 1.0, 2.0, 3.0]);
+        assert_eq!(ticks(&(0.0..1.0), 6, 1.0), [0.0, 1.0]);
+        assert_eq!(ticks(&(0.0..103.0), 6, 1.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!(ticks(&(0.93..1.02), 3, 0.0).len(), 2);
+        assert_eq!(ticks(&(1.0..1.0), 3, 0.0), [1.0]);
+        let powers = log_ticks(&(0.5..2.5));
+        assert_eq!(
+            powers.iter().map(|tick| 10f64.powf(*tick).round()).collect::<Vec<_>>(),
+            [5.0, 10.0, 20.0, 50.0, 100.0, 200.0]
+        );
+        assert_eq!(log_ticks(&(-0.1..5.1)), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     }
 }
 

@@ -8,7 +8,7 @@ use super::footnotes::is_sound;
 use super::link::Link;
 use super::measures::STEP;
 use super::page::Part;
-use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, log_ticks, span, ticks};
 use super::predict::{Algorithm, Work, rank_counts};
 use super::rows::{Row, group};
 use super::runs::{Run, Section};
@@ -175,15 +175,13 @@ fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> Plot {
     let ranks = || Axis {
         title: "ranks, one link per rank",
         range: -0.3..10.4,
-        labels: 11,
+        ticks: ticks(&(0.0..10.4), 6, 1.0),
         text: |log| format!("{:.0}", log.exp2()),
     };
     let models = Algorithm::ALL.into_iter().enumerate();
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
     Plot::Lines(LinePlot {
-        size: (1080, 460),
-        beside: 210,
         legend: models.chain(runs).collect(),
         panels: vec![
             Panel {
@@ -191,8 +189,8 @@ fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> Plot {
                 x: ranks(),
                 y: Axis {
                     title: "seconds",
+                    ticks: log_ticks(&(fast - 0.15..slow + 0.15)),
                     range: fast - 0.15..slow + 0.15,
-                    labels: 8,
                     text: |log| significant(10f64.powf(*log), 2),
                 },
                 lines: times,
@@ -202,8 +200,8 @@ fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> Plot {
                 x: ranks(),
                 y: Axis {
                     title: "speed-up / ranks [%]",
+                    ticks: ticks(&(0.0..most * 1.08), 6, 0.0),
                     range: 0.0..most * 1.08,
-                    labels: 8,
                     text: |percent| significant(*percent, 3),
                 },
                 lines: shares,

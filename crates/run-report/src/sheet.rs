@@ -174,7 +174,7 @@ pub struct Sheet {
 }
 
 /// Columns of a terminal whose width is unknown, such as a file.
-const DEFAULT_WIDTH: usize = 100;
+pub(crate) const DEFAULT_WIDTH: usize = 100;
 
 impl Sheet {
     /// The table of `rows`, without remarks.
@@ -310,6 +310,19 @@ impl Sheet {
         self.without(|column, _| column.for_programs)
     }
 
+    /// Its columns for readers, without those of the highest ranks that do not fit.
+    pub fn fitting(&self, limit: usize) -> Self {
+        let mut fitting = self.for_readers();
+        while fitting.width() > limit {
+            let highest = fitting.columns.iter().filter(|column| column.rank > 0).max_by_key(|c| c.rank);
+            let Some(Column { key, definition, .. }) = highest.cloned() else { break };
+            // Columns of one measure, such as one for each backend, go together.
+            let is_like = |column: &Column| !definition.is_empty() && column.definition == definition;
+            fitting = fitting.without(|column, _| column.key == key || is_like(column));
+        }
+        fitting
+    }
+
     fn select(&self, kept: &[usize]) -> Self {
         Self {
             columns: kept.iter().map(|&n| self.columns[n].clone()).collect(),
@@ -322,18 +335,15 @@ impl Sheet {
     /// leaves out, if anything. Columns without a value, and those of text that are equal in all
     /// rows, are in neither; the latter are a remark.
     pub fn narrow(&self, limit: usize) -> (Self, Option<Self>) {
-        let mut narrow = self.for_readers().without_alike();
-        let mut dropped: Vec<String> = Vec::new();
-        while narrow.width() > limit {
-            let highest = narrow.columns.iter().filter(|column| column.rank > 0).max_by_key(|c| c.rank);
-            let Some(key) = highest.map(|column| column.key.clone()) else { break };
-            narrow = narrow.without(|column, _| column.key == key);
-            dropped.push(key);
-        }
+        let all = self.for_readers().without_alike();
+        let narrow = all.fitting(limit);
+        let kept = |key: &String| narrow.columns.iter().any(|column| column.key == *key);
+        let dropped: Vec<&String> =
+            all.columns.iter().map(|column| &column.key).filter(|key| !kept(key)).collect();
         // A row of the rest is known by its text columns.
         let rest = self
             .without_alike()
-            .without(|column, _| column.for_programs || (column.numeric && !dropped.contains(&column.key)));
+            .without(|column, _| column.for_programs || (column.numeric && !dropped.contains(&&column.key)));
         (narrow, (!dropped.is_empty()).then_some(Self { remarks: Vec::new(), ..rest }))
     }
 

@@ -1,0 +1,193 @@
+//! Lines in panels below one another, and the names of their configurations below these.
+
+use std::error::Error;
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+
+use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, wrapped};
+
+/// Height of a panel.
+const PANEL: i32 = 330;
+/// Width of a legend's symbols.
+const MARKS: i32 = 34;
+/// Length of the dashes of lines that lie on each other.
+const DASH: u32 = 14;
+
+/// Symbol of a line in the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// A line.
+    Line,
+    /// A dashed line.
+    Dashes,
+    /// A dot.
+    Dot,
+}
+
+/// One line of a panel.
+#[derive(Debug, Clone, Default)]
+pub struct Line {
+    /// Its colour.
+    pub colour: RGBColor,
+    /// The points that are joined.
+    pub points: Vec<Point>,
+    /// Whether it is dashed.
+    pub dashed: bool,
+    /// The outline of a band around it.
+    pub band: Vec<Point>,
+    /// Points that are drawn as dots.
+    pub dots: Vec<Point>,
+    /// Whether dots are hollow.
+    pub hollow: bool,
+    /// Points with a ring around them.
+    pub rings: Vec<Point>,
+}
+
+/// An axis, linear in its values; of logarithms, its labels are the values.
+pub struct Axis {
+    /// What its values are.
+    pub title: &'static str,
+    /// Its ends.
+    pub range: Range<f64>,
+    /// The values that have labels.
+    pub ticks: Vec<f64>,
+    /// A label.
+    pub text: fn(&f64) -> String,
+}
+
+impl Axis {
+    fn scale(&self) -> Scale {
+        Scale { linear: self.range.clone().into(), ticks: self.ticks.clone() }
+    }
+}
+
+/// A linear axis with these labels, which the plotting library otherwise chooses.
+struct Scale {
+    linear: RangedCoordf64,
+    ticks: Vec<f64>,
+}
+
+impl Ranged for Scale {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.linear.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.ticks.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.linear.range()
+    }
+}
+
+/// A panel.
+pub struct Panel {
+    /// Heading.
+    pub title: String,
+    /// Horizontal axis.
+    pub x: Axis,
+    /// Vertical axis.
+    pub y: Axis,
+    /// Its lines, in the order in which they are drawn.
+    pub lines: Vec<Line>,
+}
+
+/// A line plot.
+pub struct LinePlot {
+    /// The panels, from the top.
+    pub panels: Vec<Panel>,
+    /// The names of the lines.
+    pub legend: Vec<(String, RGBColor, Mark)>,
+}
+
+impl LinePlot {
+    /// The lines of each name of the legend.
+    fn names(&self) -> impl Iterator<Item = (Vec<String>, RGBColor, Mark)> {
+        let room = WIDTH - 2 * MARGIN - MARKS;
+        self.legend.iter().map(move |(name, colour, mark)| (wrapped(name, room), *colour, *mark))
+    }
+
+    /// Height in pixels.
+    pub(super) fn height(&self) -> u32 {
+        let lines = self.names().map(|(name, ..)| name.len()).sum::<usize>() as i32;
+        (PANEL * self.panels.len() as i32 + LINE * lines + 2 * MARGIN) as u32
+    }
+
+    pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
+        let (plots, legend) = area.split_vertically(PANEL * self.panels.len() as i32);
+        for (plot, panel) in plots.split_evenly((self.panels.len(), 1)).iter().zip(&self.panels) {
+            panel.paint(plot)?;
+        }
+        let mut y = MARGIN;
+        for (name, colour, mark) in self.names() {
+            let middle = y + 9;
+            let line = |from, to| {
+                PathElement::new([(MARGIN + from, middle), (MARGIN + to, middle)], colour.stroke_width(4))
+            };
+            match mark {
+                Mark::Line => legend.draw(&line(0, 24))?,
+                Mark::Dashes => {
+                    [(0, 6), (9, 15), (18, 24)].iter().try_for_each(|&(a, b)| legend.draw(&line(a, b)))?;
+                }
+                Mark::Dot => legend.draw(&Circle::new((MARGIN + 12, middle), 5, colour.filled()))?,
+            }
+            for text in name {
+                legend.draw(&Text::new(text, (MARGIN + MARKS, y), (FONT, TEXT)))?;
+                y += LINE;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Panel {
+    fn paint<B: Surface>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
+        let mut chart = ChartBuilder::on(plot)
+            .caption(&self.title, (FONT, TITLE))
+            .margin(MARGIN)
+            .x_label_area_size(52)
+            .y_label_area_size(if self.y.title.is_empty() { 64 } else { 88 })
+            .build_cartesian_2d(self.x.scale(), self.y.scale())?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x.title)
+            .y_desc(self.y.title)
+            .x_labels(self.x.ticks.len())
+            .y_labels(self.y.ticks.len())
+            .x_label_formatter(&self.x.text)
+            .y_label_formatter(&self.y.text)
+            .axis_desc_style((FONT, TEXT))
+            .label_style((FONT, TEXT))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for (i, line) in self.lines.iter().enumerate() {
+            let points = || line.points.iter().copied();
+            let stroke = line.colour.stroke_width(2);
+            chart.draw_series([Polygon::new(line.band.clone(), line.colour.mix(0.18).filled())])?;
+            // Of lines that lie on each other, the later ones have gaps, in which each of the former is seen.
+            let like =
+                |lines: &[Line]| lines.iter().filter(|other| other.points == line.points).count() as u32;
+            let (before, all) = (like(&self.lines[..i]), like(&self.lines));
+            match (line.dashed, before) {
+                (true, _) => chart.draw_series(DashedLineSeries::new(points(), 8, 6, stroke))?,
+                (_, 0) => chart.draw_series(LineSeries::new(points(), stroke))?,
+                _ => {
+                    let (dash, gap) = ((all - before) * DASH, before * DASH);
+                    chart.draw_series(DashedLineSeries::new(points(), dash, gap, stroke))?
+                }
+            };
+            let dot = if line.hollow { line.colour.stroke_width(1) } else { line.colour.filled() };
+            chart.draw_series(line.dots.iter().map(|point| Circle::new(*point, 4, dot)))?;
+            chart.draw_series(line.rings.iter().map(|point| Circle::new(*point, 7, stroke)))?;
+        }
+        Ok(())
+    }
+}
