@@ -151,18 +151,57 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
         let state: State<P> = serde_json::from_slice(&state).map_err(damaged)?;
+        // Reduced to weights.
+        let has_moments = !optimizer.is_empty();
+        let names = state.moments.into_iter().filter(|_| has_moments);
         let moment = |name: String| {
             decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
         };
         Ok(Self {
             params: decode_weights(&path.join(MODEL), &model, layout)?,
-            moments: state.moments.into_iter().map(moment).collect::<Result<_, _>>()?,
+            moments: names.map(moment).collect::<Result<_, _>>()?,
             model: state.model,
             world_size: state.world_size,
             updates: state.updates,
             position: state.position,
         })
     }
+}
+
+/// Reduces the checkpoints in `folder`, those of a completed run, to weights: without the optimizer's moments, the last
+/// one alone or, with early stopping, that of the best epoch as well. Weights that one of the `others` has as well, folders of such checkpoints, become
+/// another link to its file: repeats end with the same.
+///
+/// # Errors
+/// If a checkpoint is damaged, or its folder cannot be written.
+pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
+    let Some(last) = list(folder)?.pop() else { return Ok(()) };
+    let state: Value = serde_json::from_slice(&files::read_regular(&last.join(STATE)).unwrap_or_default())
+        .unwrap_or_default();
+    let best = state["position"]["best_step"].as_u64().map(|step| step as usize);
+    folders::prune(folder, &last, Some(1), best.as_slice())?;
+    let weights = |path: &Path| Manifest::read(&path.join(MANIFEST)).ok()?.files.remove(MODEL);
+    for path in list(folder)? {
+        let file = path.join(MANIFEST);
+        let mut manifest = Manifest::read(&file)?;
+        let written = |e| RecordError::write(&path, e);
+        if manifest.files.remove(OPTIMIZER).is_some() {
+            // First: a checkpoint that is reduced in part is intact.
+            files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
+            fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
+        }
+        let all = others.iter().flat_map(|other| list(other).unwrap_or_default());
+        if let Some(same) = all.into_iter().find(|other| weights(other).as_ref() == manifest.files.get(MODEL))
+        {
+            let link = folders::hidden(&path.join(MODEL), "link");
+            let linked = fs::hard_link(same.join(MODEL), &link);
+            // Of a file system without links it only takes more space.
+            if linked.and_then(|()| fs::rename(&link, path.join(MODEL))).is_err() {
+                let _ = fs::remove_file(&link);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Reads weights that PyTorch (or this program) saved.
@@ -199,7 +238,8 @@ fn read_verified(path: &Path) -> Result<(Manifest, [Vec<u8>; 3]), RecordError> {
     };
     let state = read(STATE)?;
     folders::check_name(path, &state)?;
-    let files = [state, read(MODEL)?, read(OPTIMIZER)?];
+    let optimizer = if manifest.has_moments() { read(OPTIMIZER)? } else { Vec::new() };
+    let files = [state, read(MODEL)?, optimizer];
     Ok((manifest, files))
 }
 
@@ -272,6 +312,11 @@ impl Manifest {
     pub fn new(files: BTreeMap<String, String>, curves: Curves, origin: &Origin) -> Self {
         let Origin { config, data, attempt } = origin.clone();
         Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, data, config }
+    }
+
+    /// Whether the checkpoint has the optimizer's moments, which [`reduce`] removes.
+    pub fn has_moments(&self) -> bool {
+        self.files.contains_key(OPTIMIZER)
     }
 
     /// The bytes of `manifest.json`.

@@ -104,6 +104,12 @@ impl Resumed {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
+        ensure!(
+            intact.manifest.has_moments(),
+            "{}: a sweep keeps only the weights of its completed runs, without which the optimizer cannot go on: \
+             train longer from the beginning, with a larger --epochs and another --out",
+            path.display()
+        );
         let mut checkpoint = Checkpoint::<Position>::load(&intact.path, &stored(layout))?;
         // Those of attempts that were killed before a checkpoint of their own are in the history alone.
         let manifest = &intact.manifest;
