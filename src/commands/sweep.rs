@@ -18,7 +18,7 @@ use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 use run_record::files;
-use run_record::{RunDir, RunState, SweepRecord, SweepRun, lock};
+use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 
 /// Starts the runs that are not completed; returns the exit code.
 ///
@@ -44,6 +44,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         reference: file.reference.clone(),
         scale: args.scale.clone(),
         scaled: scaled(&file, &args.scale),
+        command: Some(line(&without_only(&typed()))),
         runs: Vec::new(),
     };
     let (mut builds, mut interrupted) = (Vec::new(), Vec::new());
@@ -82,7 +83,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
             log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
         }
     }
-    let stopped = make(&runs, args, &folder, &interrupted, &mut record)?;
+    let stopped = make(&runs, &configs, args, &folder, &interrupted, &mut record)?;
     Ok(closing(&record, &folder, stopped))
 }
 
@@ -108,6 +109,21 @@ fn reason_against(
     // Slurm starts ranks on other machines than this one.
     let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
     of_launcher.or_else(|| gpu::impossible(config, here))
+}
+
+/// The command as it was typed, all options included.
+fn typed() -> Vec<String> {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    std::iter::once("mpiburn".to_owned()).chain(words).collect()
+}
+
+/// The command for all runs: without `--only`.
+fn without_only(words: &[String]) -> Vec<String> {
+    let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let is_value = |at: usize| at > 0 && at < own && words[at - 1] == "--only";
+    let is_left =
+        |at: usize| at >= own || !(is_value(at) || words[at] == "--only" || words[at].starts_with("--only="));
+    (0..words.len()).filter(|&at| is_left(at)).map(|at| words[at].clone()).collect()
 }
 
 fn chosen(args: &SweepArgs, name: &str) -> bool {
@@ -137,6 +153,7 @@ fn command(
 /// Starts the waiting runs; returns whether it was stopped.
 fn make(
     runs: &[PlannedRun],
+    configs: &[RunConfig],
     args: &SweepArgs,
     folder: &Path,
     interrupted: &[String],
@@ -157,7 +174,10 @@ fn make(
         }
         let ended = make_one(run, args, folder, resumes, &stop).map_err(|error| format!("{error:#}"));
         let (state, error, summary) = match ended {
-            Ok(Some(summary)) => (RunState::Completed, None, summary),
+            Ok(Some(summary)) => {
+                reduce(run, &configs[index], folder, record);
+                (RunState::Completed, None, summary)
+            }
             Ok(None) => return Ok(true),
             Err(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
         };
@@ -167,6 +187,19 @@ fn make(
         record.write(folder)?;
     }
     Ok(false)
+}
+
+/// Leaves what a completed run's checkpoints are for: its weights. With a `--keep` they stay as they are.
+fn reduce(run: &PlannedRun, config: &RunConfig, folder: &Path, record: &SweepRecord) {
+    if config.keep.is_some() {
+        return;
+    }
+    let checkpoints = |name: &str| folder.join(name).join("checkpoints");
+    let completed = record.runs.iter().filter(|other| other.state == RunState::Completed);
+    let others: Vec<_> = completed.map(|other| checkpoints(&other.name)).collect();
+    if let Err(error) = checkpoint::reduce(&checkpoints(&run.name), &others) {
+        log::warn!("checkpoints of {} stay as they are: {error}", run.name);
+    }
 }
 
 /// Starts a run; returns its summary, or `None` if it was stopped.
@@ -241,10 +274,9 @@ fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
         eprintln!("mpiburn: {}", failure_line(&runs));
     }
     if stopped {
-        // As it was typed, all options included.
-        let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-        let command: Vec<String> = std::iter::once("mpiburn".to_owned()).chain(words).collect();
-        eprintln!("mpiburn: stopped; continue with {}", line(&command));
+        eprintln!("mpiburn: stopped; continue with {}", line(&typed()));
+    } else if failed > 0 {
+        log::info!("completed runs are kept; start the others with {}", line(&typed()));
     }
     match (stopped, failed) {
         (true, _) => super::failure::RESUMABLE.into(),
@@ -256,6 +288,18 @@ fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_for_all_runs_has_all_options_but_only() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for only in ["--only 1x2", "--only=1x2"] {
+            let typed = words(&format!("mpiburn sweep a.toml {only} --scale quick --out r -- --only 1"));
+            assert_eq!(
+                without_only(&typed).join(" "),
+                "mpiburn sweep a.toml --scale quick --out r -- --only 1"
+            );
+        }
+    }
 
     #[test]
     fn the_reason_is_the_programs_error_or_the_launchers() {

@@ -1,5 +1,6 @@
 //! Jobs that mpiburn starts: launches and sweeps.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -179,7 +180,44 @@ fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
 
     let table = report(&lab);
     let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
-    assert!(notes.len() == 2 && notes[0].contains("4 of 8 runs skipped (1x1-srun-1, "), "{table}");
+    assert!(notes.len() == 2 && notes[0].contains("skipped: 4 of 8 runs of small (1x1-srun-1, "), "{table}");
+}
+
+#[test]
+fn completed_runs_keep_the_weights_of_their_last_epoch_and_repeats_share_them() {
+    let lab = Lab::new();
+    let file = lab.sweep_file("[vary]\nepochs = [2]\nlr = [0.01, 0.02]\n");
+    let ended = run(sweep(&lab, &file, &[]));
+    assert!(ended.status.success(), "{}", text(&ended));
+    let weights = |name: &str| {
+        let found = lab.checkpoints(&format!("runs/{name}"));
+        assert_eq!(found.len(), 1, "the last one alone: {found:?}");
+        assert!(!found[0].join("optimizer.safetensors").exists(), "{found:?}");
+        std::fs::metadata(found[0].join("model.safetensors")).unwrap().ino()
+    };
+    let names = ["epochs-2-lr-0.01-1", "epochs-2-lr-0.01-2", "epochs-2-lr-0.02-1"];
+    let [first, repeat, other] = names.map(weights);
+    assert!(first == repeat && first != other, "{first} {repeat} {other}");
+
+    let path = lab.path("runs/epochs-2-lr-0.01-2");
+    let mpiburn_on = |arguments: &[&str]| {
+        let mut command = mpirun(1, binary());
+        command.args(arguments).arg(&path);
+        command
+    };
+    let evaluated = run(mpiburn_on(&["eval", "--checkpoint"]));
+    assert!(evaluated.status.success(), "{}", text(&evaluated));
+    let output = must_fail(mpiburn_on(&["train", "--epochs", "3", "--resume"]));
+    assert!(text(&output).contains("keeps only the weights of its completed runs"), "{}", text(&output));
+
+    // Who asks for checkpoints has them.
+    let mut command = mpiburn(&["sweep"]);
+    command.arg(&file).arg("--out").arg(lab.path("kept")).args(["--only", "0.01-1", "--", "--keep", "2"]);
+    let kept = run(command);
+    assert!(kept.status.success(), "{}", text(&kept));
+    let kept = lab.checkpoints("kept/epochs-2-lr-0.01-1");
+    let has_moments = kept.iter().map(|path| path.join("optimizer.safetensors").exists());
+    assert_eq!(has_moments.collect::<Vec<_>>(), [true, true]);
 }
 
 #[test]
@@ -202,6 +240,8 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let first = lab.run_json("runs/epochs-1-1");
     assert_eq!(first["status"], "completed");
     assert_eq!(states(&lab).1[1], "waiting");
+    let again = format!("again: mpiburn sweep {} --out {}", file.display(), lab.path("runs").display());
+    assert!(report(&lab).lines().any(|line| line.ends_with(&again)), "{}", report(&lab));
 
     // An interrupted run goes on, twice.
     let long = "runs/epochs-30000-1";

@@ -103,6 +103,7 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
         reference: Some("figures".into()),
         scale: "full".into(),
         scaled: Default::default(),
+        command: Some("mpiburn sweep s.toml --out results/s".into()),
         runs: entries.map(entry).into(),
     };
     sweep.write(&lab.path("results/s")).unwrap();
@@ -116,7 +117,7 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
         "href=\"../s/mpi/\"",
         "Raspberry Pi nodes",
         "no ssh",
-        "s/later: not run yet",
+        "s/later: not run yet; start the sweep again: mpiburn sweep s.toml --out results/s",
         "prefers-color-scheme",
         "fastest: 1x2 (mpi",
         "1.60 times as fast as 1x1",

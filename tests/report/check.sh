@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the report's page in a real browser: tables, links, plots, light and dark mode, a
-# narrow window, and no network request. Needs a release build, a data set (make data) and
+# phone's width, print, and no network request. Needs a release build, a data set (make data) and
 # chromium (scripts/setup.sh --all).
 #
 # KEEP=DIR keeps the page and the screenshots there.
@@ -80,15 +80,19 @@ it_needs_nothing_else() {
   [ -s "$page" ] && ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
 }
 
-# A copy with a script at its end, which prints the browser's layout.
+# A copy with a script at its end, which prints the browser's layout. STYLE is a command that edits the page, and
+# FRAME a width in pixels: a window is not as narrow as a phone, a frame in it is.
 measured() { # measured OUT OPTIONS...
-  local out=$1
+  local out=$1 shown=measured
   shift
   {
-    cat "$page"
+    ${STYLE-cat} "$page"
     cat <<'SCRIPT'
 <script>
-      const lines = ["background " + getComputedStyle(document.body).backgroundColor,
+      // What scrolls is known once it is drawn.
+      const drawn = () => new Promise(requestAnimationFrame);
+      const measure = () => {
+        const lines = ["background " + getComputedStyle(document.body).backgroundColor,
         "overflow " + (document.documentElement.scrollWidth - innerWidth)];
       for (const element of document.querySelectorAll("body *")) {
         const right = Math.round(element.getBoundingClientRect().right);
@@ -101,21 +105,65 @@ measured() { # measured OUT OPTIONS...
         lines.push(["picture", figure.id, Math.round(box.width), Math.round(box.height)].join(" "));
       }
       for (const box of document.querySelectorAll("div.scroll")) {
-        lines.push(["table", box.querySelector("table").id, box.scrollWidth - box.clientWidth].join(" "));
+        const shown = box.querySelector("table, svg");
+        const hint = getComputedStyle(box, "::before").display;
+        lines.push([shown.tagName, shown.id || box.closest("figure").id, box.scrollWidth - box.clientWidth,
+          hint, box.checkVisibility() ? "seen" : "folded"].join(" "));
       }
+      const sizes = [...document.querySelectorAll("svg text")].map(text => {
+        const svg = text.ownerSVGElement;
+        return parseFloat(text.getAttribute("font-size")) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+      });
+      const texts = [...document.querySelectorAll("main *, nav *")].filter(element => !element.closest("svg"));
+      sizes.push(...texts.map(element => parseFloat(getComputedStyle(element).fontSize)));
+      lines.push("text " + Math.min(...sizes));
+      scrollTo(0, document.documentElement.scrollHeight);
+      const contents = document.querySelector("nav").getBoundingClientRect();
+      lines.push(["contents", Math.round(scrollY), Math.round(contents.top), Math.round(contents.bottom), innerHeight].join(" "));
       for (const row of document.querySelectorAll("tbody tr")) {
         lines.push([row.closest("table").id, ...[...row.cells].map(cell => cell.textContent)].join("|"));
       }
       for (const link of document.querySelectorAll("td a")) lines.push("link " + link.getAttribute("href"));
-      document.body.innerHTML = "<pre></pre>";
-      document.querySelector("pre").textContent = lines.join("\n");
+      const show = text => {
+        document.body.innerHTML = "<pre></pre>";
+        document.querySelector("pre").textContent = text;
+      };
+      parent === window ? show(lines.join("\n")) : parent.postMessage(lines.join("\n"), "*");
+      };
+      drawn().then(drawn).then(measure);
     </script>
 SCRIPT
   } >"$work/page/measured.html"
-  browse "$@" --dump-dom "file://$work/page/measured.html" 2>/dev/null |
+  if [ -n "${FRAME-}" ]; then
+    shown=framed
+    framed measured.html >"$work/page/framed.html"
+    cat >>"$work/page/framed.html" <<'SCRIPT'
+    <script>
+      addEventListener("message", event => {
+        document.body.innerHTML = "<pre></pre>";
+        document.querySelector("pre").textContent = event.data;
+      });
+    </script>
+SCRIPT
+  fi
+  # The browser may end before it has drawn the page.
+  await laid_out "$out" "$@" "file://$work/page/$shown.html" && cat "$out"
+}
+
+laid_out() { # laid_out OUT OPTIONS... URL
+  local out=$1
+  shift
+  browse "$@" --virtual-time-budget=10000 --dump-dom 2>/dev/null |
     sed -n '/<pre>/,$ { s/.*<pre>//; s/<.*//; p }' >"$out"
-  cat "$out"
   grep -q '^background' "$out"
+}
+
+framed() { # framed FILE
+  echo "<body style='margin: 0'><iframe src='$1' style='width: ${FRAME}px; height: 2400px; border: 0'></iframe></body>"
+}
+
+printed() { # printed FILE: as it is on paper
+  sed 's/@media print/@media all/' "$1"
 }
 
 tables_have_their_cells() {
@@ -141,16 +189,50 @@ links_lead_to_runs() {
   [ "$count" -gt 20 ]
 }
 
-# The findings, with links to their tables.
-the_page_begins_with_an_overview() {
-  grep -F '<a href="#topologies-part">' "$page" && grep -F 'fastest: 1x2 (mpi), 1.60 times as fast as 1x1' "$page" &&
+# The card, the findings, and links to their tables.
+the_page_begins_with_answers() {
+  grep -oE '<dt>[^<]*</dt><dd><strong>[^<]*' "$page" | sed 's/<[^>]*>/ /g'
+  grep -F '<dt>fastest</dt><dd><strong>1x2 (mpi)</strong>' "$page" &&
+    grep -F '<dt>mpi : gloo</dt><dd><strong>1 : 1.29</strong>' "$page" &&
+    grep -F '<dt>efficiency</dt><dd><strong>80%</strong>' "$page" &&
+    grep -F '<dt>accuracy lost</dt>' "$page" && grep -F '<dt>memory</dt>' "$page" &&
+    grep -F '<a href="#topologies-part">' "$page" && grep -F 'fastest: 1x2 (mpi), 1.60 times as fast as 1x1' "$page" &&
     grep -F 'gloo takes 1.29 times as long as mpi on 1x2' "$page"
 }
 
 # In a window of 1,200 pixels no table scrolls.
 tables_fit() {
   measured "$work/usual" --window-size=1200,1000 >/dev/null
-  awk '$1 == "table" { n++; if ($3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/usual"
+  awk '$1 == "TABLE" { n++; if ($3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/usual"
+}
+
+# A table that scrolls has a line that says so, and no other has one.
+hints_are_where_it_scrolls() {
+  awk '($1 == "TABLE" || $1 == "svg") && $5 == "seen" { if (($3 > 0) != ($4 == "block")) { print; bad = 1 } if ($3 > 0) n++ }
+    END { exit bad || !n }' "$work/phone"
+}
+
+text_is_legible() { # text_is_legible FILE
+  note=$(grep '^text' "$1")
+  awk '$1 == "text" { found = 1; bad = $2 < 11 } END { exit bad || !found }' "$1"
+}
+
+# At the end of the page, its contents are in the window.
+contents_stay_in_view() { # contents_stay_in_view FILE
+  note=$(grep '^contents' "$1")
+  awk '$1 == "contents" { found = 1; bad = $2 < 100 || $3 < 0 || $4 > $5 } END { exit bad || !found }' "$1"
+}
+
+# Columns that are folded on a screen are on paper.
+print_has_all_columns() {
+  awk '$1 == "TABLE" && $2 ~ /-more/ { n++; if ($5 != "seen" || $3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/print" &&
+    awk '$1 == "TABLE" && $2 ~ /-more/ && $5 == "seen" { print; bad = 1 } END { exit bad }' "$work/light"
+}
+
+# Below all tables and pictures, and nowhere else.
+what_is_not_shown_is_at_the_end() {
+  [ "$(grep -o 'id="[a-z0-9-]*-part"' "$page" | tail -n 1)" = 'id="not-shown-part"' ] &&
+    [ "$(grep -oF 'sweep/2x1-mpi: failed: no ssh; see ' "$page" | wc -l)" -eq 1 ]
 }
 
 failures_are_named() {
@@ -166,7 +248,7 @@ pictures_have_a_size() { # pictures_have_a_size FILE LEAST
 # The page does not overflow; wide tables scroll separately.
 nothing_overflows() {
   local layout
-  for layout in light narrow; do
+  for layout in light phone; do
     awk '$1 == "overflow" { found = 1; if ($2 > 0) { print; bad = 1 } } END { exit bad || !found }' "$work/$layout" ||
       { grep '^wide' "$work/$layout"; return 1; }
   done
@@ -184,8 +266,11 @@ screenshots() {
   local shot
   browse --window-size=1400,2400 --screenshot="$work/light.png" "file://$page" &&
     browse --window-size=1400,2400 --blink-settings=preferredColorScheme=0 --screenshot="$work/dark.png" "file://$page" &&
-    browse --window-size=500,2400 --screenshot="$work/narrow.png" "file://$page" || return
-  for shot in light dark narrow; do
+    FRAME=400 framed report.html >"$work/page/phone.html" &&
+    browse --window-size=500,2400 --screenshot="$work/phone.png" "file://$work/page/phone.html" &&
+    printed "$page" >"$work/page/print.html" &&
+    browse --window-size=1047,2400 --screenshot="$work/print.png" "file://$work/page/print.html" || return
+  for shot in light dark phone print; do
     # A page of one colour compresses to a few KB.
     [ "$(stat -c %s "$work/$shot.png")" -gt 50000 ] || return
   done
@@ -215,17 +300,24 @@ check "the page, its tables and its plots are written" the_page_is_written
 check "the page refers to nothing outside itself" it_needs_nothing_else
 check "chromium lays it out in light" measured "$work/light" --window-size=1400,1000
 check "chromium lays it out in dark" measured "$work/dark" --window-size=1400,1000 --blink-settings=preferredColorScheme=0
-check "chromium lays it out in a narrow window" measured "$work/narrow" --window-size=500,1000
+FRAME=400 check "chromium lays it out on a phone" measured "$work/phone" --window-size=500,2400
+STYLE=printed check "chromium lays it out in print" measured "$work/print" --window-size=1047,1000
 check "tables have the runs' numbers" tables_have_their_cells
-check "the page begins with the findings" the_page_begins_with_an_overview
+check "the page begins with a card and the findings" the_page_begins_with_answers
 check "tables fit 1,200 pixels" tables_fit
+check "what scrolls on a phone says so" hints_are_where_it_scrolls
+check "text has 11 pixels on a phone" text_is_legible "$work/phone"
+check "contents stay in view" contents_stay_in_view "$work/light"
+check "contents stay in view on a phone" contents_stay_in_view "$work/phone"
+check "print has the folded columns" print_has_all_columns
+check "what is not shown is at the end" what_is_not_shown_is_at_the_end
 check "every number links to its run" links_lead_to_runs
 check "failed and incomplete runs are named" failures_are_named
 check "every plot has a size" pictures_have_a_size "$work/light" 400
-check "every plot has a size in a narrow window" pictures_have_a_size "$work/narrow" 300
+check "every plot has a size on a phone" pictures_have_a_size "$work/phone" 300
 check "nothing is wider than the window" nothing_overflows
 check "dark is dark" dark_is_dark
-check "screenshots in light, dark and narrow" screenshots
+check "screenshots in light and dark, of a phone and of print" screenshots
 check "the page makes no request" no_request_goes_out
 [ -z "${KEEP-}" ] || { mkdir -p "$KEEP" && cp -r "$work"/*.png "$work/page" "$KEEP"; }
 exit $failed

@@ -25,6 +25,9 @@ pub struct SweepRecord {
     /// Options that this scale changes, with their values here and at full scale.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub scaled: BTreeMap<String, (String, String)>,
+    /// The command that starts the runs that are not completed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub command: Option<String>,
     /// The runs in their order.
     pub runs: Vec<SweepRun>,
 }
@@ -141,6 +144,7 @@ mod tests {
             reference: None,
             scale: "full".into(),
             scaled: [].into(),
+            command: None,
             runs,
         };
         let names: Vec<Vec<&str>> =
@@ -164,6 +168,7 @@ mod tests {
             reference: None,
             scale: "full".into(),
             scaled: Default::default(),
+            command: Some("mpiburn sweep topologies.toml".into()),
             runs: vec![run],
         };
         sweep.write(&root.path().join("topologies")).unwrap();

@@ -57,7 +57,7 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     let figures = R::FIGURES.and_then(|name| Figures::beside(folder, name, &mut notes));
     let sheets = R::sheets(&name, &title, path, &rows, figures.as_ref());
     let pictures = R::picture(number, path, &rows).into_iter().collect();
-    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures }))
+    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures, ..Part::default() }))
 }
 
 /// The measurements of `rows` as a table in a terminal; of more backends than fit, the medians.

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use indexmap::IndexMap;
 use run_record::count;
 
 use super::benchmarks;
 use super::by_rank::by_rank;
+use super::card::facts;
 use super::inputs::Inputs;
 use super::overview::findings;
 use super::page::{Part, print_sheet, publish};
@@ -48,8 +50,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
-        let of_runs = sections.iter().flat_map(|section| section.skipped.iter().chain(&section.notes));
-        of_runs.chain(others.iter().flat_map(|part| &part.notes)).for_each(|note| eprintln!("{note}"));
+        let of_runs = sections.iter().flat_map(|section| &section.notes);
+        let notes = of_runs.chain(others.iter().flat_map(|part| &part.notes));
+        skipped(&sections).iter().chain(notes).for_each(|note| eprintln!("{note}"));
         match args.format {
             Format::Csv if tables > 0 => {
                 bail!(
@@ -81,6 +84,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
             .collect::<Result<_, _>>()?,
     };
     parts.extend(others);
+    let parts = with_rest(parts, skipped(&sections));
     print(&parts, args)?;
     if args.format == Format::Csv && tables > 0 {
         let count = count(tables, "table");
@@ -101,6 +105,34 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         publish(&parts, out, page, &read)?;
     }
     nothing_rejected(&rejected)
+}
+
+/// The runs that were skipped, a line for each reason.
+fn skipped(sections: &[Section]) -> Vec<String> {
+    let mut by_reason: IndexMap<&String, Vec<&String>> = IndexMap::new();
+    for (reason, runs) in sections.iter().flat_map(|section| &section.skipped) {
+        by_reason.entry(reason).or_default().push(runs);
+    }
+    by_reason.iter().map(|(reason, runs)| format!("skipped: {}: {reason}", runs.iter().join("; "))).collect()
+}
+
+/// The parts that show something, and behind them one of all that is in none.
+fn with_rest(parts: Vec<Part>, skipped: Vec<String>) -> Vec<Part> {
+    let mut rest = Part { title: "Not shown".into(), name: "not-shown".into(), ..Part::default() };
+    let mut shown = Vec::new();
+    for mut part in parts {
+        rest.notes.append(&mut part.notes);
+        match part.sheets.is_empty() && part.pictures.is_empty() {
+            true => {
+                let title = &part.title;
+                rest.findings.extend(part.findings.iter().map(|line| format!("{title}: {line}")));
+            }
+            false => shown.push(part),
+        }
+    }
+    rest.notes.extend(skipped);
+    shown.extend((!rest.notes.is_empty()).then_some(rest));
+    shown
 }
 
 /// The topology that speed-up is relative to.
@@ -167,7 +199,7 @@ fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
 /// The tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
-    let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
+    let mut notes = section.notes.clone();
     let (mut sheets, mut plots) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
         let reference = match reference(args, section).map(|file| published::read(&file)) {
@@ -188,16 +220,15 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
         sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
         plots = pictures(section, &rows, baseline, palette);
     }
-    let mut lines = findings(&rows, baseline);
-    lines.extend(section.skipped.iter().cloned());
+    let (findings, facts) = (findings(&rows, baseline), facts(&rows, baseline));
     let (title, name) = (section.title.clone(), section.name.clone());
-    Ok(Part { title, name, findings: lines, sheets, pictures: plots, notes })
+    Ok(Part { title, name, findings, facts, sheets, pictures: plots, notes })
 }
 
 fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     let format = args.format;
     if format == Format::Terminal && !args.scaling {
-        for part in parts {
+        for part in parts.iter().filter(|part| !part.findings.is_empty()) {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
         }

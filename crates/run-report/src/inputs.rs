@@ -6,10 +6,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
+
 use super::ReportError;
 use super::benchmarks::is_table;
 use super::profiles::{Profiles, files_of};
-use super::runs::{Section, file_name, one_line, read_run};
+use super::runs::{Run, Section, file_name, one_line, read_run};
 use run_record::{NamedRun, RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
@@ -207,31 +209,38 @@ impl Search<'_> {
             reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
             ..Section::default()
         };
+        let again = match &sweep.command {
+            Some(command) => format!("start the sweep again: {command}"),
+            None => "start the sweep again".into(),
+        };
         for run in &sweep.runs {
             let path = folder.join(&run.name);
             match run.state {
                 RunState::Waiting if !is_of_runs(&path) => {
-                    section.notes.push(format!("{}: not run yet; start the sweep again", path.display()));
+                    section.notes.push(format!("{}: not run yet; {again}", path.display()));
                 }
                 RunState::Failed => section.notes.push(format!(
-                    "{}: failed: {}; see {}, then start the sweep again",
+                    "{}: failed: {}; see {}, then {again}",
                     path.display(),
                     one_line(run.error.as_deref()),
                     folder.join(format!("{}.log", run.name)).display()
                 )),
                 // Listed together below.
                 RunState::Skipped => {}
-                RunState::Waiting | RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
+                // The sweep continues it, and has more to do.
+                RunState::Waiting => {
+                    let mut found = Section::default();
+                    read_run(&path, Some(&sweep.name), &mut found);
+                    section.runs.append(&mut found.runs);
+                    section.notes.extend(found.notes.into_iter().map(|note| format!("{note}; or {again}")));
+                }
+                RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
             }
         }
         for (reason, names) in sweep.skipped() {
-            section.skipped.push(format!(
-                "{} of {} skipped ({}): {}",
-                names.len(),
-                count(sweep.runs.len(), "run"),
-                names.join(", "),
-                one_line(Some(reason))
-            ));
+            let all = count(sweep.runs.len(), "run");
+            let runs = format!("{} of {all} of {} ({})", names.len(), sweep.name, names.join(", "));
+            section.skipped.push((one_line(Some(reason)), runs));
         }
         let others = runs_beside(folder, &sweep);
         if !others.is_empty() {
@@ -278,6 +287,7 @@ impl Search<'_> {
         found.tables.sort();
         found.sections.push(single);
         drop_copies(&mut found.sections, &mut found.again);
+        found.sections.sort_by_key(place);
         found.sections.retain(|section| {
             !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
         });
@@ -292,6 +302,14 @@ impl Search<'_> {
         }
         found
     }
+}
+
+/// Where a section stands: topologies and backends are what a reader looks for first, others are in the order of their
+/// paths.
+fn place(section: &Section) -> (bool, bool) {
+    let differ = |of: fn(&Run) -> &str| section.runs.iter().map(of).unique().count() > 1;
+    let topologies = differ(|run| run.record.topology.as_str());
+    (!topologies, !(topologies && differ(|run| run.config.backend.as_str())))
 }
 
 /// Whether this is the folder of a sweep or a run, complete or not.
@@ -344,144 +362,5 @@ fn runs_beside(folder: &Path, sweep: &SweepRecord) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use crate::profiles::testing::{json, operator};
-    use run_record::SweepRun;
-
-    #[test]
-    fn profiles_are_found_below_the_results_and_among_typed_paths() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        let profile = json("mlp", "relu", false, &[operator("linear", 100, 1.0, 0)]).to_string();
-        for folder in ["profiles", "run/checkpoints", "other"] {
-            fs::create_dir_all(path(folder)).unwrap();
-        }
-        fs::write(path("profiles/a.json"), &profile).unwrap();
-        fs::write(path("run/profile.json"), &profile).unwrap();
-        fs::write(path("other/x.json"), "{}").unwrap();
-        let found = Inputs::find(&[], root.path(), Path::new("")).unwrap();
-        let folders: Vec<&Path> = found.profiles.iter().map(|found| found.folder.as_path()).collect();
-        assert_eq!(folders, [path("profiles")], "a run's folder and a foreign one are left out");
-        let typed =
-            Inputs::find(&[path("profiles"), path("run/profile.json")], root.path(), Path::new("")).unwrap();
-        assert_eq!(typed.profiles.iter().map(|found| found.profiles.len()).collect::<Vec<_>>(), [1, 1]);
-        assert!(typed.sections.is_empty(), "other runs are not those that were typed");
-        let foreign = Inputs::find(&[path("other")], root.path(), Path::new("")).unwrap();
-        assert!(foreign.profiles[0].notes[0].contains("other/x.json: not a profile"));
-    }
-
-    #[test]
-    fn other_paths_are_rejected_by_name_and_the_rest_is_found() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        fs::write(path("t.csv"), "a,b\n1,2\n").unwrap();
-        fs::write(path("t.txt"), "").unwrap();
-        fs::create_dir_all(path("empty")).unwrap();
-        fs::create_dir_all(path("run/checkpoints")).unwrap();
-        let names = ["t.csv", "none.csv", "none", "none.json", "t.txt", "empty", "run"];
-        let found = Inputs::find(&names.map(path), root.path(), Path::new("")).unwrap();
-        assert_eq!((found.sections.len(), found.rejected.len()), (1, 6));
-        for (line, (name, expected)) in found.rejected.iter().zip([
-            ("t.csv", "not a table of mpiburn bench"),
-            ("none.csv", "none.csv: there is no such file or folder"),
-            ("none", "none: there is no such file or folder"),
-            ("none.json", "none.json: there is no such file or folder"),
-            ("t.txt", "not a run directory"),
-            ("empty", "not a run or sweep, and the folders below it"),
-        ]) {
-            assert!(line.contains(expected) && line.contains(name), "{line}");
-        }
-    }
-
-    #[test]
-    fn a_folder_is_all_that_is_below_it_and_each_run_counts_once() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        let profile = json("mlp", "relu", false, &[operator("linear", 100, 1.0, 0)]).to_string();
-        for folder in ["all/run/checkpoints", "all/a/b/c/d/deep/checkpoints", "all/a/b/c/d/e/no/checkpoints"]
-        {
-            fs::create_dir_all(path(folder)).unwrap();
-        }
-        fs::create_dir_all(path("all/profiles")).unwrap();
-        fs::write(path("all/profiles/p.json"), &profile).unwrap();
-        let found =
-            Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path(), Path::new("")).unwrap();
-        assert_eq!(found.rejected, [""; 0]);
-        assert_eq!(found.sections[0].notes.len(), 2, "{:?}", found.sections[0].notes);
-        assert_eq!(found.profiles.len(), 1);
-        fs::create_dir_all(path("tables")).unwrap();
-        let table = "operation,backend,topology,bytes,median_us,result\nsend,mpi,1x2,1024,1.5,correct\n";
-        fs::write(path("tables/c.csv"), table).unwrap();
-        let found = Inputs::find(&[path("tables")], root.path(), Path::new("")).unwrap();
-        assert_eq!((found.tables, found.rejected.len()), (vec![path("tables/c.csv")], 0));
-    }
-
-    fn sweep(folder: &Path, name: &str) {
-        let run = SweepRun {
-            name: "2x2".into(),
-            repeat: 1,
-            varied: Default::default(),
-            state: RunState::Failed,
-            error: Some("no\n  ssh".into()),
-        };
-        let (title, scale) = ("T".into(), "quick".into());
-        let scaled = BTreeMap::new();
-        let sweep = SweepRecord { name: name.into(), title, reference: None, scale, scaled, runs: vec![run] };
-        sweep.write(folder).unwrap();
-    }
-
-    #[test]
-    fn sweeps_of_the_same_name_have_different_file_names() {
-        let root = tempfile::tempdir().unwrap();
-        for folder in ["a", "deep/b"] {
-            sweep(&root.path().join(folder), "../t");
-        }
-        let sections = Inputs::find(&[], root.path(), Path::new("")).unwrap().sections;
-        let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
-        assert_eq!(names, ["---t", "---t-2"]);
-        assert_eq!(sections[0].title, "T (quick)");
-        let note = &sections[0].notes[0];
-        assert!(
-            note.contains("a/2x2: failed: no ssh; see ") && note.contains("a/2x2.log, then start"),
-            "{note}"
-        );
-    }
-
-    #[test]
-    fn runs_of_a_damaged_sweep_are_found() {
-        let root = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(root.path().join("s/run/checkpoints")).unwrap();
-        std::fs::write(root.path().join("s/sweep.json"), "{").unwrap();
-        let paths = [root.path().join("s"), root.path().to_owned()];
-        let sections = Inputs::find(&paths, root.path(), Path::new("")).unwrap().sections;
-        assert_eq!(sections[0].notes.len(), 2);
-        assert!(
-            sections[0].notes[0].contains("s/sweep.json: ")
-                && sections[0].notes[1].contains("s/run: no run.json")
-        );
-    }
-
-    #[test]
-    fn a_file_is_found_once_and_other_paths_to_it_are_named() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        fs::create_dir_all(path("a/out")).unwrap();
-        let table = "operation,backend,topology,bytes,median_us,result\nsend,mpi,1x2,1024,1.5,correct\n";
-        fs::write(path("a/f.csv"), table).unwrap();
-        fs::write(path("a/out/written.csv"), table).unwrap();
-        std::os::unix::fs::symlink(path("a/f.csv"), path("a/b.csv")).unwrap();
-        let found = Inputs::find(&[], root.path(), &path("a/out")).unwrap();
-        assert_eq!((found.tables, found.again.len()), (vec![path("a/f.csv")], 1), "the link alone");
-        let names = ["a/f.csv", "a/f.csv", "a/../a/f.csv", "a/b.csv", "none"];
-        let found = Inputs::find(&names.map(path), root.path(), Path::new("")).unwrap();
-        assert_eq!((found.tables, found.again.len(), found.rejected.len()), (vec![path("a/f.csv")], 2, 1));
-        let line = &found.again[1];
-        assert!(
-            line.contains("a/b.csv: the same as ") && line.contains("a/f.csv, which counts once"),
-            "{line}"
-        );
-    }
-}
+#[path = "inputs_tests.rs"]
+mod tests;

@@ -13,6 +13,7 @@ pub mod console;
 pub mod allreduce;
 pub mod benchmarks;
 pub mod by_rank;
+mod card;
 pub mod collectives;
 #[cfg(test)]
 mod columns_tests;

@@ -7,8 +7,8 @@ use itertools::Itertools;
 use super::footnotes::is_sound;
 use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::noise::{Interval, chance, times_differ};
-use super::pairs::pairs;
-use super::rows::{Row, varied};
+use super::pairs::{Pair, pairs};
+use super::rows::{Row, Spread, varied};
 use super::runs::Run;
 use run_record::count;
 
@@ -69,12 +69,17 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
             rows.len()
         ));
     }
-    let jobs = groups(rows, &JOB);
-    let is_compared = |job: &Vec<Row<'_>>| job.len() > 1 || job.len() == rows.len();
-    for (name, job) in jobs.iter().filter(|(_, job)| is_compared(job)) {
-        lines.extend(of_job(job, baseline).into_iter().map(|line| format!("{name}{line}")));
+    for (name, job) in jobs(rows) {
+        lines.extend(of_job(&job, baseline).into_iter().map(|line| format!("{name}{line}")));
     }
     lines
+}
+
+/// The rows of each job in which there is something to compare, and its name.
+pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
+    let mut jobs = groups(rows, &JOB);
+    jobs.retain(|(_, job)| job.len() > 1 || job.len() == rows.len());
+    jobs
 }
 
 /// The findings of the rows of one job.
@@ -114,10 +119,14 @@ fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
     groups.into_values().map(|group| (heading(&group), group)).collect()
 }
 
+/// The rows whose times stand for their topology.
+pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
+    let stands = |row: &&Row<'_>| is_sound(row) && !row.first().record.oversubscribed;
+    rows.iter().filter(stands).cloned().collect()
+}
+
 /// What `find` finds in the rows whose times stand for their topology or else, with a word about it, in all.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<String>) -> Option<String> {
-    let stands = |row: &&Row<'_>| is_sound(row) && !row.first().record.oversubscribed;
-    let standing: Vec<Row<'a>> = rows.iter().filter(stands).cloned().collect();
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = |line| match others {
         0 => line,
@@ -127,16 +136,16 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Stri
         find(rows)
             .map(|line| format!("{line}; oversubscribed or doubted rows are among these, for lack of others"))
     };
-    find(&standing).map(left_out).or_else(doubted)
+    find(&standing(rows)).map(left_out).or_else(doubted)
 }
 
 /// The row of the shortest time among those that are sound.
-fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Row<'a>> {
+pub fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Row<'a>> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     rows.filter(|row| is_sound(row)).min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
+pub fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
 
@@ -149,15 +158,24 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     }
 }
 
-/// The fastest row of the other topologies, relative to `baseline`: to the row with the same settings or, if
-/// another is faster, to that one.
-fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> String) -> Option<String> {
+/// The fastest row of the other topologies, the row of `baseline` that it is compared with, and whether this has the same
+/// settings: another one is compared with if it is faster.
+pub fn fastest_topology<'r, 'a>(
+    rows: &'r [Row<'a>],
+    baseline: &str,
+) -> Option<(&'r Row<'a>, &'r Row<'a>, bool)> {
     let (on_baseline, others): (Vec<&Row<'_>>, Vec<&Row<'_>>) =
         rows.iter().partition(|row| row.setting("topology") == baseline);
     let row = fastest(others.into_iter())?;
     let first = fastest(on_baseline.into_iter())?;
     let own = row.baseline(rows, baseline).filter(|own| is_sound(own) && !differ(own, first));
-    let base = own.unwrap_or(first);
+    Some((row, own.unwrap_or(first), own.is_some()))
+}
+
+/// The fastest row of the other topologies, relative to `baseline`: to the row with the same settings or, if
+/// another is faster, to that one.
+fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> String) -> Option<String> {
+    let (row, base, own) = fastest_topology(rows, baseline)?;
     let [of_row, of_base] = [row, base].map(|row| row.train_seconds().median);
     if !differ(row, base) {
         return Some(format!(
@@ -173,8 +191,8 @@ fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> Strin
     };
     let efficiency = 100.0 * faster * base.ranks() as f64 / row.ranks() as f64;
     let relative = match own {
-        Some(_) => format!("{baseline} with the same settings, efficiency {efficiency:.0}%"),
-        None => name(base),
+        true => format!("{baseline} with the same settings, efficiency {efficiency:.0}%"),
+        false => name(base),
     };
     let alike = alike(row, rows);
     Some(format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row)))
@@ -201,11 +219,11 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Strin
     ))
 }
 
-fn accuracy(row: &Row<'_>) -> f64 {
+pub fn accuracy(row: &Row<'_>) -> f64 {
     row.spread(|run| run.results.test_accuracy).median
 }
 
-fn interval(row: &Row<'_>) -> Option<Interval> {
+pub fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of(row, |run: &Run| run.results.test_accuracy)
 }
 
@@ -244,17 +262,27 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
 
 /// Each other backend against mpi. The pair of most ranks speaks for the table, which has the others.
 fn transports(rows: &[Row<'_>]) -> Vec<String> {
-    let mut others: Vec<&str> = pairs(rows).iter().map(|pair| pair.other.setting("backend")).collect();
-    others.sort_unstable();
-    others.dedup();
     let varied = varied(rows);
-    others.iter().filter_map(|other| representative(rows, |rows| transport(rows, other, &varied))).collect()
+    other_backends(rows)
+        .iter()
+        .filter_map(|other| representative(rows, |rows| transport(rows, other, &varied)))
+        .collect()
+}
+
+/// The backends beside mpi, with as many ranks.
+pub fn other_backends(rows: &[Row<'_>]) -> Vec<String> {
+    let pairs = pairs(rows);
+    pairs.iter().map(|pair| pair.other.setting("backend").to_owned()).sorted().dedup().collect()
+}
+
+/// The pair of most ranks over mpi and over `other`, and its ratio.
+pub fn widest_pair<'r, 'a>(rows: &'r [Row<'a>], other: &str) -> Option<(Spread, Pair<'r, 'a>)> {
+    let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
+    pairs.filter_map(|pair| Some((pair.ratio()?, pair))).max_by_key(|(_, pair)| pair.base.ranks())
 }
 
 fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String> {
-    let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
-    let found = pairs.filter_map(|pair| Some((pair.ratio()?, pair)));
-    let (ratio, pair) = found.max_by_key(|(_, pair)| pair.base.ranks())?;
+    let (ratio, pair) = widest_pair(rows, other)?;
     let place = [pair.base.setting("topology").to_owned()].into_iter().chain(pair.base.used(varied));
     let place = place.into_iter().join(", ");
     if !differ(pair.other, pair.base) {
@@ -270,15 +298,19 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String>
     Some(format!("{other} takes {:.2} times as long as mpi on {place}{range}", ratio.median))
 }
 
-/// The accuracy of most ranks, relative to the row of `baseline` with the same settings. Of several, where it
-/// differs most.
-fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
+/// The row of most ranks, and that of `baseline` with the same settings. Of several, those whose accuracies differ most.
+pub fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
     let most = pairs.iter().map(|(row, _)| row.ranks()).max()?;
     let lost = |(row, base): &(&Row<'_>, &Row<'_>)| (accuracy(row) - accuracy(base)).abs();
     let of_most = pairs.into_iter().filter(|(row, _)| row.ranks() == most);
-    let (many, base) = of_most.max_by(|a, b| lost(a).total_cmp(&lost(b)))?;
+    of_most.max_by(|a, b| lost(a).total_cmp(&lost(b)))
+}
+
+/// The accuracy of most ranks, relative to the row of `baseline` with the same settings.
+fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
+    let (many, base) = most_ranks(rows, baseline)?;
     let place = many.place(&varied(rows));
     if let (Some(chance), Some(_)) = (at_chance(many), at_chance(base)) {
         return Some(format!("test accuracy is at chance level, {chance:.2}%, on {place} and on {baseline}"));
@@ -320,192 +352,5 @@ fn smaller(rows: &[Row<'_>]) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rows::group;
-    use crate::runs::Run;
-    use crate::testing::run;
-
-    /// One of several seeds that learns nothing does not bring the others down.
-    #[test]
-    fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
-        let seeds = |accuracies: [f64; 3]| {
-            let of_row = |threads: &'static str, accuracies: [f64; 3]| {
-                accuracies.into_iter().enumerate().map(move |(seed, accuracy)| {
-                    let mut run = run((1, 1), &["--threads", threads, "--seed", &seed.to_string()], 4.0);
-                    run.sweep = Some("s".into());
-                    run.results.test_accuracy = accuracy;
-                    run
-                })
-            };
-            let runs: Vec<Run> = of_row("1", accuracies).chain(of_row("2", [11.0; 3])).collect();
-            of(&runs)
-        };
-        assert!(
-            seeds([11.2, 11.3, 11.1]).contains("no test accuracy is above chance level"),
-            "{}",
-            seeds([11.2; 3])
-        );
-        assert!(!seeds([11.2, 97.0, 97.2]).contains("chance level"), "{}", seeds([11.2, 97.0, 97.2]));
-    }
-
-    fn of(runs: &[Run]) -> String {
-        findings(&group(runs), "1x1").join("\n")
-    }
-
-    #[test]
-    fn topologies_have_speed_up_ratio_accuracy_and_waiting() {
-        let gloo = ["--backend", "gloo"];
-        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((2, 2), &[], 4.0)];
-        runs.push(run((2, 2), &gloo, 5.0));
-        runs[2].results.test_accuracy = 96.0;
-        let text = of(&runs);
-        assert!(
-            text.contains("fastest: 2x2 (mpi), 2.00 times as fast as 1x1") && text.contains("efficiency 50%"),
-            "{text}"
-        );
-        assert!(text.contains("gloo takes 1.25 times as long as mpi on 2x2"), "{text}");
-        assert!(
-            text.contains("on 1x1 (mpi): ") && text.contains("wait for gradients in up to 10.0%"),
-            "{text}"
-        );
-        assert!(!text.contains("not compared"), "{text}");
-        let text = of(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
-        assert!(text.contains("none is as fast as 1x1; next: 1x2 (mpi), 0.50 times as fast"), "{text}");
-    }
-
-    #[test]
-    fn the_fastest_row_is_that_of_the_shortest_time() {
-        let fp16 = ["--precision", "fp16"];
-        let runs =
-            [run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &[], 2.5), run((1, 2), &fp16, 4.0)];
-        let text = of(&runs);
-        assert!(
-            text.contains("fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings"),
-            "{text}"
-        );
-        // Another row of one rank is what a reader compares with.
-        let text = of(&[run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 3.2)]);
-        assert!(
-            text.contains("fastest: 1x2 (mpi, precision fp16), 1.25 times as fast as 1x1 (mpi)"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn what_ranks_that_share_cores_took_is_compared_only_where_there_is_nothing_else() {
-        let gloo = ["--backend", "gloo"];
-        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((1, 2), &gloo, 6.0)];
-        runs.extend([run((2, 2), &[], 3.0), run((2, 2), &gloo, 9.0)]);
-        for run in &mut runs[3..] {
-            run.record.oversubscribed = true;
-            run.results.comm_seconds = 2.5;
-        }
-        let text = of(&runs);
-        assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast"), "{text}");
-        assert!(text.contains("gloo takes 1.20 times as long as mpi on 1x2"), "{text}");
-        assert!(text.contains("up to 10.0% of the training time on 1x2 ("), "{text}");
-        let text = of(&runs[3..]);
-        assert!(
-            text.contains("gloo takes 3.00 times as long as mpi on 2x2; oversubscribed or doubted"),
-            "{text}"
-        );
-        assert!(
-            text.contains("up to 83.3% of the training time on 2x2 (mpi); oversubscribed or doubted"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_row_is_named_among_those_that_are_not_compared_too() {
-        let fp16 = ["--precision", "fp16"];
-        let mut runs = vec![run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 5.0), run((1, 2), &[], 3.0)];
-        runs[2].results.others_cpu_percent = Some(50.0);
-        let text = of(&runs);
-        assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.60 times as fast as 1x1"), "{text}");
-        assert!(text.contains("up to 10.0% of the training time on 1x2 (mpi, precision fp16)"), "{text}");
-    }
-
-    #[test]
-    fn differences_within_noise_are_no_findings() {
-        let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
-        let text = of(&[batch("16", 5.66), batch("64", 5.59)]);
-        assert!(text.contains("times from 5.59 to 5.66 s do not differ beyond noise"), "{text}");
-        let text = of(&[batch("16", 4.0), batch("32", 7.9), batch("64", 8.0)]);
-        assert!(text.contains("slowest: train batch size 64 with 8.00 s (1 more within noise)"), "{text}");
-        let text = of(&[run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)]);
-        assert!(
-            text.contains("fastest: 2x1 (mpi), 2.00 times as fast") && text.contains("(1 more within noise)"),
-            "{text}"
-        );
-        let gloo = ["--backend", "gloo"];
-        let text = of(&[run((1, 2), &[], 5.59), run((1, 2), &gloo, 5.66)]);
-        assert!(text.contains("gloo and mpi do not differ beyond noise on 1x2 (5.66 and 5.59 s)"), "{text}");
-        let text = of(&[run((1, 1), &[], 5.66), run((1, 2), &[], 5.59)]);
-        assert!(
-            text.contains("1x2 (mpi) and 1x1 (mpi) do not differ beyond noise (5.59 and 5.66 s)"),
-            "{text}"
-        );
-        // Of 2,000 samples, 0.2 points are four.
-        let mut runs = ["1x1", "1x2"]
-            .map(|name| run((1, if name == "1x1" { 1 } else { 2 }), &["--test-samples", "2000"], 4.0));
-        runs[1].results.test_accuracy += 0.2;
-        let text = of(&runs);
-        assert!(text.contains("test accuracies of 1x2 (mpi) and 1x1 (mpi) cannot be told apart"), "{text}");
-        assert!(!text.contains("points"), "{text}");
-    }
-
-    #[test]
-    fn accuracies_are_compared_within_one_recipe_and_above_chance() {
-        let of_lr = |lr, activation, accuracy| {
-            let mut run =
-                run((1, 1), &["--lr", lr, "--activation", activation, "--test-samples", "200"], 4.0);
-            run.results.test_accuracy = accuracy;
-            run
-        };
-        let text = of(&[of_lr("1", "relu", 30.0), of_lr("2", "relu", 90.0)]);
-        assert!(!text.contains("test accuracy"), "another learning rate is another recipe: {text}");
-        let text = of(&[of_lr("1", "relu", 30.0), of_lr("1", "gelu", 90.0)]);
-        assert!(text.contains("highest test accuracy: activation gelu with 90.00%"), "{text}");
-        let text = of(&[of_lr("1", "relu", 14.0), of_lr("1", "gelu", 12.0)]);
-        assert!(
-            !text.contains("highest") && text.contains("no test accuracy is above chance level"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn other_jobs_are_not_ranked_with_each_other() {
-        let epochs = |epochs, activation, seconds| {
-            run((1, 1), &["--epochs", epochs, "--activation", activation], seconds)
-        };
-        let text = of(&[epochs("1", "relu", 2.5), epochs("3", "relu", 9.0), epochs("3", "gelu", 12.0)]);
-        assert!(
-            text.contains(
-                "epochs 3: fastest: activation relu with 9.00 s; slowest: activation gelu with 12.00 s"
-            ),
-            "{text}"
-        );
-        assert!(!text.contains("2.50"), "{text}");
-        let alone = of(&[run((1, 2), &["--epochs", "1"], 2.5), run((1, 2), &["--epochs", "2"], 5.0)]);
-        assert_eq!(alone, "", "nothing is compared");
-        assert!(of(&[run((1, 2), &[], 2.5)]).contains("ranks wait for gradients"));
-    }
-
-    #[test]
-    fn short_rows_give_no_times_and_settings_are_compared_by_name() {
-        let text = of(&[run((1, 1), &[], 1.0), run((1, 2), &[], 0.5)]);
-        assert!(
-            text.contains("times of 2 of 2 rows are not compared") && !text.contains("fastest"),
-            "{text}"
-        );
-        let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
-        let text = of(&[batch("16", 8.0), batch("64", 4.0)]);
-        assert!(
-            text.contains("fastest: train batch size 64 with 4.00 s; slowest: train batch size 16"),
-            "{text}"
-        );
-        assert!(!text.contains("accuracy") && !text.contains("wait for"), "{text}");
-        assert_eq!(of(&[]), "no finished run");
-    }
-}
+#[path = "overview_tests.rs"]
+mod tests;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use itertools::Itertools;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use run_record::files::same_file;
 use run_record::is_own_file;
 
+use super::card::Fact;
 use super::command::Format;
 use super::console::without_controls;
 use super::plots::Picture;
@@ -23,6 +25,8 @@ pub struct Part {
     pub name: String,
     /// What its table says, in a line each.
     pub findings: Vec<String>,
+    /// What it says to the questions of the page's card.
+    pub facts: Vec<Fact>,
     /// Its tables.
     pub sheets: Vec<Sheet>,
     /// Its pictures.
@@ -31,35 +35,58 @@ pub struct Part {
     pub notes: Vec<String>,
 }
 
-/// On paper nothing scrolls, so tables are smaller and pages wide. Plots are drawn on white; in dark mode they are inverted with their hues
-/// preserved.
+/// On paper nothing scrolls and nothing is folded, so tables are smaller and pages wide. Plots are drawn on white; in
+/// dark mode they are inverted with their hues preserved. What scrolls has a shadow at the end that is hidden, and where the
+/// browser knows that it scrolls, a line that says so: the animation has a value only then.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8}\
-@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff}\
-figure svg{filter:invert(.91) hue-rotate(180deg)}}\
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8;--shade:#0003}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff;\
+--shade:#000a}figure svg{filter:invert(.91) hue-rotate(180deg)}}\
 *{box-sizing:border-box}\
-body{overflow-wrap:break-word;margin:0 auto;padding:1.5rem;max-width:90rem;background:var(--paper);color:var(--ink);\
+body{overflow-wrap:break-word;margin:0 auto;padding:1.5rem;max-width:100rem;background:var(--paper);color:var(--ink);\
 font:16px/1.5 system-ui,sans-serif}\
+main{min-width:0;padding-top:.5rem}\
 h1{font-size:1.6rem;margin:0 0 .25rem}h2{font-size:1.3rem;margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}\
 h3{font-size:1rem;margin:1.5rem 0 .5rem}\
+section{scroll-margin-top:3rem}\
 p{margin:.4rem 0;max-width:60rem}.soft,figcaption{color:var(--soft);font-size:.875rem}\
-.scroll{overflow-x:auto}\
+.card{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,18rem),1fr));margin:1rem 0;\
+border:1px solid var(--line);border-radius:.4rem;overflow:hidden;background:var(--tint)}\
+.card div{padding:.6rem .8rem;box-shadow:0 0 0 1px var(--line)}.card dt{color:var(--soft);font-size:.875rem}\
+.card dd{margin:0;font-size:.875rem}.card strong{display:block;font-size:1.3rem;line-height:1.3}\
+nav{position:sticky;top:0;z-index:1;display:flex;gap:1rem;overflow-x:auto;margin:0 -1.5rem;padding:.5rem 1.5rem;\
+background:var(--paper);border-bottom:1px solid var(--line);font-size:.875rem}\
+nav a{flex:none}nav .long{display:none}\
+@media(min-width:85rem){body{display:grid;grid-template-columns:13rem minmax(0,1fr);gap:1.5rem}\
+nav{display:block;align-self:start;max-height:100vh;overflow:auto;margin:0;padding:1.5rem 0;border:0}\
+nav a{display:block;padding:.2rem 0}nav .long{display:inline}nav .short{display:none}section{scroll-margin-top:0}}\
+.scroll{overflow-x:auto;animation:hint linear;animation-timeline:scroll(self inline);\
+background:linear-gradient(to right,var(--paper) 30%,transparent) 0 0/2rem 100% local,\
+linear-gradient(to left,var(--paper) 30%,transparent) 100% 0/2rem 100% local,\
+linear-gradient(to right,var(--shade),transparent) 0 0/.6rem 100% scroll,\
+linear-gradient(to left,var(--shade),transparent) 100% 0/.6rem 100% scroll;background-repeat:no-repeat}\
+@keyframes hint{from,to{--hint:block}}\
+.scroll::before{content:'\\2194  scrolls sideways';display:var(--hint,none);position:sticky;left:0;width:max-content;\
+color:var(--soft);font-size:.8125rem}\
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
-th{background:var(--tint);vertical-align:bottom;white-space:normal}\
+th{border-top:1px solid var(--line);vertical-align:bottom;white-space:normal}\
 th.n,td.n{text-align:right}th[title]{text-decoration:underline dotted;text-underline-offset:.2em}\
 .d{display:inline-block;text-align:left}\
-.contents>li{margin:.4rem 0}.contents ul{margin:0;padding-left:1.2rem}\
+.findings>li{margin:.4rem 0}.findings ul{margin:0;padding-left:1.2rem}\
 tbody tr:hover{background:var(--tint)}\
 a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underline}\
-.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:1rem}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;margin-top:1rem}\
 figure.wide{grid-column:1/-1}figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}\
-figure svg{display:block;width:100%;max-width:68rem;height:auto;margin:0 auto}\
+figure svg{display:block;width:100%;max-width:40rem;height:auto;margin:0 auto}figure.wide svg{max-width:60rem}\
 li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
-@media(max-width:40rem){body{padding:.75rem}}\
+@media(max-width:40rem){body{padding:.75rem}nav{margin:0 -.75rem;padding:.5rem .75rem}ol,ul{padding-left:1.4rem}}\
 @page{size:A4 landscape;margin:10mm}\
-@media print{body{padding:0;max-width:none}.scroll{overflow:visible}table{font-size:.75rem}th,td{padding:.15rem .4rem}\
-h2,h3{break-after:avoid}tr,figure{break-inside:avoid}}";
+@media print{body{display:block;padding:0;max-width:none}nav{display:none}.scroll{overflow:visible;background:none;animation:none}\
+table{font-size:.75rem}th,td{padding:.15rem .4rem}\
+details.more::details-content{content-visibility:visible;display:block;block-size:auto}details.more>summary{list-style:none}\
+.pictures{grid-template-columns:1fr 1fr}figure svg{max-height:170mm}\
+h2,h3,summary{break-after:avoid}tr,figure,.card div{break-inside:avoid}}";
 
 /// The page, to be written into `folder`.
 fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str) -> String {
@@ -75,30 +102,60 @@ fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                h1 { "mpiburn report" }
-                p.soft { (made) " Every number links to its run directory or file." }
-                (overview(parts))
-                @for part in parts { (section(part, svgs, folder)) }
+                nav aria-label="Contents" {
+                    @for part in parts { a href=(anchor(part)) { span.long { (part.title) } span.short { (part.name) } } }
+                }
+                main {
+                    h1 { "mpiburn report" }
+                    p.soft { (made) " Every number links to its run directory or file." }
+                    (card(parts))
+                    (findings(parts))
+                    @for part in parts { (section(part, svgs, folder)) }
+                }
             }
         }
     };
     markup.into_string()
 }
 
-/// The contents with the findings of each part.
-fn overview(parts: &[Part]) -> Markup {
+fn anchor(part: &Part) -> String {
+    format!("#{}-part", part.name)
+}
+
+/// Each question's answer by the first part that has one, with a link to it.
+fn card(parts: &[Part]) -> Markup {
+    let all = parts.iter().flat_map(|part| part.facts.iter().map(move |fact| (part, fact)));
+    let facts: Vec<(&Part, &Fact)> =
+        all.unique_by(|(_, fact)| &fact.label).sorted_by_key(|(_, fact)| fact.question).collect();
     html! {
-        nav aria-label="Overview" {
-            h2 { "Overview" }
-            ol.contents {
-                @for part in parts {
+        @if !facts.is_empty() {
+            dl.card {
+                @for (part, fact) in facts {
+                    div {
+                        dt { (fact.label) }
+                        dd { strong { (fact.value) } a href=(anchor(part)) { (fact.text) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The findings of each part.
+fn findings(parts: &[Part]) -> Markup {
+    let with_any = || parts.iter().filter(|part| !part.findings.is_empty());
+    html! {
+        @if with_any().next().is_some() {
+            h2 { "Findings" }
+            ol.findings {
+                @for part in with_any() {
                     li {
-                        a href=(format!("#{}-part", part.name)) { (part.title) }
+                        a href=(anchor(part)) { (part.title) }
                         ul.soft { @for line in &part.findings { li { (line) } } }
                     }
                 }
             }
-            @if parts.iter().any(|part| !part.findings.is_empty()) { p.soft { (noise::rule()) } }
+            p.soft { (noise::rule()) }
         }
     }
 }
@@ -108,15 +165,14 @@ fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup 
         section id=(format!("{}-part", part.name)) {
             h2 { (part.title) }
             @for sheet in &part.sheets { (table(part, sheet, folder)) }
-            @if !part.notes.is_empty() {
-                h3 { "Not in the tables" }
-                ul.notes { @for note in &part.notes { li { (note) } } }
-            }
+            @if !part.notes.is_empty() { ul.notes { @for note in &part.notes { li { (note) } } } }
             @if !part.pictures.is_empty() {
                 div.pictures {
                     @for picture in &part.pictures {
-                        figure id=(picture.name) class=[(picture.plot.size().0 > 1000).then_some("wide")] {
-                            (PreEscaped(accessible(&svgs[picture.name.as_str()], &picture.caption)))
+                        figure id=(picture.name) class=[(picture.plot.least_width() > 520).then_some("wide")] {
+                            div.scroll {
+                                (PreEscaped(accessible(&svgs[picture.name.as_str()], picture)))
+                            }
                             figcaption { (picture.caption) }
                         }
                     }
@@ -138,9 +194,11 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
         h3 { (title) }
         (grid(&narrow, &sheet.name, folder))
         @if let Some(rest) = &rest {
-            details {
+            details.more {
                 summary { "More columns" }
-                (grid(rest, &format!("{}-more", sheet.name), folder))
+                @for (i, part) in rest.parted(WIDTH).iter().enumerate() {
+                    (grid(part, &format!("{}-more{}", sheet.name, if i == 0 { String::new() } else { format!("-{}", i + 1) }), folder))
+                }
             }
         }
         @for remark in &narrow.remarks { p.soft { (remark) } }
@@ -167,7 +225,7 @@ fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
         .map(|n| sheet.rows.iter().map(|row| split(&row[n].shown()).1.chars().count()).max().unwrap_or(0))
         .collect();
     html! {
-        div.scroll {
+        div.scroll tabindex="0" role="region" aria-label=(sheet.title) {
             table id=(name) {
                 thead {
                     tr {
@@ -223,10 +281,12 @@ fn link(folder: &Path, run: &Path) -> String {
     format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
-/// A picture's SVG with a label for screen readers.
-fn accessible(svg: &str, caption: &str) -> String {
-    let label = html! { (caption) }.into_string().replace('"', "&quot;");
-    svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
+/// A picture's SVG with a label for screen readers, and the width below which it scrolls: its text stays legible.
+fn accessible(svg: &str, picture: &Picture) -> String {
+    let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
+    let least = picture.plot.least_width();
+    let with = format!("<svg role=\"img\" aria-label=\"{label}\" style=\"min-width:{least}px\" ");
+    svg.replacen("<svg ", &with, 1)
 }
 
 /// Prints one table in the given format, in a terminal with all columns if `wide`; nothing for a
@@ -311,6 +371,7 @@ pub fn check_kept<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::card::Question;
     use crate::sheet::Column;
 
     #[test]
@@ -327,15 +388,26 @@ mod tests {
             rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
             remarks: vec![],
         };
+        let fact = |value: &str, text: &str| Fact {
+            question: Question::Fastest,
+            label: "fastest".into(),
+            value: value.into(),
+            text: text.into(),
+        };
         let part = Part {
             title: "T".into(),
             name: "t".into(),
             findings: vec!["fast".into()],
+            facts: vec![fact("1x2", "5 s")],
             sheets: vec![sheet],
             pictures: vec![],
             notes: vec!["x & y".into()],
         };
-        let text = page(&[part], &BTreeMap::new(), &folder, "Today.");
+        let other =
+            Part { title: "O".into(), name: "o".into(), facts: vec![fact("2x1", "9 s")], ..Part::default() };
+        let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
+        assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">5 s</a>"), "{text}");
+        assert!(!text.contains("2x1"), "one answer to each question: {text}");
         assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
         assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
         assert!(

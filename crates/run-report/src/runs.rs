@@ -126,8 +126,8 @@ pub struct Section {
     pub reference: Option<PathBuf>,
     /// Finished runs.
     pub runs: Vec<Run>,
-    /// Runs that are impossible on the machine of the sweep, a line for each reason.
-    pub skipped: Vec<String>,
+    /// Runs that are impossible on the machine of the sweep: each reason, and which runs.
+    pub skipped: Vec<(String, String)>,
     /// Everything else, one line each: where, what happened, what to do.
     pub notes: Vec<String>,
     /// Options that the sweep's scale changes, with their values here and at full scale.

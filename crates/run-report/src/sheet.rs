@@ -323,6 +323,24 @@ impl Sheet {
         fitting
     }
 
+    /// The table in several, each with the columns of text at its beginning and of at most `limit` characters, if that
+    /// is possible.
+    pub fn parted(&self, limit: usize) -> Vec<Self> {
+        let labels = self.columns.iter().take_while(|column| !column.numeric).count();
+        let with =
+            |others: &[usize]| self.select(&(0..labels).chain(others.iter().copied()).collect::<Vec<_>>());
+        let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
+        for column in labels..self.columns.len() {
+            let last = parts.last_mut().expect("there is one");
+            last.push(column);
+            if last.len() > 1 && with(last).width() > limit {
+                last.pop();
+                parts.push(vec![column]);
+            }
+        }
+        parts.iter().map(|others| with(others)).collect()
+    }
+
     fn select(&self, kept: &[usize]) -> Self {
         Self {
             columns: kept.iter().map(|&n| self.columns[n].clone()).collect(),
@@ -340,10 +358,11 @@ impl Sheet {
         let kept = |key: &String| narrow.columns.iter().any(|column| column.key == *key);
         let dropped: Vec<&String> =
             all.columns.iter().map(|column| &column.key).filter(|key| !kept(key)).collect();
-        // A row of the rest is known by its text columns.
-        let rest = self
-            .without_alike()
-            .without(|column, _| column.for_programs || (column.numeric && !dropped.contains(&&column.key)));
+        // A row of the rest is known by the columns of text at its beginning.
+        let labels = self.columns.iter().take_while(|column| !column.numeric).map(|column| &column.key);
+        let kept: Vec<&String> = labels.chain(dropped.iter().copied()).collect();
+        let rest =
+            self.without_alike().without(|column, _| column.for_programs || !kept.contains(&&column.key));
         (narrow, (!dropped.is_empty()).then_some(Self { remarks: Vec::new(), ..rest }))
     }
 

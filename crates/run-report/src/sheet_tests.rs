@@ -65,3 +65,19 @@ fn csv_has_the_range_in_separate_columns() {
     assert_eq!(sheet().csv().unwrap(), expected);
     assert_eq!(significant(1.0 / 3.0, 6), "0.333333");
 }
+
+#[test]
+fn columns_that_do_not_fit_are_in_further_tables() {
+    let columns = ["a", "b", "c", "d"].map(|name| Column::number(name, name));
+    let columns = [Column::words("name", "name")].into_iter().chain(columns).collect();
+    let cell = |number: f64| Cell::number(number, 2, Vec::new());
+    let rows = vec![vec![Cell::text("x"), cell(1.0), cell(2.0), cell(3.0), cell(4.0)]];
+    let sheet = Sheet { columns, rows, ..Sheet::default() };
+    let keys = |limit: usize| -> Vec<String> {
+        let parts = sheet.parted(limit);
+        parts.iter().map(|part| part.columns.iter().map(|column| column.key.as_str()).collect()).collect()
+    };
+    assert_eq!(keys(200), ["nameabcd"]);
+    assert_eq!(keys(24), ["nameab", "namecd"]);
+    assert_eq!(keys(1), ["namea", "nameb", "namec", "named"]);
+}

@@ -1,0 +1,169 @@
+//! Findings of runs that differ in topology, backend and settings.
+
+use super::*;
+use crate::rows::group;
+use crate::runs::Run;
+use crate::testing::run;
+
+/// One of several seeds that learns nothing does not bring the others down.
+#[test]
+fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
+    let seeds = |accuracies: [f64; 3]| {
+        let of_row = |threads: &'static str, accuracies: [f64; 3]| {
+            accuracies.into_iter().enumerate().map(move |(seed, accuracy)| {
+                let mut run = run((1, 1), &["--threads", threads, "--seed", &seed.to_string()], 4.0);
+                run.sweep = Some("s".into());
+                run.results.test_accuracy = accuracy;
+                run
+            })
+        };
+        let runs: Vec<Run> = of_row("1", accuracies).chain(of_row("2", [11.0; 3])).collect();
+        of(&runs)
+    };
+    assert!(
+        seeds([11.2, 11.3, 11.1]).contains("no test accuracy is above chance level"),
+        "{}",
+        seeds([11.2; 3])
+    );
+    assert!(!seeds([11.2, 97.0, 97.2]).contains("chance level"), "{}", seeds([11.2, 97.0, 97.2]));
+}
+
+fn of(runs: &[Run]) -> String {
+    findings(&group(runs), "1x1").join("\n")
+}
+
+#[test]
+fn topologies_have_speed_up_ratio_accuracy_and_waiting() {
+    let gloo = ["--backend", "gloo"];
+    let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((2, 2), &[], 4.0)];
+    runs.push(run((2, 2), &gloo, 5.0));
+    runs[2].results.test_accuracy = 96.0;
+    let text = of(&runs);
+    assert!(
+        text.contains("fastest: 2x2 (mpi), 2.00 times as fast as 1x1") && text.contains("efficiency 50%"),
+        "{text}"
+    );
+    assert!(text.contains("gloo takes 1.25 times as long as mpi on 2x2"), "{text}");
+    assert!(text.contains("on 1x1 (mpi): ") && text.contains("wait for gradients in up to 10.0%"), "{text}");
+    assert!(!text.contains("not compared"), "{text}");
+    let text = of(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
+    assert!(text.contains("none is as fast as 1x1; next: 1x2 (mpi), 0.50 times as fast"), "{text}");
+}
+
+#[test]
+fn the_fastest_row_is_that_of_the_shortest_time() {
+    let fp16 = ["--precision", "fp16"];
+    let runs =
+        [run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &[], 2.5), run((1, 2), &fp16, 4.0)];
+    let text = of(&runs);
+    assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings"), "{text}");
+    // Another row of one rank is what a reader compares with.
+    let text = of(&[run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 3.2)]);
+    assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.25 times as fast as 1x1 (mpi)"), "{text}");
+}
+
+#[test]
+fn what_ranks_that_share_cores_took_is_compared_only_where_there_is_nothing_else() {
+    let gloo = ["--backend", "gloo"];
+    let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((1, 2), &gloo, 6.0)];
+    runs.extend([run((2, 2), &[], 3.0), run((2, 2), &gloo, 9.0)]);
+    for run in &mut runs[3..] {
+        run.record.oversubscribed = true;
+        run.results.comm_seconds = 2.5;
+    }
+    let text = of(&runs);
+    assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast"), "{text}");
+    assert!(text.contains("gloo takes 1.20 times as long as mpi on 1x2"), "{text}");
+    assert!(text.contains("up to 10.0% of the training time on 1x2 ("), "{text}");
+    let text = of(&runs[3..]);
+    assert!(
+        text.contains("gloo takes 3.00 times as long as mpi on 2x2; oversubscribed or doubted"),
+        "{text}"
+    );
+    assert!(
+        text.contains("up to 83.3% of the training time on 2x2 (mpi); oversubscribed or doubted"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_row_is_named_among_those_that_are_not_compared_too() {
+    let fp16 = ["--precision", "fp16"];
+    let mut runs = vec![run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 5.0), run((1, 2), &[], 3.0)];
+    runs[2].results.others_cpu_percent = Some(50.0);
+    let text = of(&runs);
+    assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.60 times as fast as 1x1"), "{text}");
+    assert!(text.contains("up to 10.0% of the training time on 1x2 (mpi, precision fp16)"), "{text}");
+}
+
+#[test]
+fn differences_within_noise_are_no_findings() {
+    let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
+    let text = of(&[batch("16", 5.66), batch("64", 5.59)]);
+    assert!(text.contains("times from 5.59 to 5.66 s do not differ beyond noise"), "{text}");
+    let text = of(&[batch("16", 4.0), batch("32", 7.9), batch("64", 8.0)]);
+    assert!(text.contains("slowest: train batch size 64 with 8.00 s (1 more within noise)"), "{text}");
+    let text = of(&[run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)]);
+    assert!(
+        text.contains("fastest: 2x1 (mpi), 2.00 times as fast") && text.contains("(1 more within noise)"),
+        "{text}"
+    );
+    let gloo = ["--backend", "gloo"];
+    let text = of(&[run((1, 2), &[], 5.59), run((1, 2), &gloo, 5.66)]);
+    assert!(text.contains("gloo and mpi do not differ beyond noise on 1x2 (5.66 and 5.59 s)"), "{text}");
+    let text = of(&[run((1, 1), &[], 5.66), run((1, 2), &[], 5.59)]);
+    assert!(text.contains("1x2 (mpi) and 1x1 (mpi) do not differ beyond noise (5.59 and 5.66 s)"), "{text}");
+    // Of 2,000 samples, 0.2 points are four.
+    let mut runs = ["1x1", "1x2"]
+        .map(|name| run((1, if name == "1x1" { 1 } else { 2 }), &["--test-samples", "2000"], 4.0));
+    runs[1].results.test_accuracy += 0.2;
+    let text = of(&runs);
+    assert!(text.contains("test accuracies of 1x2 (mpi) and 1x1 (mpi) cannot be told apart"), "{text}");
+    assert!(!text.contains("points"), "{text}");
+}
+
+#[test]
+fn accuracies_are_compared_within_one_recipe_and_above_chance() {
+    let of_lr = |lr, activation, accuracy| {
+        let mut run = run((1, 1), &["--lr", lr, "--activation", activation, "--test-samples", "200"], 4.0);
+        run.results.test_accuracy = accuracy;
+        run
+    };
+    let text = of(&[of_lr("1", "relu", 30.0), of_lr("2", "relu", 90.0)]);
+    assert!(!text.contains("test accuracy"), "another learning rate is another recipe: {text}");
+    let text = of(&[of_lr("1", "relu", 30.0), of_lr("1", "gelu", 90.0)]);
+    assert!(text.contains("highest test accuracy: activation gelu with 90.00%"), "{text}");
+    let text = of(&[of_lr("1", "relu", 14.0), of_lr("1", "gelu", 12.0)]);
+    assert!(!text.contains("highest") && text.contains("no test accuracy is above chance level"), "{text}");
+}
+
+#[test]
+fn other_jobs_are_not_ranked_with_each_other() {
+    let epochs =
+        |epochs, activation, seconds| run((1, 1), &["--epochs", epochs, "--activation", activation], seconds);
+    let text = of(&[epochs("1", "relu", 2.5), epochs("3", "relu", 9.0), epochs("3", "gelu", 12.0)]);
+    assert!(
+        text.contains(
+            "epochs 3: fastest: activation relu with 9.00 s; slowest: activation gelu with 12.00 s"
+        ),
+        "{text}"
+    );
+    assert!(!text.contains("2.50"), "{text}");
+    let alone = of(&[run((1, 2), &["--epochs", "1"], 2.5), run((1, 2), &["--epochs", "2"], 5.0)]);
+    assert_eq!(alone, "", "nothing is compared");
+    assert!(of(&[run((1, 2), &[], 2.5)]).contains("ranks wait for gradients"));
+}
+
+#[test]
+fn short_rows_give_no_times_and_settings_are_compared_by_name() {
+    let text = of(&[run((1, 1), &[], 1.0), run((1, 2), &[], 0.5)]);
+    assert!(text.contains("times of 2 of 2 rows are not compared") && !text.contains("fastest"), "{text}");
+    let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
+    let text = of(&[batch("16", 8.0), batch("64", 4.0)]);
+    assert!(
+        text.contains("fastest: train batch size 64 with 4.00 s; slowest: train batch size 16"),
+        "{text}"
+    );
+    assert!(!text.contains("accuracy") && !text.contains("wait for"), "{text}");
+    assert_eq!(of(&[]), "no finished run");
+}
