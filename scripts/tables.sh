@@ -33,9 +33,21 @@ root_of() { # root_of FILE
 
 suffix=; short=()
 [ "$scale" = full ] || { suffix=-$scale; short=(--iterations 200); }
+sweeps=(jobs/sweeps/*.toml)
+# On two idle cores.
+case $scale in
+  full) need="days, in which each run of the vgg takes hours, and 1 GB" ;;
+  quick) need="half an hour and 300 MB" ;;
+  *) need="time and disk space are not measured," ;;
+esac
+say() { echo "tables: $*" >&2; }
+say "${#sweeps[@]} sweeps at scale $scale, then benchmarks and profiles; on two idle cores: $need in results/." \
+  "After Ctrl-C the same command continues."
+begin=$SECONDS
 results=()
-for sweep in jobs/sweeps/*.toml; do
+for sweep in "${sweeps[@]}"; do
   results+=("results/$(basename "$sweep" .toml)$suffix")
+  say "sweep ${#results[@]} of ${#sweeps[@]}, after $(((SECONDS - begin) / 60)) min: $sweep"
   root=$(root_of "$sweep") || exit 1
   "$bin" sweep "$sweep" --scale "$scale" "$@" -- --data-root "$root"
   case $? in
@@ -44,6 +56,7 @@ for sweep in jobs/sweeps/*.toml; do
     *) failed=1 ;;
   esac
 done
+say "benchmarks and profiles, after $(((SECONDS - begin) / 60)) min"
 # Whether the host file of 2x1 names machines that are known here; those of a fresh checkout are examples.
 two_machines() {
   local host file=hostfiles/local/2x1
@@ -82,5 +95,6 @@ profile convnet --model convnet --batch 128
 profile convnet-unfused --model convnet --batch 128 --fused off
 profile convnet-int8 --model convnet --batch 128 --int8
 "$bin" report --format html "${results[@]}" "$profiles" "results/fused$suffix.csv" || failed=1
+say "took $(((SECONDS - begin) / 60)) min; $(du -csh "${results[@]}" "$profiles" 2>/dev/null | tail -n 1 | cut -f 1) of results"
 [ ${#skipped[@]} -eq 0 ] || printf 'skipped: %s\n' "${skipped[@]}" >&2
 exit "$failed"
