@@ -6,7 +6,6 @@ use std::process::{ExitCode, exit};
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
 use mpiburn::options::Cli;
-use mpiburn::stop::survive_large_files;
 use mpiburn::{INTERNAL_ERROR, commands};
 use rustix::process::{Resource, getrlimit};
 
@@ -39,8 +38,7 @@ fn main() -> ExitCode {
 
 fn work() -> u8 {
     ask_for_reports_of_panics();
-    // What fails without the handler fails later, with a signal's name.
-    let _ = survive_large_files();
+    run_report::console::survive_large_files();
     burn_mpi::name_program("mpiburn");
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();

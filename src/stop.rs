@@ -4,20 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 
 /// Signals that request a checkpoint and a stop: those that a launcher, a batch system
 /// before its time limit, and a terminal send.
 const SIGNALS: [i32; 3] = [SIGTERM, SIGUSR1, SIGINT];
-
-/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of that write; without a handler, SIGXFSZ ends the
-/// process.
-///
-/// # Errors
-/// When the handler cannot be installed.
-pub fn survive_large_files() -> io::Result<()> {
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
-}
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use burn_mpi::lab::cores_and_cpus;
+use rustix::process::{Resource, getrlimit};
 
 use super::command::{find, is_executable};
 use super::reach::{Agent, addresses};
@@ -51,6 +52,7 @@ pub fn check(launch: &mut Launch) -> anyhow::Result<()> {
             );
         }
         check_space(&temporary(), SPACE_MB)?;
+        check_file_size(getrlimit(Resource::Fsize).current)?;
     }
     let (here, ranks) = (cores_and_cpus(), launch.topology.ranks_per_node);
     let Some(hosts) = &launch.hosts else {
@@ -91,6 +93,21 @@ fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
 
 /// Space for the temporary files of a job of Open MPI 4.1: two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
+
+/// Size of the largest of these files, in MB: of PMIx and of shared memory, 4 MB each.
+const FILE_MB: u64 = 5;
+
+/// Checks the limit of file sizes in bytes: mpirun 4.1 prints lines of PMIx below it, and never ends.
+fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
+    let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
+    too_small.map_or(Ok(()), |bytes| {
+        bail!(
+            "the limit of file sizes is {} kB, of {FILE_MB} MB that Open MPI's temporary files need, and its mpirun \
+             hangs below: raise it (ulimit -f)",
+            bytes >> 10
+        )
+    })
+}
 
 /// The folder of temporary files, as Open MPI finds it.
 fn temporary() -> PathBuf {
@@ -230,6 +247,14 @@ mod tests {
         let mut launch = launch("localhost");
         launch.by = Some("/nowhere/lab.sh".into());
         assert_eq!(check(&mut launch).unwrap_err().to_string(), "/nowhere/lab.sh not found: check the path");
+    }
+
+    #[test]
+    fn a_limit_of_file_sizes_below_the_launchers_files_is_named() {
+        let line = |limit| check_file_size(limit).map_err(|error| error.to_string());
+        assert_eq!((line(None), line(Some(5 << 20))), (Ok(()), Ok(())));
+        let error = line(Some(2 << 20)).unwrap_err();
+        assert!(error.starts_with("the limit of file sizes is 2048 kB, of 5 MB"), "{error}");
     }
 
     #[test]

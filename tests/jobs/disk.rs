@@ -28,6 +28,40 @@ fn on_disk(disk: &Path, kilobytes: usize, copy: &Path, command: &Command) -> Com
     outer
 }
 
+/// SIGXFSZ would end the process without a word.
+#[test]
+fn a_limit_of_file_sizes_is_one_line_with_the_file_and_the_reason() {
+    let lab = Lab::new();
+    let limited = |command: Command| {
+        let mut outer = Command::new("sh");
+        outer
+            .args(["-c", "ulimit -f 40; exec \"$@\"", "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        outer.env_remove("RUST_LOG").env("OMPI_MCA_ess_singleton_isolated", "1");
+        outer
+    };
+    let mut generate = Command::new(binary());
+    generate.args(["data", "digits", "--train", "640", "--test", "100", "--out"]).arg(lab.path("data"));
+    let mut launch = Command::new(binary());
+    launch.args(["launch", "1x2", "train"]);
+    for (command, words) in [
+        (lab.command(1, "run", &["--epochs", "1", "--train-samples", "320"]), "checkpoints/step-"),
+        (generate, "cannot write the data set to "),
+        (launch, "the limit of file sizes is 20 kB"),
+    ] {
+        let output = must_fail(limited(command));
+        let errors = errors(&output);
+        assert_eq!((errors.len(), output.status.code()), (1, Some(1)), "{}", text(&output));
+        assert!(errors[0].contains(words), "{}", errors[0]);
+        assert!(
+            ["File too large", "(ulimit -f)"].iter().any(|word| errors[0].contains(word)),
+            "{}",
+            errors[0]
+        );
+    }
+}
+
 #[test]
 fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
     let lab = Lab::new();

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Like the standard library's, but ignores a closed pipe.
@@ -128,6 +129,13 @@ pub fn lost() -> bool {
 
 fn failure(result: io::Result<()>) -> Option<io::Error> {
     result.err().filter(|error| error.kind() != ErrorKind::BrokenPipe)
+}
+
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error of that write, as SIGPIPE's default in Rust makes
+/// one to a closed pipe: without a handler, SIGXFSZ ends the process.
+pub fn survive_large_files() {
+    // Without it, the signal is what says so.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    console::survive_large_files();
     match run_report::run(&Cli::parse().args) {
         Ok(()) if console::lost() => ExitCode::FAILURE,
         Ok(()) => ExitCode::SUCCESS,
