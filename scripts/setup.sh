@@ -55,6 +55,7 @@ if [ "${1-}" = --all ]; then
   need munge has_daemon munged
   need chromium command -v chromium
   need valgrind command -v valgrind
+  need mmdebstrap command -v mmdebstrap
   need libfaketime has_faketime
 fi
 

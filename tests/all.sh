@@ -254,6 +254,7 @@ release_level() {
   check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
   check "a killed rank is started again, over MPICH" tests/faults/restart.sh target-mpich/release/mpiburn 1x2
   check "two nodes of one machine" tests/cluster/check.sh
+  check "the image of the Dockerfile" tests/container/run.sh
   check "two nodes: trainings with both MPIs, and with a broken link" tests/cluster/train.sh
   check "two nodes: deployment over ssh" tests/cluster/deploy.sh
   check "two nodes: equal weights over mpi and gloo, on one and two machines" tests/cluster/same_weights.sh
