@@ -1,6 +1,6 @@
 //! Rank information: host, process id and cores of each rank.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,8 +49,9 @@ impl Place {
 }
 
 /// Numbers machines of one host name, such as copies of one virtual machine: `vm`, `vm#2`.
+#[cfg(any(feature = "mpi", test))]
 pub(crate) fn tell_apart(places: &mut [Place]) {
-    let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut machines = std::collections::BTreeMap::<String, Vec<String>>::new();
     for place in places {
         let of_name = machines.entry(place.host.clone()).or_default();
         let known = of_name.iter().position(|boot_id| *boot_id == place.boot_id);
