@@ -217,8 +217,9 @@ pub fn summarize(
     })
 }
 
-/// Prints the table of epochs and one line; the others at log level debug.
-pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
+/// Prints the table of epochs, the test by class of people's own data, and one line; the others at log level debug.
+pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir, is_own: bool) {
+    let is_detailed = log::log_enabled!(log::Level::Debug);
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
     let int8_columns = ["int8 loss", "int8 accuracy"].into_iter().filter(|_| quantized);
@@ -246,6 +247,9 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         log::info!("stopped early after epoch {last}: the test loss was lowest in epoch {best}");
     }
     println!("{}", table(&header, header.len(), lines));
+    if let Some(by_class) = results.by_class.as_ref().filter(|_| is_own || is_detailed) {
+        print_classes(by_class);
+    }
     println!(
         "{:.2} s of training, {:.3} ms per step, {:.0} images/s; results in {}",
         results.train_seconds,
@@ -253,7 +257,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         results.images_per_second,
         dir.path().display()
     );
-    if log::log_enabled!(log::Level::Debug) {
+    if is_detailed {
         print_details(history, results, sync);
     }
 }
@@ -280,9 +284,6 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
         println!("overfitting after epoch {epoch}: test loss rises while training loss falls");
     }
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
-    if let Some(by_class) = &results.by_class {
-        print_classes(by_class);
-    }
 }
 
 /// Prints the confusion matrix of up to ten classes, or the ten classes that were recognised worst.

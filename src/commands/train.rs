@@ -260,7 +260,8 @@ impl Run {
         let names = record.data.as_ref().map_or(&[][..], |data| &data.class_names);
         let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds, names)?;
         if let Some(dir) = &dir {
-            print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir);
+            let is_own = trainer.source.imported().is_some();
+            print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir, is_own);
         }
         record.status = Status::Completed;
         record.ended_at = Some(now());

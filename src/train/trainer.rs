@@ -23,7 +23,8 @@ use run_record::{Checkpoint, Curve, DataDigests, EpochRow, StepMs};
 pub struct Trainer<'w> {
     world: &'w World,
     options: RunConfig,
-    source: Box<dyn SampleSource>,
+    /// The data set.
+    pub source: Box<dyn SampleSource>,
     plan: ShardPlan,
     /// Its training samples.
     pub shard: Shard,

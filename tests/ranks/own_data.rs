@@ -83,6 +83,10 @@ fn pictures_become_a_network_that_names_them() {
     };
     let digest = |ranks| of(ranks, &[]);
     digest(2);
+    let data = lab.path("data");
+    let of_data = ["--data-root", data.to_str().unwrap(), "--train-batch-size", "1", "--overwrite"];
+    let printed = succeeds(lab.command(2, "run", &of_data));
+    assert!(printed.contains("balanced accuracy") && printed.contains("│ blue sky ┆"), "{printed}");
     assert_eq!(digest(3), digest(3));
     assert_eq!(of(3, &["--shuffle"]), of(3, &["--shuffle", "--samples-in", "disk"]));
 

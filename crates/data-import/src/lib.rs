@@ -221,7 +221,7 @@ fn from_source(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Res
     match parquet_file::column_of_pictures(&tables.train)? {
         None => table::import(&tables, args, progress),
         Some(column) => {
-            let (found, _folder) = parquet_file::pictures(&tables, &column, args)?;
+            let (found, _folder) = parquet_file::pictures(&tables, &column, args, progress)?;
             pictures::import(found, args, progress)
         }
     }

@@ -16,7 +16,7 @@ use crate::folder::{Found, Picture};
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
 use crate::table_file::{LABELS, Tables};
-use crate::{DataFile, ImportArgs, ImportError};
+use crate::{DataFile, ImportArgs, ImportError, Progress};
 
 /// The first bytes of such a file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -189,6 +189,7 @@ pub(crate) fn pictures(
     tables: &Tables,
     column: &str,
     args: &ImportArgs,
+    progress: &Progress<'_>,
 ) -> Result<(Found, TempDir), ImportError> {
     let (label, names) = label(&tables.train[0], column, args.label.as_deref())?;
     let mut labels = Labels::of(names);
@@ -201,6 +202,9 @@ pub(crate) fn pictures(
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             for_each_row(path, |row, columns| {
+                if progress(0, 1).is_break() {
+                    return Err(ImportError::Stopped);
+                }
                 let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
                 let field =
                     |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
