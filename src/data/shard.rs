@@ -236,6 +236,7 @@ impl Shard {
         let bytes = match &self.images {
             Images::Memory(images) => Cow::Borrowed(&images[from * self.item..to * self.item]),
             Images::File(file) => {
+                file.file.check_unchanged()?;
                 let mut bytes = vec![0; (to - from) * self.item];
                 let mut rest = &mut bytes[..];
                 // Neighbours in the file are read together.

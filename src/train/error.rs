@@ -15,6 +15,16 @@ pub enum TrainError {
     /// An error of the data set.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The samples of a step cannot be read, on one rank.
+    #[error("rank {rank} ({host}): {error}")]
+    Samples {
+        /// The rank.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// The reason.
+        error: DataError,
+    },
     /// An error of the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -75,7 +85,7 @@ impl TrainError {
     pub fn is_shared(&self) -> bool {
         match self {
             Self::Comm(error) => error.is_shared(),
-            Self::Record(_) | Self::Data(_) => false,
+            Self::Record(_) | Self::Data(_) | Self::Samples { .. } => false,
             _ => true,
         }
     }

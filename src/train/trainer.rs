@@ -232,7 +232,12 @@ impl<'w> Trainer<'w> {
         let (began, size) = (Instant::now(), self.plan.batch_size);
         let epoch = self.position.epoch;
         let samples =
-            spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch))?;
+            spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch));
+        let samples = samples.map_err(|error| TrainError::Samples {
+            rank: self.world.rank(),
+            host: self.world.host().to_owned(),
+            error,
+        })?;
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);

@@ -184,6 +184,8 @@ depends_on_little() {
 }
 
 packages() { # packages CRATE DEPENDENCY...
+  # Those of other versions.
+  rm -f "$CARGO_TARGET_DIR/package/$1"-*.crate
   scripts/cargo.sh package --locked --allow-dirty "${@/#/--package=}" --target-dir "$CARGO_TARGET_DIR" 2>&1 | tee "$work/package" &&
     ! grep -A 3 '^warning' "$work/package" && note=$(sed -n 's/^ *Packaged //p' "$work/package" | tail -n 1) || return 1
   local files

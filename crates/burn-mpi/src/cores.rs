@@ -146,16 +146,19 @@ mod tests {
 
     #[test]
     fn two_hardware_threads_are_one_core() {
-        let folder = tempfile::tempdir().unwrap();
+        // Without dependencies of tests, which cargo cannot test from outside of the workspace.
+        let folder = std::env::temp_dir().join(format!("burn-mpi-cores-{}", std::process::id()));
         for (cpu, siblings) in [("cpu0", "0,2\n"), ("cpu1", "1,3\n"), ("cpu2", "0,2\n"), ("cpu3", "1,3\n")] {
-            let topology = folder.path().join(cpu).join("topology");
+            let topology = folder.join(cpu).join("topology");
             std::fs::create_dir_all(&topology).unwrap();
             std::fs::write(topology.join("thread_siblings_list"), siblings).unwrap();
         }
         // One that is offline, and another folder.
-        std::fs::create_dir(folder.path().join("cpu4")).unwrap();
-        std::fs::create_dir(folder.path().join("cpufreq")).unwrap();
-        assert_eq!(cores_in(folder.path()), Some(2));
+        std::fs::create_dir(folder.join("cpu4")).unwrap();
+        std::fs::create_dir(folder.join("cpufreq")).unwrap();
+        let found = cores_in(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, Some(2));
         assert_eq!(cores_in(Path::new("/nowhere")), None);
     }
 

@@ -106,7 +106,12 @@ impl Target<'_> {
         let mut file = File::create(&path).map_err(ImportError::write(&path))?;
         // An entry that says less than it has does not fill the disk.
         match io::copy(&mut contents.take(size), &mut file) {
-            Ok(written) if written == size => Ok(()),
+            // A checksum is compared where the contents end.
+            Ok(written) if written == size => match contents.read(&mut [0]) {
+                Ok(0) => Ok(()),
+                Ok(_) => Err(self.invalid(format!("{} is longer than it says", name.display()))),
+                Err(error) => Err(self.invalid(format!("{}: {error}", name.display()))),
+            },
             Ok(_) => Err(self.invalid(format!("{} is truncated", name.display()))),
             Err(error) => Err(self.invalid(format!("{}: {error}", name.display()))),
         }
@@ -134,8 +139,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    fn tar(&mut self, file: impl Read) -> Result<(), ImportError> {
-        let mut archive = tar::Archive::new(file);
+    fn tar(&mut self, mut file: impl Read) -> Result<(), ImportError> {
+        let mut archive = tar::Archive::new(&mut file);
         for entry in archive.entries().map_err(|error| self.invalid(error))? {
             let mut entry = entry.map_err(|error| self.invalid(error))?;
             let name = entry.path().map_err(|error| self.invalid(error))?.into_owned();
@@ -152,7 +157,8 @@ impl Target<'_> {
                 _ => self.others += 1,
             }
         }
-        Ok(())
+        // The checksum of a .tar.gz is behind what fills up the archive.
+        io::copy(&mut file.take(self.left), &mut io::sink()).map(drop).map_err(|error| self.invalid(error))
     }
 }
 

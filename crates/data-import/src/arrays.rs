@@ -32,6 +32,8 @@ pub(crate) fn is_array(path: &Path) -> bool {
 struct Pair {
     samples: PathBuf,
     labels: PathBuf,
+    /// The first row of each file of the source, and its name.
+    files: Vec<(usize, String)>,
 }
 
 /// The arrays of a source.
@@ -59,12 +61,13 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
     let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let listed = arrays.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
     // The name without the words of the split.
+    let rest = |path: &Path| -> String {
+        let is_split = |word: &String| TRAIN.contains(&&**word) || OTHERS.contains(&&**word);
+        words(path).into_iter().filter(|word| !is_split(word)).collect::<Vec<_>>().join("_")
+    };
+    // One name is that of the labels in each split.
     let is_label = |path: &Path| match &args.label {
-        Some(wanted) => {
-            let is_split = |word: &&String| TRAIN.contains(&&***word) || OTHERS.contains(&&***word);
-            let rest: Vec<String> = words(path).iter().filter(|word| !is_split(word)).cloned().collect();
-            name(path) == *wanted || rest.join("_") == wanted.to_lowercase()
-        }
+        Some(wanted) => rest(path) == rest(&PathBuf::from(format!("{wanted}.npy"))),
         None => has(path, &LABELS),
     };
     let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Pair>, ImportError> {
@@ -76,12 +79,14 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         match (&samples[..], &labels[..]) {
             ([], []) => Ok(None),
             ([samples], [labels]) => {
-                Ok(Some(Pair { samples: samples.to_path_buf(), labels: labels.to_path_buf() }))
+                let name = samples.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
+                Ok(Some(Pair { samples, labels, files: vec![(0, name)] }))
             }
             (_, [first, _, ..]) => {
                 let what = format!(
                     "which array has the labels? It has {listed}: name one, as in --label {}",
-                    name(first)
+                    rest(first)
                 );
                 Err(ImportError::source(source, what))
             }
@@ -136,6 +141,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
 struct Split {
     samples: NpyFile,
     labels: Vec<u32>,
+    files: Vec<(usize, String)>,
 }
 
 impl Split {
@@ -169,23 +175,29 @@ impl Split {
                 .map_err(|what| ImportError::source(&pair.labels, format!("label [{row}]: {what}")))
         };
         let labels = file.integers()?.into_iter().enumerate().map(number).collect::<Result<_, _>>()?;
-        Ok(Self { samples, labels })
+        Ok(Self { samples, labels, files: pair.files.clone() })
     }
 
     fn name(&self, row: usize) -> String {
-        let path = &self.samples.file.path;
-        format!("{}[{row}]", path.file_name().unwrap_or_default().to_string_lossy())
+        let (start, file) = &self.files[self.files.partition_point(|(start, _)| *start <= row) - 1];
+        format!("{file}[{}]", row - start)
     }
 }
 
 impl Arrays {
-    /// Those of one split in `folder`, whose files have these names.
-    pub(crate) fn named(folder: &Path, has_test: bool, names: Option<Vec<String>>) -> Self {
-        let pair = |split: &str| Pair {
+    /// Those that were made in `folder` of the `files` of each split: the first row and the name of each.
+    pub(crate) fn made(
+        folder: &Path,
+        [train, test]: [Vec<(usize, String)>; 2],
+        names: Option<Vec<String>>,
+    ) -> Self {
+        let pair = |split: &str, files: Vec<(usize, String)>| Pair {
             samples: folder.join(format!("{split}-images.npy")),
             labels: folder.join(format!("{split}-labels.npy")),
+            files,
         };
-        Self { train: pair("train"), test: has_test.then(|| pair("test")), names }
+        let test = Some(test).filter(|files| !files.is_empty()).map(|files| pair("test", files));
+        Self { train: pair("train", train), test, names }
     }
 
     pub(crate) fn import(self, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {

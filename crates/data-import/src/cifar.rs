@@ -49,14 +49,16 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
     };
     let label = args.label.as_deref().unwrap_or(default);
     let folder = beside(&args.out, "arrays")?;
-    let write = |name: &str, batches: &[PathBuf]| -> Result<usize, ImportError> {
+    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
         let path = folder.path().join(format!("{name}-images.npy"));
         let failed = |error| ImportError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
         // The number of pictures is known at the end; a header has one length.
         images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
-        let mut labels = Vec::new();
+        let (mut labels, mut files) = (Vec::new(), Vec::new());
         for batch in batches {
+            let name = batch.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            files.push((labels.len() / size_of::<i64>(), name));
             let (pixels, of_batch) = read(batch, label)?;
             images.write_all(&pixels).map_err(failed)?;
             labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
@@ -67,15 +69,15 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
         let path = folder.path().join(format!("{name}-labels.npy"));
         fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
             .map_err(ImportError::write(&path))?;
-        Ok(samples)
+        Ok((samples, files))
     };
-    let training = write("train", &train)?;
+    let (training, train) = write("train", &train)?;
     let test = source.join(test);
-    let tested = if test.exists() { Some(write("test", &[test])?) } else { None };
+    let test = if test.exists() { write("test", &[test])?.1 } else { Vec::new() };
     let batches = train.len();
     log::info!("{}: {training} pictures in {batches} python batches of CIFAR", args.source.display());
     let names = names(&source.join(meta), label)?;
-    Ok(Some((Arrays::named(folder.path(), tested.is_some(), names), folder)))
+    Ok(Some((Arrays::made(folder.path(), [train, test], names), folder)))
 }
 
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
@@ -124,24 +126,30 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
     };
     let labels =
         labels.ok_or_else(|| ImportError::source(path, format!("{label} is no list of integers")))?;
-    // The state of an array: version, shape, type, order, bytes.
-    let pixels = match take(&mut entries, "data") {
-        Some(Value::Tuple(state)) => state
-            .into_iter()
-            .find_map(|value| if let Value::Bytes(bytes) = value { Some(bytes) } else { None }),
+    // The state of an array: version, shape, type, whether the order is Fortran's, bytes.
+    let state = match take(&mut entries, "data") {
+        Some(Value::Tuple(state)) => state,
+        _ => {
+            let what = "has no array of pixels called data, as Python pickles it with protocols below 5";
+            return Err(ImportError::source(path, what));
+        }
+    };
+    let integers = |value: &Value| match value {
+        Value::Tuple(sizes) => sizes.iter().map(integer).collect(),
         _ => None,
     };
-    match pixels {
-        Some(pixels) if pixels.len() == labels.len() * BYTES => Ok((pixels, labels)),
-        Some(pixels) => {
-            let what = format!(
-                "has {} bytes of pixels for {} labels: {BYTES} each are expected",
-                pixels.len(),
-                labels.len()
-            );
+    let expected = [labels.len() as i64, BYTES as i64];
+    match <[Value; 5]>::try_from(state) {
+        Ok([_, shape, _, Value::Bool(false), Value::Bytes(pixels)])
+            if integers(&shape).is_some_and(|shape: Vec<i64>| shape == expected)
+                && pixels.len() == labels.len() * BYTES =>
+        {
+            Ok((pixels, labels))
+        }
+        _ => {
+            let what = format!("its data is no array of bytes in the shape {expected:?} and in C's order");
             Err(ImportError::source(path, what))
         }
-        None => Err(ImportError::source(path, "has no array of pixels called data")),
     }
 }
 

@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::ImportError;
 use run_record::files::open_regular;
@@ -21,6 +22,8 @@ pub struct DataFile {
     /// Its path.
     pub path: PathBuf,
     file: File,
+    /// When it had been changed.
+    modified: Option<SystemTime>,
     /// Its bytes when it was opened.
     pub len: usize,
 }
@@ -36,7 +39,8 @@ impl DataFile {
         if !kind.is_file() {
             return Err(ImportError::read(path)(std::io::Error::other("not a regular file")));
         }
-        Ok(Self { path: path.to_owned(), file, len: kind.len() as usize })
+        let modified = kind.modified().ok();
+        Ok(Self { path: path.to_owned(), file, modified, len: kind.len() as usize })
     }
 
     /// Fills `buffer` with the bytes from `from` on.
@@ -45,6 +49,21 @@ impl DataFile {
     /// When the file ends before, or cannot be read.
     pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), ImportError> {
         self.file.read_exact_at(buffer, from as u64).map_err(ImportError::read(&self.path))
+    }
+
+    /// Checks that the file is as it was when it was opened, by its length and the time of its last change.
+    ///
+    /// # Errors
+    /// When it is another.
+    pub fn check_unchanged(&self) -> Result<(), ImportError> {
+        let now = self.file.metadata().map_err(ImportError::read(&self.path))?;
+        match now.len() as usize == self.len && now.modified().ok() == self.modified {
+            true => Ok(()),
+            false => Err(ImportError::source(
+                &self.path,
+                "was changed since it was opened: put it back, and go on with --resume",
+            )),
+        }
     }
 
     /// The first `most` bytes, or all if there are fewer.

@@ -29,15 +29,18 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
         return Ok(None);
     }
     let folder = beside(&args.out, "arrays")?;
-    let write = |split: &[&str], what: &str, name: &str| -> Result<bool, ImportError> {
+    let write = |split: &[&str], what: &str, name: &str| -> Result<Option<String>, ImportError> {
         let is_wanted = |path: &&PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.contains(what) && split.iter().any(|split| name.contains(split))
         };
         let found: Vec<&PathBuf> = files.iter().filter(is_wanted).collect();
         match found[..] {
-            [] => Ok(false),
-            [path] => as_npy(path, &folder.path().join(name)).map(|()| true),
+            [] => Ok(None),
+            [path] => {
+                as_npy(path, &folder.path().join(name))?;
+                Ok(Some(path.file_name().unwrap_or_default().to_string_lossy().into_owned()))
+            }
             [first, second, ..] => {
                 let names =
                     [first, second].map(|path| path.file_name().unwrap_or_default().to_string_lossy());
@@ -47,26 +50,25 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
             }
         }
     };
-    let pair = |split: &[&str], name: &str| -> Result<bool, ImportError> {
+    let pair = |split: &[&str], name: &str| -> Result<Vec<(usize, String)>, ImportError> {
         match [
             write(split, "images", &format!("{name}-images.npy"))?,
             write(split, "labels", &format!("{name}-labels.npy"))?,
         ] {
-            [images, labels] if images == labels => Ok(images),
+            [Some(images), Some(_)] => Ok(vec![(0, images)]),
+            [None, None] => Ok(Vec::new()),
             [images, _] => {
-                let missing = if images { "labels" } else { "images" };
+                let missing = if images.is_some() { "labels" } else { "images" };
                 Err(ImportError::source(source, format!("has no IDX file of {missing} for {}", split[0])))
             }
         }
     };
-    if !pair(&["train"], "train")? {
-        return Err(ImportError::source(
-            source,
-            "has no IDX files for training, such as train-images-idx3-ubyte",
-        ));
+    let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
+    if files[0].is_empty() {
+        let what = "has no IDX files for training, such as train-images-idx3-ubyte";
+        return Err(ImportError::source(source, what));
     }
-    let has_test = pair(&["t10k", "test"], "test")?;
-    Ok(Some((Arrays::named(folder.path(), has_test, None), folder)))
+    Ok(Some((Arrays::made(folder.path(), files, None), folder)))
 }
 
 /// Writes the bytes of an IDX file as an array.

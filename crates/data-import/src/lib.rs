@@ -201,11 +201,13 @@ fn from_source(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Res
     let tables = match source.is_dir() {
         true => {
             let source = &folder::below(source)?;
-            if let Some((arrays, _folder)) = cifar::find(source, args)? {
-                return arrays.import(args, progress);
-            }
-            if let Some((arrays, _folder)) = idx::find(source, args)? {
-                return arrays.import(args, progress);
+            let made = match cifar::find(source, args)? {
+                Some(made) => Some(made),
+                None => idx::find(source, args)?,
+            };
+            if let Some((arrays, folder)) = made {
+                let imported = arrays.import(args, progress);
+                return imported.map_err(|error| archive::renamed(error, folder.path(), source));
             }
             if let Some(arrays) = arrays::find(source, args)? {
                 return arrays.import(args, progress);

@@ -1,6 +1,6 @@
 //! `metadata.csv` or `metadata.jsonl` beside pictures: their classes, as Hugging Face's imagefolder has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
@@ -53,13 +53,28 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
             false => Err(wrong(format!("{} is not below this folder", name.display()))),
         }
     };
-    lines.iter().map(picture).collect::<Result<_, _>>().map(Some)
+    let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
+    let mut seen = HashSet::new();
+    match pictures.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((name, _)) => Err(ImportError::source(path, format!("names {} twice", name.display()))),
+        None => Ok(Some(pictures)),
+    }
 }
 
 fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
     let read = |error: csv::Error| ImportError::source(path, error.to_string());
-    let mut reader = csv::Reader::from_path(path).map_err(read)?;
+    let mut first = String::new();
+    let file = File::open(path).map_err(ImportError::read(path))?;
+    BufReader::new(file).read_line(&mut first).map_err(ImportError::read(path))?;
+    let separator =
+        [b',', b';', b'\t'].into_iter().find(|byte| first.as_bytes().contains(byte)).unwrap_or(b',');
+    let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_path(path).map_err(read)?;
     let headers = reader.headers().map_err(read)?.clone();
+    if let Some(name) =
+        headers.iter().enumerate().find(|(at, name)| headers.iter().take(*at).any(|n| n == *name))
+    {
+        return Err(ImportError::source(path, format!("has two columns {:?}: rename one", name.1)));
+    }
     let line = |row: Result<csv::StringRecord, csv::Error>| {
         let row = row.map_err(read)?;
         let number = row.position().map_or(0, csv::Position::line);

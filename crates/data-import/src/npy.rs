@@ -134,6 +134,13 @@ impl NpyFile {
             [rows, rest @ ..] if rest.len() < 2 || !fortran_order => {
                 (*rows, rest.iter().try_fold(1usize, |count, size| count.checked_mul(*size)))
             }
+            [_, _, ..] => {
+                return Err(unsuitable(
+                    "is in Fortran's order, which is read of one or two dimensions: save it again with \
+                     numpy.ascontiguousarray"
+                        .into(),
+                ));
+            }
             _ => return Err(unsuitable(format!("its shape is {shape:?}{ONE_ROW}"))),
         };
         let count = columns.and_then(|columns| rows.checked_mul(columns));
@@ -309,7 +316,7 @@ mod tests {
             (file("<U3", &[2, 1], &[0; 24]), "dtype is <U3, expected"),
             (file("", &[2, 1], numbers), "dtype is , expected"),
             (file("<f4", &[], &[0; 4]), "its shape is []"),
-            (fortran("<f4", &[1, 1, 2], numbers), "its shape is [1, 1, 2]"),
+            (fortran("<f4", &[1, 1, 2], numbers), "is in Fortran's order, which is read of one or two"),
             (file("<f4", &[1 << 40, 1024], numbers), "truncated"),
             (file("<f4", &[usize::MAX, 1024], numbers), "truncated"),
         ];

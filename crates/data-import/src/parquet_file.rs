@@ -37,7 +37,24 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
 }
 
 fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
-    move |error| ImportError::Damaged { path: path.to_owned(), what: error.to_string() }
+    move |error| match error.to_string() {
+        what if what.contains("Disabled feature") => {
+            let what =
+                format!("is compressed by what is not read here ({what}): write it with snappy or zstd");
+            ImportError::source(path, what)
+        }
+        what => ImportError::Damaged { path: path.to_owned(), what },
+    }
+}
+
+/// The result of `read`, or an error where the reader of Parquet panics, as it does on some damaged files.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ImportError>) -> Result<T, ImportError> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    std::panic::set_hook(hook);
+    let damaged = || ImportError::Damaged { path: path.to_owned(), what: "cannot be decoded".into() };
+    read.unwrap_or_else(|_| Err(damaged()))
 }
 
 /// Calls `visit` with each row of a file, from 1, and its columns.
@@ -45,12 +62,14 @@ fn for_each_row(
     path: &Path,
     mut visit: impl FnMut(usize, Vec<(String, Field)>) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
-    let reader = open(path)?;
-    let rows = reader.get_row_iter(None).map_err(invalid(path))?;
-    for (number, row) in (1..).zip(rows) {
-        visit(number, row.map_err(invalid(path))?.into_columns())?;
-    }
-    Ok(())
+    guarded(path, || {
+        let reader = open(path)?;
+        let rows = reader.get_row_iter(None).map_err(invalid(path))?;
+        for (number, row) in (1..).zip(rows) {
+            visit(number, row.map_err(invalid(path))?.into_columns())?;
+        }
+        Ok(())
+    })
 }
 
 /// The names of the columns of a file.
@@ -109,9 +128,11 @@ fn cell(field: &Field) -> String {
         Field::Float16(value) => value.to_f32().to_string(),
         Field::Float(value) => value.to_string(),
         Field::Double(value) => value.to_string(),
-        // A line of the table is a row.
-        Field::Str(text) => text.replace(['\n', '\r'], " "),
-        Field::Bytes(bytes) => String::from_utf8_lossy(bytes.data()).replace(['\n', '\r'], " "),
+        Field::Str(text) => in_line(text),
+        Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
+            Ok(text) => in_line(text),
+            Err(_) => bytes.data().iter().map(|byte| format!("{byte:02x}")).collect(),
+        },
         Field::Group(_) => "several columns".into(),
         Field::ListInternal(_) => "a list".into(),
         Field::MapInternal(_) => "a map".into(),
@@ -143,44 +164,66 @@ fn features(path: &Path) -> Result<Value, ImportError> {
     Ok(json.map_or(Value::Null, |json| json["info"]["features"].clone()))
 }
 
-/// The column of the classes beside the one of pictures, and their names, if they are known.
-fn label(
-    path: &Path,
-    pictures: &str,
+/// Text in a line of its own, which a row of the table is.
+fn in_line(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
+/// The column of the classes, beside the one of pictures if there is one, and their names, if they are known.
+pub(crate) fn label(
+    tables: &Tables,
+    pictures: Option<&str>,
     wanted: Option<&str>,
 ) -> Result<(String, Option<Vec<String>>), ImportError> {
-    let (columns, features) = (columns(path)?, features(path)?);
-    let names = |column: &str| -> Option<Vec<String>> {
+    let path = &*tables.train[0];
+    let (columns, known) = (columns(path)?, features(path)?);
+    let names_in = |features: &Value, column: &str| -> Option<Vec<String>> {
         serde_json::from_value(features[column]["names"].clone()).ok()
     };
-    let others = || columns.iter().filter(|column| *column != pictures);
+    let others: Vec<&String> = columns.iter().filter(|column| pictures != Some(column.as_str())).collect();
     let found = match wanted {
-        Some(wanted) => others().find(|column| *column == wanted),
+        Some(wanted) => others.iter().find(|column| **column == wanted),
         None => {
-            let is_known = |column: &&String| LABELS.contains(&&*column.to_lowercase());
-            let has_names = |column: &&String| names(column).is_some_and(|names| !names.is_empty());
-            let mut named = others().filter(has_names);
-            others().find(is_known).or(
-                match (named.next(), named.next(), &others().collect::<Vec<_>>()[..]) {
-                    (Some(only), None, _) | (None, _, &[only]) => Some(only),
-                    _ => None,
-                },
-            )
+            let has_names =
+                |column: &&&String| names_in(&known, column).is_some_and(|names| !names.is_empty());
+            let mut named = others.iter().filter(has_names);
+            let only = others.first().filter(|_| pictures.is_some() && others.len() == 1);
+            let named = match (named.next(), named.next()) {
+                (Some(named), None) => Some(named),
+                _ => only,
+            };
+            others.iter().find(|column| LABELS.contains(&&*column.to_lowercase())).or(named)
         }
     };
-    let listed = others().cloned().collect::<Vec<_>>().join(", ");
-    match (found, wanted) {
-        (Some(column), _) => Ok((column.clone(), names(column))),
-        (None, Some(wanted)) => {
-            Err(ImportError::option("label", wanted, format!("{} has {listed}", path.display())))
+    let Some(&column) = found else {
+        let listed = others.iter().map(|column| column.as_str()).collect::<Vec<_>>().join(", ");
+        return Err(match (wanted, others.first()) {
+            (Some(wanted), _) => {
+                ImportError::option("label", wanted, format!("{} has {listed}", path.display()))
+            }
+            (None, None) => ImportError::source(path, "has no column of classes beside its pictures"),
+            (None, Some(first)) => {
+                let what =
+                    format!("which column is the class? It has {listed}: name one, as in --label {first}");
+                ImportError::source(path, what)
+            }
+        });
+    };
+    let names = names_in(&known, column);
+    for path in tables.train.iter().chain(tables.test.iter().flatten()) {
+        let reader = open(path)?;
+        let schema = reader.metadata().file_metadata().schema();
+        if schema.get_fields().iter().any(|field| field.name() == column && field.is_group()) {
+            let what =
+                format!("column {column} has lists or several columns, and a class is a word or a number");
+            return Err(ImportError::source(path, what));
         }
-        (None, None) => {
-            let what = format!(
-                "which column is the class of {pictures}? It has {listed}: name one, as in --label label"
-            );
-            Err(ImportError::source(path, what))
+        if names_in(&features(path)?, column) != names {
+            let what = format!("names the classes of {column} otherwise than {}", tables.train[0].display());
+            return Err(ImportError::source(path, what));
         }
     }
+    Ok((column.clone(), names))
 }
 
 /// The pictures of tables whose column `column` has them, and the folder beside the data set that has their bytes for
@@ -191,7 +234,7 @@ pub(crate) fn pictures(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<(Found, TempDir), ImportError> {
-    let (label, names) = label(&tables.train[0], column, args.label.as_deref())?;
+    let (label, names) = label(tables, Some(column), args.label.as_deref())?;
     let mut labels = Labels::of(names);
     let folder = beside(&args.out, "pictures")?;
     let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<Vec<(Place, String, u32)>, ImportError> {

@@ -246,6 +246,7 @@ fn python_batches_of_cifar_are_pictures() {
     assert_eq!(lab.labels("train"), [2, 0, 1]);
     let pixels = lab.data("train-images.npy");
     assert_eq!([0, 3072, 6144].map(|at| pixels[at]), [2, 0, 1]);
+    assert_eq!(lab.from()[0], ["data_batch_1[0]", "data_batch_1[1]", "data_batch_2[0]"]);
     std::fs::rename(lab.path(&format!("{folder}/data_batch_1")), lab.path("other")).unwrap();
     let message = lab.import("root", &["--overwrite"]).unwrap_err();
     assert!(message.contains("data_batch_1: No such file"), "{message}");
@@ -256,6 +257,12 @@ fn python_batches_of_cifar_are_pictures() {
     assert_eq!(lab.imported("hundred", &[]).set.classes, ["apple", "bee"]);
     let message = lab.import("hundred", &["--overwrite", "--label", "coarse_labels"]).unwrap_err();
     assert!(message.contains("has no coarse_labels, among"), "{message}");
+    let mut fortran = batch(&[1, 0, 1], "fine_labels");
+    let at = fortran.windows(3).position(|bytes| bytes == b"b\x89T").unwrap();
+    fortran[at + 1] = 0x88;
+    lab.write("hundred/train", &fortran);
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.ends_with("is no array of bytes in the shape [3, 3072] and in C's order"), "{message}");
     lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
     let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
     assert!(message.contains("train: is no pickle of CIFAR: "), "{message}");
@@ -307,7 +314,7 @@ fn columns_of_parquet_are_features() {
         lab.imported("one.parquet", &["--order", "files", "--label", "kind", "--test-fraction", "0.4"]);
     assert_eq!(
         (&set.features[..], &set.classes[..]),
-        (&["a".into(), "b".into()][..], &["x".into(), "y z".into()][..])
+        (&["a".into(), "b".into()][..], &["x".into(), "y\\nz".into()][..])
     );
     let [train, test] = lab.from();
     assert_eq!((train.len(), test.len()), (2, 1));
@@ -396,6 +403,8 @@ fn a_file_beside_pictures_names_their_classes() {
         ("file_name,species\n../set/train/0.png,a\n", "line 2: ../set/train/0.png is not below this folder"),
         ("file_name,species\ntrain/0.png,\n", "line 2: has no species, among file_name, species"),
         ("file_name,species\n", "names no picture"),
+        ("file_name;species\ntrain/0.png;a\ntrain/0.png;b\n", "names train/0.png twice"),
+        ("file_name,label,label\ntrain/0.png,a,b\n", "has two columns \"label\": rename one"),
         ("file,species\ntrain/0.png,a\n", "has no file_name, among file, species"),
         ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 file above cannot be read"),
     ] {
@@ -405,4 +414,65 @@ fn a_file_beside_pictures_names_their_classes() {
     }
     let message = lab.import("set", &["--overwrite", "--label", "x"]).unwrap_err();
     assert!(message.starts_with("--label x: ") && message.ends_with("has file_name, species"), "{message}");
+}
+
+#[test]
+fn damaged_archives_are_not_imported() {
+    let lab = Lab::new();
+    let pixels: Vec<u8> = (0..=255).cycle().take(4000).collect();
+    let whole = npz(&[("x", npy("|u1", &[10, 20, 20], &pixels)), ("y", npy("|u1", &[10], &[0; 10]))]);
+    lab.write("whole.npz", &whole);
+    lab.imported("whole.npz", &[]);
+    for at in (100..whole.len() - 200).step_by(whole.len() / 20) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        lab.write("damaged.npz", &damaged);
+        lab.import("damaged.npz", &["--overwrite"]).unwrap_err();
+    }
+    let mut archive =
+        tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    let table = b"a,label\n1,x\n2,x\n3,y\n4,y\n";
+    let mut header = tar::Header::new_gnu();
+    header.set_size(table.len() as u64);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "t.csv", &table[..]).unwrap();
+    let mut bytes = archive.into_inner().unwrap().finish().unwrap();
+    lab.write("t.tar.gz", &bytes);
+    lab.imported("t.tar.gz", &[]);
+    // The checksum is before the length, at the end.
+    let end = bytes.len();
+    bytes[end - 8] ^= 1;
+    lab.write("t.tar.gz", &bytes);
+    let message = lab.import("t.tar.gz", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("t.tar.gz: cannot be unpacked: "), "{message}");
+}
+
+#[test]
+fn labels_of_parquet_are_words_or_numbers_with_the_names_of_all_files() {
+    let lab = Lab::new();
+    let schema = "message m { optional double a; optional int64 __index_level_0__; optional int64 kind; }";
+    let json = |names: &str| format!(r#"{{"info": {{"features": {{"kind": {{"names": [{names}]}}}}}}}}"#);
+    let table = |names: &str, kinds: &[i64]| {
+        let kinds: Vec<Option<i64>> = kinds.iter().copied().map(Some).collect();
+        let a = (0..kinds.len()).map(|row| Some(row as f64)).collect();
+        let columns = vec![Column::Double(a), Column::Int64(kinds.clone()), Column::Int64(kinds)];
+        parquet(schema, Some(&json(names)), columns)
+    };
+    lab.write("one.parquet", table(r#""zero", "one", "two""#, &[1, 2, 1, 2]));
+    let Imported { set, counts } = lab.imported("one.parquet", &["--order", "files"]);
+    assert_eq!(set.classes, ["zero", "one", "two"], "the only column with names is the class");
+    assert_eq!((&set.features[..], counts), (&["a".to_owned()][..], [vec![0, 1, 1], vec![0, 1, 1]]));
+    lab.write("two/train.parquet", table(r#""n", "p""#, &[0, 1]));
+    lab.write("two/test.parquet", table(r#""p", "n""#, &[0, 1]));
+    let message = lab.import("two", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("test.parquet: names the classes of kind otherwise than"), "{message}");
+    std::fs::remove_file(lab.path("two/test.parquet")).unwrap();
+    std::fs::rename(lab.path("two/train.parquet"), lab.path("two/train-00001-of-00003.parquet")).unwrap();
+    let message = lab.import("two", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("has 1 of 3 parts of train: is the download incomplete?"), "{message}");
+    let schema = "message m { optional double a; optional group label { optional int64 x; } }";
+    let nested = vec![Column::Double(vec![Some(1.0)]), Column::Int64(vec![Some(1)])];
+    lab.write("nested.parquet", parquet(schema, None, nested));
+    let message = lab.import("nested.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("column label has lists or several columns"), "{message}");
 }

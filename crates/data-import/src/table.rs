@@ -9,7 +9,7 @@ use crate::plan::Chance;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile, Tables, is_missing, text};
 use crate::writer::Writer;
-use crate::{ImportArgs, ImportError, Imported, Progress};
+use crate::{ImportArgs, ImportError, Imported, Progress, parquet_file};
 
 /// Rows between calls of the progress.
 const TOGETHER: usize = 256;
@@ -37,9 +37,22 @@ pub(crate) fn import(
         ],
     )?;
     let (mut train, test) = table_file::open(tables, args)?;
-    let label = train.label(args.label.as_deref())?;
-    let dropped: Vec<usize> =
+    let (label, names) = match train.is_parquet {
+        true => {
+            let (column, names) = parquet_file::label(tables, None, args.label.as_deref())?;
+            (train.named(&column)?, names)
+        }
+        false => (train.label(args.label.as_deref())?, None),
+    };
+    let mut dropped: Vec<usize> =
         args.drop.iter().map(|column| train.column("drop", column)).collect::<Result<_, _>>()?;
+    // It tells the order of the rows, and nothing of the samples.
+    for column in (0..train.columns).filter(|&column| train.is_parquet && column != label) {
+        if train.column_name(column).starts_with("__index_level_") {
+            log::info!("left out: {}, an index of pandas", train.column_name(column));
+            dropped.push(column);
+        }
+    }
     if dropped.contains(&label) {
         return Err(ImportError::option("drop", train.column_name(label), "is the column of the class"));
     }
@@ -50,7 +63,7 @@ pub(crate) fn import(
     }
     describe(&train, label);
     check_names(&train, &features)?;
-    let mut labels = Labels::default();
+    let mut labels = Labels::of(names);
     let mut ranges = vec![[f64::INFINITY, f64::NEG_INFINITY]; features.len()];
     let rows = read(&mut train, label, &features, &mut labels, &mut ranges)?;
     let test = match test {

@@ -71,10 +71,11 @@ pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<T
     let find = |wanted: &str| -> Vec<PathBuf> {
         let is_wanted =
             |path: &&PathBuf| split_name(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted));
-        let found: Vec<PathBuf> = files.iter().filter(is_wanted).cloned().collect();
-        match found.first() {
-            Some(first) if !is_part(first) => vec![first.clone()],
-            Some(_) => found,
+        let mut found: Vec<PathBuf> = files.iter().filter(is_wanted).cloned().collect();
+        found.sort_by_cached_key(|path| name_parts(path).get(1).and_then(|word| word.parse::<u64>().ok()));
+        match found.iter().find(|path| !is_part(path)) {
+            Some(whole) => vec![whole.clone()],
+            None if !found.is_empty() => found,
             // Hugging Face's converted data sets have a folder for each split.
             None => folders
                 .iter()
@@ -102,6 +103,7 @@ pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<T
             ImportError::option("test-split", wanted, format!("{} has {found}", folder.display()))
         })?,
     };
+    train.iter().chain(test.iter().flatten()).try_for_each(|path| check_whole(path))?;
     let is_used = |path: &&PathBuf| {
         let used = train.iter().chain(test.iter().flatten());
         used.into_iter().any(|used| used.starts_with(path))
@@ -118,24 +120,49 @@ fn stem(path: &Path) -> Option<String> {
     ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
 }
 
-/// Whether a file is a part of a table, as Hugging Face names them: `train-00000-of-00002.parquet`.
+/// The words of a table's name.
+fn name_parts(path: &Path) -> Vec<String> {
+    stem(path).map(|name| name.split(['-', '.', '_']).map(str::to_owned).collect()).unwrap_or_default()
+}
+
+/// Whether a file is a part of a table of Parquet: `train-00000-of-00002.parquet`, as Hugging Face names them, or
+/// `train_0.parquet`.
 fn is_part(path: &Path) -> bool {
-    stem(path).is_some_and(|name| name.contains("-of-"))
+    is_parquet_name(path) && name_parts(path).get(1).is_some_and(|word| word.parse::<u64>().is_ok())
 }
 
 /// The split that a table's file is named after.
 fn split_name(path: &Path) -> Option<String> {
     let name = stem(path)?;
-    match is_part(path) {
-        true => Some(name.split(['-', '.', '_']).next().unwrap_or_default().to_owned()),
-        false => Some(name),
+    if is_part(path) { name_parts(path).into_iter().next() } else { Some(name) }
+}
+
+/// Checks that a part whose name says how many there are has the others beside it.
+fn check_whole(path: &Path) -> Result<(), ImportError> {
+    let parts = name_parts(path);
+    let [split, _, of, all, ..] = &parts[..] else { return Ok(()) };
+    let Some(expected) = all.parse::<usize>().ok().filter(|_| of == "of") else { return Ok(()) };
+    let beside = path.parent().unwrap_or(Path::new("."));
+    let is_other = |path: &&PathBuf| {
+        let parts = name_parts(path);
+        is_part(path) && parts.first() == Some(split) && parts.get(3) == Some(all)
+    };
+    let found = folder::inside(beside)?.1.iter().filter(is_other).count();
+    if found == expected {
+        return Ok(());
     }
+    let what = format!("has {found} of {expected} parts of {split}: is the download incomplete?");
+    Err(ImportError::source(beside, what))
+}
+
+fn is_parquet_name(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "parquet")
 }
 
 /// The tables of Parquet in a folder.
 fn parts_only(folder: &Path) -> Vec<PathBuf> {
     let files = folder::inside(folder).map(|(_, files)| files).unwrap_or_default();
-    files.into_iter().filter(|path| path.extension().is_some_and(|ending| ending == "parquet")).collect()
+    files.into_iter().filter(|path| is_parquet_name(path)).collect()
 }
 
 /// Whether a file has the name of a table, which has samples.

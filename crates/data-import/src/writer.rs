@@ -263,7 +263,12 @@ impl Writer {
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
-        put(folder, &out, args.overwrite).map_err(ImportError::write(&out))?;
+        put(folder, &out, args.overwrite).map_err(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty => {
+                ImportError::option("out", args.out.display(), "has a data set by now, of another import")
+            }
+            _ => ImportError::write(&out)(error),
+        })?;
         Ok(Imported { set, counts })
     }
 }
