@@ -184,11 +184,10 @@ fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup 
 
 fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
     let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
-    let repeated: Vec<&[PathBuf]> = sheet
-        .rows
-        .iter()
-        .filter_map(|row| row.iter().map(|cell| cell.runs.as_slice()).find(|runs| runs.len() > 1))
-        .collect();
+    // The first cell with runs has those of its row; that of a ratio has its baseline's as well.
+    let of_row = |row: &'_ Vec<Cell>| row.iter().map(|cell| cell.runs.clone()).find(|runs| !runs.is_empty());
+    let repeated: Vec<Vec<PathBuf>> =
+        sheet.rows.iter().filter_map(of_row).filter(|runs| runs.len() > 1).collect();
     let (narrow, rest) = sheet.narrow(WIDTH);
     html! {
         h3 { (title) }
@@ -205,7 +204,7 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
         @if !repeated.is_empty() {
             details {
                 summary { "All runs of the rows with repeats" }
-                ul { @for runs in repeated {
+                ul { @for runs in &repeated {
                     li { @for (i, run) in runs.iter().enumerate() {
                         @if i > 0 { " · " }
                         a href=(link(folder, run)) { (run.display()) }
@@ -388,6 +387,15 @@ mod tests {
             rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
             remarks: vec![],
         };
+        let listed = |sheet: &Sheet| {
+            table(&Part::default(), sheet, &folder)
+                .into_string()
+                .contains("All runs of the rows with repeats")
+        };
+        let cells = [Cell::number(4.0, 1, runs[..1].to_vec()), Cell::number(1.5, 1, runs.clone())];
+        let columns = vec![Column::number("n", "n"), Column::number("m", "m")];
+        let of_ratio = Sheet { rows: vec![cells.into()], columns, ..sheet.clone() };
+        assert!(listed(&sheet) && !listed(&of_ratio), "a row and its baseline are no repeats");
         let fact = |value: &str, text: &str| Fact {
             question: Question::Fastest,
             label: "fastest".into(),
