@@ -1,5 +1,7 @@
 //! Remarks below the main table: what a reader would otherwise take for something else.
 
+use std::collections::BTreeMap;
+
 use super::footnotes::footnotes;
 use super::noise::Interval;
 use super::rows::{Row, varied};
@@ -117,22 +119,36 @@ pub fn tested(rows: &[Row<'_>]) -> String {
 /// More ranks make fewer updates where the batch is each rank's.
 fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     let except = ["topology", "oversubscribed", "backend", "gloo_algorithm", "interface", "launcher"];
-    rows.iter().find_map(|few| {
+    let mut varied = varied(rows);
+    varied.retain(|name| !except.contains(&name.as_str()));
+    let mut found: BTreeMap<Vec<String>, Option<String>> = BTreeMap::new();
+    for few in rows {
         let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
-        let many = rows.iter().rev().find(same)?;
+        let Some(many) = rows.iter().rev().find(same) else {
+            found.entry(few.words(&varied)).or_default();
+            continue;
+        };
         let steps = |row: &Row<'_>| row.first().results.steps;
         // Early stopping may have ended one of them before.
         let in_equal_epochs = many.first().epochs_done() == few.first().epochs_done();
-        (in_equal_epochs && steps(many) < steps(few)).then(|| {
+        let fewer = (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
-                "The batch is each rank's: {} makes {} where {} makes {}, in equally many epochs.",
+                "{} makes {} where {} makes {}",
                 many.setting("topology"),
                 count(steps(many), "update"),
                 few.setting("topology"),
                 steps(few)
             )
-        })
-    })
+        });
+        let of_words = found.entry(few.words(&varied)).or_default();
+        *of_words = of_words.take().or(fewer);
+    }
+    let (words, fewer) = found.iter().find_map(|(words, fewer)| Some((words, fewer.as_ref()?)))?;
+    let of = match found.values().all(|other| other.as_ref() == Some(fewer)) {
+        true => String::new(),
+        false => format!(" ({})", if words.is_empty() { "plain".into() } else { words.join(", ") }),
+    };
+    Some(format!("The batch is each rank's: {fewer}{of}, in equally many epochs."))
 }
 
 #[cfg(test)]
@@ -199,6 +215,13 @@ mod tests {
     fn updates_and_accumulated_steps_are_explained_where_they_differ() {
         let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
         assert!(of(&runs).contains("1x2 makes 2814 updates where 1x1 makes 5625"), "{}", of(&runs));
+        let few = ["--train-samples", "6000"];
+        let jobs = [runs[0].clone(), runs[1].clone(), run((1, 1), &few, 8.0), run((1, 2), &few, 4.0)];
+        let text = of(&jobs.map(|mut run| {
+            run.results.steps /= if run.record.data.as_ref().unwrap().train_samples == 6000 { 10 } else { 1 };
+            run
+        }));
+        assert!(text.contains("2814 updates where 1x1 makes 5625 (plain), in equally"), "{text}");
         assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
         let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
         assert!(of(&accumulated).contains("a step is `accumulate` batches"), "{}", of(&accumulated));
