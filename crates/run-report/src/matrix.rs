@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use run_record::ByClass;
 
 use super::console::without_controls;
-use super::plots::{FONT, Surface, TEXT};
+use super::plots::{FONT, Surface, TEXT, fitting};
 use super::table::shortened;
 
 /// Classes up to which cells have their numbers, and rows and columns their names.
@@ -59,7 +59,8 @@ impl Matrix {
         let style = |size: u32, horizontal, vertical| {
             (FONT, size).into_font().into_text_style(area).pos(Pos::new(horizontal, vertical))
         };
-        area.draw_text(&self.title, &style(TEXT, HPos::Left, VPos::Top), (12, 12))?;
+        let title = fitting(&self.title, self.size().0 as i32 - 24);
+        area.draw_text(&title, &style(TEXT, HPos::Left, VPos::Top), (12, 12))?;
         let centre = |index: usize| (place(index) + place(index + 1)) / 2;
         for (row, counts) in self.counts.iter().enumerate() {
             let all: u64 = counts.iter().fold(0, |sum, count| sum.saturating_add(*count));
@@ -123,6 +124,11 @@ mod tests {
         assert_eq!((number(&small, "8"), number(&small, "9")), (1, 1), "{small}");
         assert_eq!(small.matches("class &lt;2&gt;").count(), 2, "beside and below");
         assert_eq!(svg(31).matches("class").count(), 0);
+        let names = ["a".to_owned(), "b".into()];
+        let by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
+        let titled = Matrix::of(format!("{} end", "long/".repeat(40)), &by_class).unwrap();
+        let titled = Plot::Matrix(titled).svg().unwrap();
+        assert!(titled.lines().any(|line| line.contains('…') && line.ends_with(" end")), "{titled}");
     }
 
     #[test]

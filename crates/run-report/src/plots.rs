@@ -18,6 +18,7 @@ use run_record::files::{WholeFile, replace_file};
 
 use super::ReportError;
 use super::matrix::Matrix;
+use super::table::shortened;
 pub use bars::{Bar, Bars};
 use doubled::Doubled;
 pub use lines::{Axis, Line, LinePlot, Mark, Panel};
@@ -187,14 +188,21 @@ fn width_of(text: &str, size: u32) -> i32 {
     (FONT, size).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
 }
 
+/// A text of at most `room` pixels: of a longer one its beginning and its end.
+pub(super) fn fitting(text: &str, room: i32) -> String {
+    let letters = (1..=text.chars().count()).rev();
+    let mut shorter = letters.map(|letters| shortened(text, letters));
+    shorter.find(|text| width_of(text, TEXT) <= room).unwrap_or_default()
+}
+
 /// A name in lines of at most `room` pixels, broken at spaces.
 fn wrapped(name: &str, room: i32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in name.split(' ') {
+    for word in name.split(' ').map(|word| fitting(word, room)) {
         let longer = lines.last().map(|line| format!("{line} {word}"));
         match longer.filter(|longer| width_of(longer, TEXT) <= room) {
             Some(longer) => *lines.last_mut().expect("there is one") = longer,
-            None => lines.push(word.to_owned()),
+            None => lines.push(word),
         }
     }
     lines
@@ -289,6 +297,10 @@ mod tests {
         let lines = wrapped(name, 300);
         assert!(lines.len() > 1 && lines.iter().all(|line| width_of(line, TEXT) <= 300), "{lines:?}");
         assert_eq!(lines.join(" "), name);
+        let long = |end: char| format!("1x2 (mpi, data root {}{end})", "long/".repeat(30));
+        let [a, b] = ['a', 'b'].map(|end| wrapped(&long(end), 300));
+        assert!(a != b && a.iter().all(|line| width_of(line, TEXT) <= 300), "{a:?}");
+        assert!(a.last().is_some_and(|line| line.starts_with("long/") && line.contains('…')), "{a:?}");
     }
 
     #[test]
