@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use plotters::style::RGBColor;
+use run_record::EpochRow;
 use run_record::files::read_regular;
 
 use super::matrix::Matrix;
 use super::measures::exposed_percent;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span, ticks};
 use super::rows::{Row, Spread, varied};
-use super::runs::{Run, Section, overfitting_epoch};
+use super::runs::{Run, Section, epochs, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::speed_up;
 
@@ -124,9 +125,17 @@ fn curves(quantity: &str, ending: &str, rows: &[Named<'_, '_>]) -> Option<(Plot,
         ["train", "test", "test.int8"].map(|name| read(row.first(), &format!("{name}.{ending}")))
     };
     let (mut panels, mut legend) = ([Vec::new(), Vec::new()], Vec::new());
-    let (mut has_int8, mut has_rings) = (false, false);
+    let (mut has_epochs, mut has_int8, mut has_rings) = (false, false, false);
     for Named { name, colour, row } in rows {
-        let [train, test, int8] = of(row);
+        let [mut train, test, int8] = of(row);
+        // Of a run with fewer than two times --log-every steps.
+        if train.len() < 2 {
+            let by_epoch = by_epoch(row.first(), ending);
+            if by_epoch.len() > train.len() {
+                train = by_epoch;
+                has_epochs = true;
+            }
+        }
         if train.is_empty() && test.is_empty() {
             continue;
         }
@@ -148,6 +157,7 @@ fn curves(quantity: &str, ending: &str, rows: &[Named<'_, '_>]) -> Option<(Plot,
     let panels = panels.into_iter().zip(["training", "test"]);
     let panels = panels.map(|(lines, name)| panel(&format!("{name} {quantity}"), lines)).collect();
     let marks = [
+        (has_epochs, " Where training logged fewer than two values, the curve is the mean of each epoch."),
         (has_int8, " Dashed: the int8 models, after each epoch."),
         (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
     ];
@@ -159,7 +169,8 @@ fn curves(quantity: &str, ending: &str, rows: &[Named<'_, '_>]) -> Option<(Plot,
 fn panel(title: &str, lines: Vec<Line>) -> Panel {
     let bands = || lines.iter().flat_map(|line| line.band.iter().copied());
     let (low, high) = span(bands().map(|(_, y)| y));
-    let margin = (0.06 * (high - low)).max(1e-3);
+    // Labels have five digits, by which the ends of the axis differ.
+    let margin = (0.06 * (high - low)).max(1e-3 * high.abs().max(1.0));
     let last = bands().map(|(x, _)| x).fold(1.0, f64::max);
     // Of runs with fewer steps than --log-every.
     let remark = if bands().next().is_none() { ": no value logged" } else { "" };
@@ -187,6 +198,15 @@ fn line(style: &Line, points: &[Point], overfits_after: Option<usize>) -> Line {
         points: means,
         ..style.clone()
     }
+}
+
+/// The training values of each epoch, from `epochs.csv`.
+fn by_epoch(run: &Run, ending: &str) -> Vec<Point> {
+    let point = |row: EpochRow| {
+        let value = if ending == "loss" { row.train_loss } else { row.train_accuracy };
+        [row.epoch as f64, value, value, value]
+    };
+    epochs(run).into_iter().map(point).filter(|point| point[1].is_finite()).collect()
 }
 
 /// All ranks' lines of one file, merged by step. Damaged lines are skipped.

@@ -1,5 +1,7 @@
 //! Curves of runs as pictures.
 
+use itertools::Itertools;
+
 use super::*;
 use crate::rows::group;
 use crate::testing::{run, with_test_losses};
@@ -108,6 +110,19 @@ fn a_plot_without_a_logged_value_says_so() {
     assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
     write("train.loss");
     assert!(!drawn().contains("no value logged"), "{}", drawn());
+    let run = with_test_losses(run((1, 1), &[], 4.0), folder.path(), &[2.0, 1.5, 1.6]);
+    let (Plot::Lines(plot), marks) = drawn_curves("loss", &group(&[run])).unwrap() else { panic!("lines") };
+    let points = &plot.panels[0].lines[0].points;
+    assert_eq!((points.len(), points[1]), (3, (2.0, 0.5)), "those of epochs.csv");
+    assert!(marks.contains("the mean of each epoch"), "{marks}");
+}
+
+#[test]
+fn labels_of_one_value_differ() {
+    let point = [54.2085; 4];
+    let axis = panel("loss", vec![line(&Line::default(), &[point], None)]).y;
+    let labels: Vec<String> = axis.ticks.iter().map(axis.text).collect();
+    assert!(labels.len() > 2 && labels.iter().all_unique(), "{labels:?}");
 }
 
 #[test]
