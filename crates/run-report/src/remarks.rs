@@ -79,7 +79,18 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
         true if rows.iter().all(|row| row.setting("topology") == baseline) => String::new(),
         // The footnotes of doubted rows say why.
         true if rows.iter().all(|row| has_speed_up(row).is_none()) => String::new(),
-        true => format!("speed-up and efficiency are relative to {baseline} with the same settings; "),
+        true => {
+            let other = |row: &Row<'_>| {
+                let base = row.baseline(rows, baseline)?;
+                (speed_up(row, base).is_some() && base.setting("backend") != row.setting("backend"))
+                    .then_some(())
+            };
+            let other = match rows.iter().any(|row| other(row).is_some()) {
+                true => ", of a backend without it to that of another, as one rank communicates with none",
+                false => "",
+            };
+            format!("speed-up and efficiency are relative to {baseline} with the same settings{other}; ")
+        }
         false => format!("without a run on {baseline} there is no speed-up; "),
     };
     format!(
@@ -199,6 +210,9 @@ mod tests {
     fn a_speed_up_is_explained_where_there_is_one() {
         let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
         assert!(of(&runs(8.0)).contains("speed-up and efficiency are relative to 1x1"));
+        let gloo = [run((1, 1), &["--backend", "gloo"], 8.0), run((1, 2), &[], 4.0)];
+        assert!(of(&gloo).contains("of a backend without it to that of another"), "{}", of(&gloo));
+        assert!(!of(&runs(8.0)).contains("that of another"));
         let short = of(&runs(1.0));
         assert!(!short.contains("speed-up") && short.contains("Too short"), "{short}");
     }

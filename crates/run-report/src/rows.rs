@@ -118,10 +118,14 @@ impl<'a> Row<'a> {
     }
 
     /// The row on `topology` that this one's speed-up is relative to: equal in all
-    /// settings of the computation, and among those the closest in transport settings.
+    /// settings of the computation, and among those the closest in transport settings. One rank communicates with none,
+    /// so that its row over another backend will do.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
         let except: Vec<&str> = TRANSPORT.into_iter().chain(["topology", "oversubscribed"]).collect();
-        let same = |row: &&Row<'a>| row.setting("topology") == topology && self.equals_except(row, &except);
+        let alone = |row: &Row<'a>| row.ranks() == 1 || row.setting("backend") == self.setting("backend");
+        let same = |row: &&Row<'a>| {
+            row.setting("topology") == topology && alone(row) && self.equals_except(row, &except)
+        };
         let nearness =
             |row: &&Row<'a>| TRANSPORT.iter().filter(|name| self.setting(name) == row.setting(name)).count();
         rows.iter().filter(same).max_by_key(nearness)
@@ -360,6 +364,11 @@ mod tests {
         assert_eq!(
             (base_of("gloo", "3"), base_of("mpi", "3"), base_of("mpi", "9")),
             (Some(7.0), Some(8.0), None)
+        );
+        let [gloo, mpi] = [3, 4].map(|n| rows.iter().find(|row| row.first().path == runs[n].path).unwrap());
+        assert!(
+            mpi.baseline(std::slice::from_ref(gloo), "2x1").is_none(),
+            "two ranks communicate over another backend"
         );
     }
 }
