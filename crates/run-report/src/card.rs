@@ -1,11 +1,10 @@
 //! The card at the top of the page: what a reader asks first, each in a word and a line.
 
-use super::measures::times_smaller;
-use super::overview::{
-    accuracy, differ, fastest, fastest_topology, interval, jobs, most_ranks, other_backends, standing,
-    widest_pair,
-};
+use itertools::Itertools;
+
+use super::overview::{Finding, fastest, jobs, of_job, standing};
 use super::rows::{Row, varied};
+use super::summary::speed_up;
 
 /// What is asked, in the order of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,108 +36,49 @@ pub struct Fact {
     pub text: String,
 }
 
-/// The answers of the rows of the first job; times are of rows that stand for their topology or, for lack of these, of
-/// all.
+/// The answers of each job's findings and cells. Of several jobs, the first one that has an answer gives it, by name.
 pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
-    let Some((_, rows)) = jobs(rows).into_iter().next() else { return Vec::new() };
-    let standing = Some(standing(&rows)).filter(|standing| !standing.is_empty());
-    let timed = standing.as_deref().unwrap_or(&rows);
-    let varied = varied(&rows);
-    let on = |row: &Row<'_>| row.place(&varied);
-    let mut facts = times(timed, baseline, &on);
-    facts.extend(lost(&rows, baseline, &on));
-    facts.extend(int8(&rows, &on));
-    facts.extend(memory(timed, baseline, &on));
-    facts
-}
-
-fn fact(
-    question: Question,
-    label: impl Into<String>,
-    value: impl Into<String>,
-    text: impl Into<String>,
-) -> Fact {
-    Fact { question, label: label.into(), value: value.into(), text: text.into() }
-}
-
-/// The fastest row, mpi beside the other backends, and efficiency.
-fn times(rows: &[Row<'_>], baseline: &str, on: &impl Fn(&Row<'_>) -> String) -> Vec<Fact> {
-    let seconds = |row: &Row<'_>| row.train_seconds().median;
-    let mut facts = Vec::new();
-    let topologies = fastest_topology(rows, baseline);
-    let first = fastest(rows.iter()).filter(|_| rows.len() > 1);
-    facts.extend(first.map(|row| {
-        let relative = match topologies {
-            Some((other, base, _)) if differ(other, base) && seconds(other) < seconds(base) => {
-                format!(", {:.2} times as fast as {}", seconds(base) / seconds(other), on(base))
-            }
-            Some((other, base, _)) if differ(other, base) => {
-                format!(", {} {:.2} s", on(other), seconds(other))
-            }
-            Some((other, base, _)) => format!(", {} and {} do not differ beyond noise", on(other), on(base)),
-            None => String::new(),
-        };
-        fact(Question::Fastest, "fastest", on(row), format!("{:.2} s of training{relative}", seconds(row)))
-    }));
-    facts.extend(other_backends(rows).iter().filter_map(|other| {
-        let (ratio, pair) = widest_pair(rows, other)?;
-        let place = pair.base.setting("topology");
-        let text = match differ(pair.other, pair.base) {
-            true if ratio.count > 1 => {
-                format!("training time on {place}; from {:.2} to {:.2} over repeats", ratio.min, ratio.max)
-            }
-            true => format!("training time on {place}"),
-            false => format!("training time on {place}: no difference beyond noise"),
-        };
-        Some(fact(Question::Transport, format!("mpi : {other}"), format!("1 : {:.2}", ratio.median), text))
-    }));
-    facts.extend(topologies.map(|(row, base, _)| {
-        let efficiency = 100.0 * seconds(base) * base.ranks() as f64 / (seconds(row) * row.ranks() as f64);
-        fact(
-            Question::Efficiency,
-            "efficiency",
-            format!("{efficiency:.0}%"),
-            format!("of {}, over {}", on(row), on(base)),
-        )
-    }));
-    facts
-}
-
-/// The test accuracy that most ranks cost.
-fn lost(rows: &[Row<'_>], baseline: &str, on: &impl Fn(&Row<'_>) -> String) -> Option<Fact> {
-    let (many, base) = most_ranks(rows, baseline)?;
-    let value = match interval(many)?.is_apart(interval(base)?) {
-        true => format!("{:.2} points", accuracy(base) - accuracy(many)),
-        false => "none beyond noise".into(),
+    let of = |(name, job): (String, Vec<Row<'_>>)| {
+        let told = of_job(&job, baseline).into_iter().filter_map(|Finding { line, answer }| {
+            let (question, label, value) = answer?;
+            Some(Fact { question, label, value, text: line })
+        });
+        let facts = told.chain(efficiency(&job, baseline)).chain(memory(&job, baseline));
+        facts.map(|fact| Fact { text: format!("{name}{}", fact.text), ..fact }).collect::<Vec<_>>()
     };
-    let text = format!("{:.2}% on {}, {:.2}% on {}", accuracy(many), on(many), accuracy(base), on(base));
-    Some(fact(Question::Accuracy, "accuracy lost", value, text))
+    jobs(rows).into_iter().flat_map(of).unique_by(|fact| fact.label.clone()).collect()
 }
 
-/// Size and accuracy of the first integer model.
-fn int8(rows: &[Row<'_>], on: &impl Fn(&Row<'_>) -> String) -> Option<Fact> {
-    let row = rows.iter().find(|row| row.spread(times_smaller).is_known())?;
-    let of_int8 = row.spread(|run| run.results.int8_test_accuracy.unwrap_or(f64::NAN));
-    let accuracies = match of_int8.is_known() {
-        true => format!(": test accuracy {:.2}%, {:.2}% in float", of_int8.median, accuracy(row)),
-        false => String::new(),
-    };
-    let value = format!("{:.2} times smaller", row.spread(times_smaller).median);
-    Some(fact(Question::Int8, "int8", value, format!("{}{accuracies}", on(row))))
+/// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
+fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Fact> {
+    let of = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
+    let has = |row: &&Row<'_>| row.setting("topology") != baseline && of(row).is_some();
+    let standing = standing(rows);
+    let row = fastest(standing.iter().filter(has)).or_else(|| fastest(rows.iter().filter(has)))?;
+    let on = |row: &Row<'_>| row.place(&varied(rows));
+    let text = format!("of {}, over {}", on(row), on(row.baseline(rows, baseline)?));
+    Some(Fact {
+        question: Question::Efficiency,
+        label: "efficiency".into(),
+        value: format!("{:.0}%", of(row)?.1),
+        text,
+    })
 }
 
 /// Memory of a rank of the fastest row, and of `baseline`'s.
-fn memory(rows: &[Row<'_>], baseline: &str, on: &impl Fn(&Row<'_>) -> String) -> Option<Fact> {
+fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Fact> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
-    let row = fastest(rows.iter()).or(rows.first())?;
+    let on = |row: &Row<'_>| row.place(&varied(rows));
+    let standing = standing(rows);
+    let row = fastest(standing.iter()).or_else(|| fastest(rows.iter())).or(rows.first())?;
     let base = row.baseline(rows, baseline).filter(|base| base.ranks() != row.ranks());
     let beside = base.map_or_else(String::new, |base| format!(", {:.0} MB on {}", peak(base), on(base)));
-    Some(fact(
-        Question::Memory,
-        "memory",
-        format!("{:.0} MB", peak(row)),
-        format!("peak of a rank on {}{beside}", on(row)),
-    ))
+    Some(Fact {
+        question: Question::Memory,
+        label: "memory".into(),
+        value: format!("{:.0} MB", peak(row)),
+        text: format!("peak of a rank on {}{beside}", on(row)),
+    })
 }
 
 #[cfg(test)]
@@ -162,30 +102,81 @@ mod tests {
         runs[3].record.oversubscribed = true;
         runs[3].results.test_accuracy = 96.0;
         let expected = [
-            ["fastest", "1x2 (mpi)", "5.00 s of training, 1.60 times as fast as 1x1 (mpi)"],
-            ["mpi : gloo", "1 : 1.50", "training time on 1x2"],
+            [
+                "fastest",
+                "1x2 (mpi)",
+                "fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings, efficiency 80%; 1 oversubscribed \
+                 row left out",
+            ],
+            [
+                "mpi : gloo",
+                "1 : 1.50",
+                "gloo takes 1.50 times as long as mpi on 1x2; 1 oversubscribed row left out",
+            ],
+            [
+                "accuracy lost",
+                "1.50 points",
+                "test accuracy 96.00% on 2x2 (mpi), 97.50% on 1x1 (mpi): -1.50 points",
+            ],
             ["efficiency", "80%", "of 1x2 (mpi), over 1x1 (mpi)"],
-            ["accuracy lost", "1.50 points", "96.00% on 2x2 (mpi), 97.50% on 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x2 (mpi), 77 MB on 1x1 (mpi)"],
         ];
         assert_eq!(of(&runs), expected);
     }
 
+    /// The answer to a question.
+    fn answer(runs: &[Run], label: &str) -> [String; 2] {
+        let found = of(runs).into_iter().find(|fact| fact[0] == label);
+        found.map_or_else(Default::default, |[_, value, text]| [value, text])
+    }
+
+    #[test]
+    fn several_jobs_are_named() {
+        let models = ["mlp", "vgg"].map(|model| run((1, 1), &["--model", model], 4.0));
+        let [value, text] = answer(&models, "memory");
+        assert_eq!([value.as_str(), text.as_str()], ["50 MB", "mlp: peak of a rank on 1x1 (mpi)"]);
+        let mut runs = models.to_vec();
+        runs.extend(["mlp", "vgg"].map(|model| run((1, 2), &["--model", model], 2.5)));
+        assert!(answer(&runs, "accuracy lost")[1].starts_with("mlp: "), "{:?}", of(&runs));
+        runs[0].results.others_cpu_percent = Some(50.0);
+        let [value, text] = answer(&runs, "efficiency");
+        assert!(value == "80%" && text.starts_with("vgg: "), "the first job with an answer: {text}");
+    }
+
+    #[test]
+    fn the_efficiency_is_the_cell_of_the_table() {
+        let sgd = ["--optimizer", "sgd"];
+        let runs =
+            [run((1, 1), &[], 8.0), run((1, 1), &sgd, 3.0), run((1, 2), &[], 2.5), run((1, 2), &sgd, 2.8)];
+        let [value, text] = answer(&runs, "efficiency");
+        assert_eq!(
+            [value.as_str(), text.as_str()],
+            ["160%", "of 1x2 (mpi, optimizer adam), over 1x1 (mpi, optimizer adam)"]
+        );
+    }
+
+    #[test]
+    fn a_row_like_the_fastest_one_is_counted() {
+        let runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)];
+        assert!(answer(&runs, "fastest")[1].ends_with("(1 more within noise)"), "{:?}", of(&runs));
+    }
+
     #[test]
     fn differences_within_noise_are_named_as_such() {
         let gloo = ["--backend", "gloo"];
-        let found = of(&[run((1, 1), &[], 8.0), run((1, 2), &[], 7.9), run((1, 2), &gloo, 8.1)]);
-        assert!(found[0][2].ends_with("1x2 (mpi) and 1x1 (mpi) do not differ beyond noise"), "{found:?}");
-        assert!(found[1][2].ends_with("no difference beyond noise"), "{found:?}");
-        assert_eq!(found[3][1], "none beyond noise");
+        let runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 7.9), run((1, 2), &gloo, 8.1)];
+        for label in ["fastest", "mpi : gloo", "accuracy lost"] {
+            assert_eq!(answer(&runs, label)[0], "none beyond noise", "{label}");
+        }
+        let batches = ["16", "64"].map(|size| run((1, 1), &["--batch-size", size], 4.0));
+        assert_eq!(answer(&batches, "fastest")[0], "none beyond noise");
     }
 
     #[test]
     fn one_run_has_its_memory_and_other_settings_the_fastest() {
         assert_eq!(of(&[run((1, 2), &[], 8.0)]), [["memory", "50 MB", "peak of a rank on 1x2 (mpi)"]]);
-        let adam = ["--optimizer", "sgd"];
-        let found = of(&[run((1, 1), &[], 8.0), run((1, 1), &adam, 4.0)]);
-        assert_eq!(found[0], ["fastest", "1x1 (mpi, optimizer sgd)", "4.00 s of training"]);
+        let sgd = ["--optimizer", "sgd"];
+        assert_eq!(answer(&[run((1, 1), &[], 8.0), run((1, 1), &sgd, 4.0)], "fastest")[0], "optimizer sgd");
         assert!(of(&[]).is_empty());
     }
 }

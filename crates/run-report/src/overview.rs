@@ -4,14 +4,18 @@
 use indexmap::IndexMap;
 use itertools::Itertools;
 
+use super::card::Question;
 use super::footnotes::is_sound;
 use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::noise::{Interval, chance, times_differ};
 use super::pairs::{Pair, pairs};
 use super::rows::{Row, Spread, varied};
 use super::runs::Run;
+use super::summary::speed_up;
 use run_record::count;
 
+/// The card's answer where nothing differs.
+const NONE: &str = "none beyond noise";
 /// Settings of the amount of work, and the seed: rows in which they differ are different jobs, whose times say nothing
 /// about each other.
 const JOB: [&str; 10] = [
@@ -69,39 +73,56 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
             rows.len()
         ));
     }
-    for (name, job) in jobs(rows) {
-        lines.extend(of_job(&job, baseline).into_iter().map(|line| format!("{name}{line}")));
+    for (name, job) in jobs(rows).into_iter().filter(|(_, job)| job.len() > 1 || job.len() == rows.len()) {
+        lines.extend(of_job(&job, baseline).into_iter().map(|found| format!("{name}{}", found.line)));
     }
     lines
 }
 
-/// The rows of each job in which there is something to compare, and its name.
+/// The rows of each job, and its name where there are several.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
-    let mut jobs = groups(rows, &JOB);
-    jobs.retain(|(_, job)| job.len() > 1 || job.len() == rows.len());
-    jobs
+    groups(rows, &JOB)
+}
+
+/// A finding in a line, and what it answers on the page's card: the question, its label, and the answer in a word.
+#[derive(Debug)]
+pub struct Finding {
+    pub line: String,
+    pub answer: Option<(Question, String, String)>,
+}
+
+impl Finding {
+    fn of(line: String) -> Self {
+        Self { line, answer: None }
+    }
+
+    fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { answer: Some((question, label.into(), value.into())), ..self }
+    }
 }
 
 /// The findings of the rows of one job.
-fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
-    let mut lines = Vec::new();
+pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
     // A row is named among all of the job, of which only some are compared.
     let varied = varied(rows);
     let on = |row: &Row<'_>| row.place(&varied);
     let name = |row: &Row<'_>| row.name(rows, &varied);
-    match representative(rows, |rows| topologies(rows, baseline, on)) {
-        Some(line) => lines.push(line),
+    match representative(rows, |timed| topologies(timed, rows, baseline, on)) {
+        Some(of_topologies) => found.push(of_topologies),
         None => {
-            lines.extend(representative(rows, |rows| settings(rows, name)));
+            found.extend(representative(rows, |rows| settings(rows, name)));
             let of_recipes = groups(rows, &RECIPE);
-            lines.extend(of_recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)));
+            found.extend(
+                of_recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::of),
+            );
         }
     }
-    lines.extend(transports(rows));
-    lines.extend(lost_accuracy(rows, baseline));
-    lines.extend(representative(rows, |rows| waiting(rows, on)));
-    lines.extend(smaller(rows));
-    lines
+    found.extend(transports(rows));
+    found.extend(lost_accuracy(rows, baseline));
+    found.extend(representative(rows, |rows| waiting(rows, on)));
+    found.extend(smaller(rows, on));
+    found
 }
 
 /// Rows that are equal in the settings `names`. If there are several groups, each has its values as a heading.
@@ -113,7 +134,8 @@ fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
     let mut varied = varied(rows);
     varied.retain(|name| names.contains(&name.as_str()));
     let heading = |group: &Vec<Row<'a>>| match group[0].words(&varied) {
-        words if words.is_empty() => String::new(),
+        words if words.is_empty() && varied.is_empty() => String::new(),
+        words if words.is_empty() => "plain: ".into(),
         words => format!("{}: ", words.join(", ")),
     };
     groups.into_values().map(|group| (heading(&group), group)).collect()
@@ -126,17 +148,16 @@ pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
 }
 
 /// What `find` finds in the rows whose times stand for their topology or else, with a word about it, in all.
-fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<String>) -> Option<String> {
+fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
-    let left_out = |line| match others {
-        0 => line,
-        others => format!("{line}; {} left out", count(others, "oversubscribed row")),
+    let left_out = match others {
+        0 => String::new(),
+        others => format!("; {} left out", count(others, "oversubscribed row")),
     };
-    let doubted = || {
-        find(rows)
-            .map(|line| format!("{line}; oversubscribed or doubted rows are among these, for lack of others"))
-    };
-    find(&standing(rows)).map(left_out).or_else(doubted)
+    let with = |found: Finding, word: &str| Finding { line: found.line + word, ..found };
+    let doubted = "; oversubscribed or doubted rows are among these, for lack of others";
+    let found = find(&standing(rows)).map(|found| with(found, &left_out));
+    found.or_else(|| Some(with(find(rows)?, doubted)))
 }
 
 /// The row of the shortest time among those that are sound.
@@ -145,7 +166,7 @@ pub fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Ro
     rows.filter(|row| is_sound(row)).min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-pub fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
+fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
 
@@ -158,57 +179,59 @@ fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     }
 }
 
-/// The fastest row of the other topologies, the row of `baseline` that it is compared with, and whether this has the same
-/// settings: another one is compared with if it is faster.
-pub fn fastest_topology<'r, 'a>(
-    rows: &'r [Row<'a>],
+/// The fastest of `rows` on other topologies, relative to `baseline`: to the row among `all` with the same settings, as in
+/// the table, or, if another is faster or that one is doubted, to the fastest.
+fn topologies<'a>(
+    rows: &[Row<'a>],
+    all: &[Row<'a>],
     baseline: &str,
-) -> Option<(&'r Row<'a>, &'r Row<'a>, bool)> {
+    name: impl Fn(&Row<'_>) -> String,
+) -> Option<Finding> {
     let (on_baseline, others): (Vec<&Row<'_>>, Vec<&Row<'_>>) =
         rows.iter().partition(|row| row.setting("topology") == baseline);
     let row = fastest(others.into_iter())?;
     let first = fastest(on_baseline.into_iter())?;
-    let own = row.baseline(rows, baseline).filter(|own| is_sound(own) && !differ(own, first));
-    Some((row, own.unwrap_or(first), own.is_some()))
-}
-
-/// The fastest row of the other topologies, relative to `baseline`: to the row with the same settings or, if
-/// another is faster, to that one.
-fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> String) -> Option<String> {
-    let (row, base, own) = fastest_topology(rows, baseline)?;
-    let [of_row, of_base] = [row, base].map(|row| row.train_seconds().median);
+    let own = row.baseline(all, baseline).filter(|own| is_sound(own) && !differ(own, first));
+    let base = own.unwrap_or(first);
+    let (faster, efficiency) = speed_up(row, base)?;
     if !differ(row, base) {
-        return Some(format!(
+        let [of_row, of_base] = [row, base].map(|row| row.train_seconds().median);
+        let line = format!(
             "{} and {} do not differ beyond noise ({of_row:.2} and {of_base:.2} s)",
             name(row),
             name(base)
-        ));
+        );
+        return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
-    let faster = of_base / of_row;
-    let found = match faster < 1.0 {
-        true => format!("none is as fast as {baseline}; next"),
-        false => "fastest".to_owned(),
+    let (found, value) = match faster < 1.0 {
+        true => (format!("none is as fast as {baseline}; next"), name(base)),
+        false => ("fastest".to_owned(), name(row)),
     };
-    let efficiency = 100.0 * faster * base.ranks() as f64 / row.ranks() as f64;
     let relative = match own {
-        true => format!("{baseline} with the same settings, efficiency {efficiency:.0}%"),
-        false => name(base),
+        // One rank communicates with none: that of another backend stands for it, and is named.
+        Some(own) if own.setting("backend") != row.setting("backend") => {
+            format!("{}, efficiency {efficiency:.0}%", name(own))
+        }
+        Some(_) => format!("{baseline} with the same settings, efficiency {efficiency:.0}%"),
+        None => name(base),
     };
     let alike = alike(row, rows);
-    Some(format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row)))
+    let line = format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row));
+    Some(Finding::of(line).answers(Question::Fastest, "fastest", value))
 }
 
 /// The fastest row and the slowest one.
-fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<String> {
+fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     let sound: Vec<&Row<'_>> = rows.iter().filter(|row| is_sound(row)).collect();
     let first = fastest(rows.iter())?;
     let last = sound.iter().max_by(|a, b| seconds(a).total_cmp(&seconds(b))).filter(|_| sound.len() > 1)?;
     if !differ(first, last) {
         let [least, most] = [seconds(first), seconds(last)];
-        return Some(format!("times from {least:.2} to {most:.2} s do not differ beyond noise"));
+        let line = format!("times from {least:.2} to {most:.2} s do not differ beyond noise");
+        return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
-    Some(format!(
+    let line = format!(
         "fastest: {} with {:.2} s{}; slowest: {} with {:.2} s{}",
         name(first),
         seconds(first),
@@ -216,14 +239,15 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Strin
         name(last),
         seconds(last),
         alike(last, rows)
-    ))
+    );
+    Some(Finding::of(line).answers(Question::Fastest, "fastest", name(first)))
 }
 
-pub fn accuracy(row: &Row<'_>) -> f64 {
+fn accuracy(row: &Row<'_>) -> f64 {
     row.spread(|run| run.results.test_accuracy).median
 }
 
-pub fn interval(row: &Row<'_>) -> Option<Interval> {
+fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of(row, |run: &Run| run.results.test_accuracy)
 }
 
@@ -260,46 +284,60 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     ))
 }
 
-/// Each other backend against mpi. The pair of most ranks speaks for the table, which has the others.
-fn transports(rows: &[Row<'_>]) -> Vec<String> {
+/// Each other backend against mpi.
+fn transports(rows: &[Row<'_>]) -> Vec<Finding> {
     let varied = varied(rows);
-    other_backends(rows)
-        .iter()
-        .filter_map(|other| representative(rows, |rows| transport(rows, other, &varied)))
-        .collect()
-}
-
-/// The backends beside mpi, with as many ranks.
-pub fn other_backends(rows: &[Row<'_>]) -> Vec<String> {
     let pairs = pairs(rows);
-    pairs.iter().map(|pair| pair.other.setting("backend").to_owned()).sorted().dedup().collect()
+    let others = pairs.iter().map(|pair| pair.other.setting("backend")).sorted().dedup();
+    others.filter_map(|other| representative(rows, |rows| transport(rows, other, &varied))).collect()
 }
 
-/// The pair of most ranks over mpi and over `other`, and its ratio.
-pub fn widest_pair<'r, 'a>(rows: &'r [Row<'a>], other: &str) -> Option<(Spread, Pair<'r, 'a>)> {
+/// The pair of most ranks over mpi and over `other` speaks for the table, which has the others. Those of the most
+/// different result beside it are named too.
+fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding> {
     let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
-    pairs.filter_map(|pair| Some((pair.ratio()?, pair))).max_by_key(|(_, pair)| pair.base.ranks())
-}
-
-fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String> {
-    let (ratio, pair) = widest_pair(rows, other)?;
-    let place = [pair.base.setting("topology").to_owned()].into_iter().chain(pair.base.used(varied));
-    let place = place.into_iter().join(", ");
-    if !differ(pair.other, pair.base) {
-        let [of_other, of_mpi] = [pair.other, pair.base].map(|row| row.train_seconds().median);
-        return Some(format!(
-            "{other} and mpi do not differ beyond noise on {place} ({of_other:.2} and {of_mpi:.2} s)"
-        ));
-    }
+    let pairs: Vec<(Spread, Pair<'_, '_>)> = pairs.filter_map(|pair| Some((pair.ratio()?, pair))).collect();
+    let widest = pairs.iter().max_by_key(|(_, pair)| pair.base.ranks())?;
+    let (least, most) =
+        pairs.iter().minmax_by(|(a, _), (b, _)| a.median.total_cmp(&b.median)).into_option()?;
+    // Which of the two is faster, if any.
+    let faster = |(ratio, pair): &(Spread, Pair<'_, '_>)| {
+        differ(pair.other, pair.base).then(|| ratio.median.total_cmp(&1.0))
+    };
+    let against = [least, most].into_iter().filter(|of| faster(of).is_some() && faster(of) != faster(widest));
+    let against: Vec<_> = against.collect();
+    let (ratio, pair) = widest;
+    let place = |pair: &Pair<'_, '_>| {
+        [pair.base.setting("topology").to_owned()].into_iter().chain(pair.base.used(varied)).join(", ")
+    };
     let range = match ratio.count {
         1 => String::new(),
         _ => format!(" (from {:.2} to {:.2} over repeats)", ratio.min, ratio.max),
     };
-    Some(format!("{other} takes {:.2} times as long as mpi on {place}{range}", ratio.median))
+    let line = match faster(widest) {
+        Some(_) => {
+            format!("{other} takes {:.2} times as long as mpi on {}{range}", ratio.median, place(pair))
+        }
+        None => {
+            let [of_other, of_mpi] = [pair.other, pair.base].map(|row| row.train_seconds().median);
+            let place = place(pair);
+            format!("{other} and mpi do not differ beyond noise on {place} ({of_other:.2} and {of_mpi:.2} s)")
+        }
+    };
+    let elsewhere =
+        against.iter().map(|(ratio, pair)| format!(", but {:.2} times on {}", ratio.median, place(pair)));
+    let ends = against.iter().map(|(ratio, _)| ratio.median).chain([ratio.median]).sorted_by(f64::total_cmp);
+    let value = match (ends.collect::<Vec<_>>().as_slice(), faster(widest)) {
+        ([_], None) => NONE.to_owned(),
+        ([ratio], _) => format!("1 : {ratio:.2}"),
+        (ends, _) => format!("1 : {:.2}–{:.2}", ends[0], ends[ends.len() - 1]),
+    };
+    let line = line + &elsewhere.collect::<String>();
+    Some(Finding::of(line).answers(Question::Transport, format!("mpi : {other}"), value))
 }
 
 /// The row of most ranks, and that of `baseline` with the same settings. Of several, those whose accuracies differ most.
-pub fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
+fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
     let most = pairs.iter().map(|(row, _)| row.ranks()).max()?;
@@ -309,46 +347,68 @@ pub fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Ro
 }
 
 /// The accuracy of most ranks, relative to the row of `baseline` with the same settings.
-fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
+fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let (many, base) = most_ranks(rows, baseline)?;
-    let place = many.place(&varied(rows));
-    if let (Some(chance), Some(_)) = (at_chance(many), at_chance(base)) {
-        return Some(format!("test accuracy is at chance level, {chance:.2}%, on {place} and on {baseline}"));
-    }
+    let varied = varied(rows);
+    let [on_many, on_base] = [many, base].map(|row| row.place(&varied));
     let [of_many, of_base] = [many, base].map(accuracy);
-    Some(match interval(many)?.is_apart(interval(base)?) {
-        true => format!(
-            "test accuracy {of_many:.2}% on {place}, {of_base:.2}% on {}: {:+.2} points",
-            base.place(&varied(rows)),
-            of_many - of_base
+    let (line, value) = match (at_chance(many), at_chance(base)) {
+        (Some(chance), Some(_)) => (
+            format!("test accuracy is at chance level, {chance:.2}%, on {on_many} and on {baseline}"),
+            "chance level".into(),
         ),
-        false => format!(
-            "test accuracies of {place} and {} cannot be told apart: {of_many:.2}% and {of_base:.2}%, whose 95% \
-             intervals overlap",
-            base.place(&varied(rows))
+        _ if !interval(many)?.is_apart(interval(base)?) => (
+            format!(
+                "test accuracies of {on_many} and {on_base} cannot be told apart: {of_many:.2}% and {of_base:.2}%, \
+                 whose 95% intervals overlap"
+            ),
+            NONE.into(),
         ),
-    })
+        (chance_of_many, chance_of_base) => {
+            let points = of_many - of_base;
+            let at_chance = [(chance_of_many, on_many.as_str()), (chance_of_base, on_base.as_str())];
+            let at_chance = at_chance.into_iter().filter_map(|(chance, on)| Some((chance?, on)));
+            let at_chance = at_chance.map(|(chance, on)| format!("; {on} is at chance level, {chance:.2}%"));
+            let line = format!(
+                "test accuracy {of_many:.2}% on {on_many}, {of_base:.2}% on {on_base}: {points:+.2} points{}",
+                at_chance.collect::<String>()
+            );
+            let value = match points > 0.0 {
+                true => format!("none, {points:.2} points gained"),
+                false => format!("{:.2} points", -points),
+            };
+            (line, value)
+        }
+    };
+    Some(Finding::of(line).answers(Question::Accuracy, "accuracy lost", value))
 }
 
-fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<String> {
+fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let share = |row: &Row<'_>| row.spread(exposed_percent).median;
     let shared = rows.iter().filter(|row| row.ranks() > 1);
     let most = shared.max_by(|a, b| share(a).total_cmp(&share(b)))?;
-    Some(format!(
+    Some(Finding::of(format!(
         "ranks wait for gradients in up to {:.1}% of the training time on {}",
         share(most),
         on(most)
-    ))
+    )))
 }
 
-/// The checkpoint's sizes in the first row with an integer model.
-fn smaller(rows: &[Row<'_>]) -> Option<String> {
+/// The checkpoint's sizes in the first row with an integer model, and its accuracy.
+fn smaller(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let row = rows.iter().find(|row| row.spread(times_smaller).is_known())?;
     let [float, int8] = stored_kb(row.first())?;
-    Some(format!(
-        "an int8 checkpoint has {int8:.1} KB, {:.2} times smaller than {float:.1} KB in float",
-        float / int8
-    ))
+    let of_int8 = row.spread(|run| run.results.int8_test_accuracy.unwrap_or(f64::NAN));
+    let accuracies = match of_int8.is_known() {
+        true => format!(", test accuracy {:.2}%, {:.2}% in float", of_int8.median, accuracy(row)),
+        false => String::new(),
+    };
+    let smaller = format!("{:.2} times smaller", row.spread(times_smaller).median);
+    let line = format!(
+        "an int8 checkpoint has {int8:.1} KB, {smaller} than {float:.1} KB in float: {}{accuracies}",
+        on(row)
+    );
+    Some(Finding::of(line).answers(Question::Int8, "int8", smaller))
 }
 
 #[cfg(test)]

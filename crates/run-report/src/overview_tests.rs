@@ -167,3 +167,45 @@ fn short_rows_give_no_times_and_settings_are_compared_by_name() {
     assert!(!text.contains("accuracy") && !text.contains("wait for"), "{text}");
     assert_eq!(of(&[]), "no finished run");
 }
+
+#[test]
+fn another_backends_one_rank_is_named_and_a_doubted_one_is_not_replaced() {
+    let gloo = ["--backend", "gloo"];
+    let mut runs = [run((1, 1), &gloo, 8.0), run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+    assert!(of(&runs).contains("as fast as 1x1 with the same settings, efficiency 100%"), "{}", of(&runs));
+    let fallback = [runs[0].clone(), runs[2].clone()];
+    assert!(of(&fallback).contains("2.00 times as fast as 1x1 (gloo), efficiency 100%"), "{}", of(&fallback));
+    runs[1].results.others_cpu_percent = Some(50.0);
+    let text = of(&runs);
+    assert!(text.contains("as fast as 1x1 (gloo)") && !text.contains("efficiency"), "{text}");
+}
+
+#[test]
+fn an_opposite_ratio_of_backends_is_named() {
+    let gloo = ["--backend", "gloo"];
+    let pair = |topology, mpi, other| [run(topology, &[], mpi), run(topology, &gloo, other)];
+    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 1), 8.0, 4.0)].concat());
+    assert!(text.contains("gloo takes 0.50 times as long as mpi on 2x1, but 2.00 times on 1x2"), "{text}");
+    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 6.0)].concat());
+    assert!(text.contains("1.50 times as long as mpi on 2x2") && !text.contains("but"), "{text}");
+    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 4.0)].concat());
+    assert!(text.contains("mpi do not differ") && text.contains("but 2.00 times on 1x2"), "{text}");
+}
+
+#[test]
+fn a_gain_is_none_lost_and_one_row_at_chance_level_is_named() {
+    let of = |accuracies: [f64; 2]| {
+        let mut runs = vec![run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)];
+        runs.iter_mut().zip(accuracies).for_each(|(run, accuracy)| run.results.test_accuracy = accuracy);
+        let mut found = of_job(&group(&runs), "1x1").into_iter();
+        let lost = found.find(|found| matches!(&found.answer, Some((Question::Accuracy, ..)))).unwrap();
+        (lost.answer.unwrap().2, lost.line)
+    };
+    let (value, line) = of([80.0, 95.0]);
+    assert_eq!(value, "none, 15.00 points gained");
+    assert!(line.ends_with("+15.00 points"), "{line}");
+    let (value, line) = of([95.0, 11.0]);
+    assert_eq!(value, "84.00 points");
+    assert!(line.ends_with("-84.00 points; 1x2 (mpi) is at chance level, 11.35%"), "{line}");
+    assert_eq!(of([11.0, 11.0]).0, "chance level");
+}

@@ -127,13 +127,15 @@ fn card(parts: &[Part]) -> Markup {
     let all = parts.iter().flat_map(|part| part.facts.iter().map(move |fact| (part, fact)));
     let facts: Vec<(&Part, &Fact)> =
         all.unique_by(|(_, fact)| &fact.label).sorted_by_key(|(_, fact)| fact.question).collect();
+    let several = parts.iter().filter(|part| !part.facts.is_empty()).count() > 1;
+    let of = |part: &Part| if several { format!("{}: ", part.title) } else { String::new() };
     html! {
         @if !facts.is_empty() {
             dl.card {
                 @for (part, fact) in facts {
                     div {
                         dt { (fact.label) }
-                        dd { strong { (fact.value) } a href=(anchor(part)) { (fact.text) } }
+                        dd { strong { (fact.value) } a href=(anchor(part)) { (of(part)) (fact.text) } }
                     }
                 }
             }
@@ -414,7 +416,7 @@ mod tests {
         let other =
             Part { title: "O".into(), name: "o".into(), facts: vec![fact("2x1", "9 s")], ..Part::default() };
         let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
-        assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">5 s</a>"), "{text}");
+        assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T: 5 s</a>"), "{text}");
         assert!(!text.contains("2x1"), "one answer to each question: {text}");
         assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
         assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
