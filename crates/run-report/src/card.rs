@@ -41,7 +41,8 @@ pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
     let of = |(name, job): (String, Vec<Row<'_>>)| {
         let told = of_job(&job, baseline).into_iter().filter_map(|Finding { line, answer }| {
             let (question, label, value) = answer?;
-            Some(Fact { question, label, value, text: line })
+            let text = line.strip_prefix(&format!("{label}: ")).map_or(line.clone(), ToOwned::to_owned);
+            Some(Fact { question, label, value, text })
         });
         let facts = told.chain(efficiency(&job, baseline)).chain(memory(&job, baseline));
         facts.map(|fact| Fact { text: format!("{name}{}", fact.text), ..fact }).collect::<Vec<_>>()
@@ -105,7 +106,7 @@ mod tests {
             [
                 "fastest",
                 "1x2 (mpi)",
-                "fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings, efficiency 80%; 1 oversubscribed \
+                "1x2 (mpi), 1.60 times as fast as 1x1 with the same settings, efficiency 80%; 1 oversubscribed \
                  row left out",
             ],
             [
