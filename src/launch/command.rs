@@ -57,6 +57,12 @@ pub enum Binding {
     Overload,
 }
 
+/// Why a single process cannot be the job on this topology.
+pub(super) fn needs_launcher(topology: Topology) -> Option<String> {
+    (topology.ranks() > 1)
+        .then(|| format!("{topology} needs a launcher: `alone` starts one process only; use mpirun or srun"))
+}
+
 /// A job to start.
 #[derive(Debug, Clone)]
 pub struct Launch {
@@ -95,13 +101,10 @@ impl Launch {
                 MpiFlavour::Mpich => self.mpich()?,
             },
             (None, LauncherKind::Srun) => self.srun(),
-            (None, LauncherKind::Alone) if self.topology.ranks() > 1 => {
-                bail!(
-                    "{} needs a launcher: `alone` starts one process only; use mpirun or srun",
-                    self.topology
-                );
-            }
-            (None, LauncherKind::Alone) => Vec::new(),
+            (None, LauncherKind::Alone) => match needs_launcher(self.topology) {
+                Some(problem) => bail!(problem),
+                None => Vec::new(),
+            },
         };
         words.extend(self.program.iter().cloned());
         Ok(words)

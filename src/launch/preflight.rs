@@ -12,7 +12,7 @@ use anyhow::{Context, anyhow, bail, ensure};
 use burn_mpi::lab::cores_and_cpus;
 use rustix::process::{Resource, getrlimit};
 
-use super::command::{find, is_executable};
+use super::command::{find, is_executable, needs_launcher};
 use super::reach::{Agent, addresses};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 
@@ -157,7 +157,7 @@ const MACHINES: &str =
 /// nothing speaks against it. `hostfile` is where its host file would be.
 pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -> Option<String> {
     match launcher {
-        LauncherKind::Alone => None,
+        LauncherKind::Alone => needs_launcher(topology),
         LauncherKind::Mpirun if topology.nodes > 1 && !hostfile.exists() => {
             let folder = hostfile.parent().unwrap_or(Path::new("")).display();
             Some(format!(
@@ -282,6 +282,10 @@ mod possible_tests {
             "{reason}"
         );
         assert_eq!((of("1x2", LauncherKind::Mpirun), of("1x1", LauncherKind::Alone)), (None, None));
+        for several in ["1x3", "3x1"] {
+            let reason = of(several, LauncherKind::Alone).expect("several ranks need a launcher");
+            assert!(reason.starts_with(&format!("{several} needs a launcher")), "{reason}");
+        }
         std::fs::write(&file, "localhost slots=1\nno-such-host.invalid slots=1\n").unwrap();
         let reason = of("2x1", LauncherKind::Mpirun).expect("one of the machines is unknown");
         assert!(

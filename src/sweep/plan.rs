@@ -63,11 +63,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
 
 /// Options of all runs that `scale` changes: their values, here and at full scale, as text.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
-    let text = |value: Option<&Value>| match value {
-        None => "–".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-    };
+    let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
     let changes = file.scales.get(scale).and_then(Value::as_table);
     let changed = changes.into_iter().flatten().filter(|(key, value)| {
         // What varies has its own value in each run.
@@ -125,24 +121,29 @@ fn combinations(file: &SweepFile) -> anyhow::Result<Vec<Table>> {
     Ok(all)
 }
 
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
+}
+
 fn planned(file: &SweepFile, base: &Table, variant: &Table) -> anyhow::Result<PlannedRun> {
+    let varied = variant.iter().map(|(key, value)| (key.clone(), text(value))).collect();
     let mut run = PlannedRun {
-        name: String::new(),
+        name: name_of(variant, &varied),
         repeat: 0,
         topology: Topology { nodes: 1, ranks_per_node: 1 },
         launcher: LauncherKind::Mpirun,
         options: Vec::new(),
-        varied: BTreeMap::new(),
+        varied,
     };
+    let section = format!("run {}", run.name);
     let mut all = base.clone();
     all.extend(variant.clone());
     for (key, value) in &all {
-        let wrong = |problem: String| file.bad_value("a run", key, problem);
-        let text = match value {
-            Value::String(text) => text.clone(),
-            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => value.to_string(),
-            _ => return Err(wrong("expected a string, a number, true or false".into())),
-        };
+        let wrong = |problem: String| file.bad_value(&section, key, problem);
+        if matches!(value, Value::Array(_) | Value::Table(_) | Value::Datetime(_)) {
+            return Err(wrong("expected a string, a number, true or false".into()));
+        }
+        let text = text(value);
         match (key.as_str(), value) {
             ("topology", _) => run.topology = text.parse().map_err(wrong)?,
             ("launcher", _) => {
@@ -151,13 +152,9 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> anyhow::Result<Pl
             }
             (_, Value::Boolean(false)) => {}
             (_, Value::Boolean(true)) => run.options.push((key.clone(), None)),
-            _ => run.options.push((key.clone(), Some(text.clone()))),
-        }
-        if variant.contains_key(key) {
-            run.varied.insert(key.clone(), text);
+            _ => run.options.push((key.clone(), Some(text))),
         }
     }
-    run.name = name_of(variant, &run.varied);
     Ok(run)
 }
 
@@ -240,8 +237,12 @@ mod tests {
             ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
             ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
             ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
-            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in a run: expected a string"),
-            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in a run: 2 is not a topology"),
+            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in run lr-_1_: expected a string"),
+            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in run run: 2 is not a topology"),
+            (
+                "title = \"a\"\n[vary]\ntopology = [\"1x1\", \"1x0\"]\nlr = [1]",
+                "topology in run 1x0-lr-1: 1x0 is not a topology",
+            ),
             ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "unknown launcher ssh"),
             ("title = \"a\"\nrepeats = 0", "repeats in the file: must be at least 1"),
             ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),

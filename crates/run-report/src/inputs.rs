@@ -219,12 +219,14 @@ impl Search<'_> {
                 RunState::Waiting if !is_of_runs(&path) => {
                     section.notes.push(format!("{}: not run yet; {again}", path.display()));
                 }
-                RunState::Failed => section.notes.push(format!(
-                    "{}: failed: {}; see {}, then {again}",
-                    path.display(),
-                    one_line(run.error.as_deref()),
-                    folder.join(format!("{}.log", run.name)).display()
-                )),
+                RunState::Failed => {
+                    let log = folder.join(format!("{}.log", run.name));
+                    // A run that was not started has none.
+                    let see =
+                        if log.exists() { format!("see {}, then ", log.display()) } else { String::new() };
+                    let error = one_line(run.error.as_deref());
+                    section.notes.push(format!("{}: failed: {error}; {see}{again}", path.display()));
+                }
                 // Listed together below.
                 RunState::Skipped => {}
                 // The sweep continues it, and has more to do.

@@ -101,8 +101,14 @@ fn sweeps_of_the_same_name_have_different_file_names() {
     assert_eq!(sections[0].title, "T (quick)");
     let note = &sections[0].notes[0];
     assert!(
-        note.contains("a/2x2: failed: no ssh; see ")
-            && note.ends_with("a/2x2.log, then start the sweep again: mpiburn sweep t.toml --scale quick"),
+        note.ends_with("a/2x2: failed: no ssh; start the sweep again: mpiburn sweep t.toml --scale quick"),
+        "no log, as it was not started: {note}"
+    );
+    std::fs::write(root.path().join("a/2x2.log"), "").unwrap();
+    let sections = Inputs::find(&[], root.path(), Path::new("")).unwrap().sections;
+    let note = &sections[0].notes[0];
+    assert!(
+        note.contains("no ssh; see ") && note.contains("a/2x2.log, then start the sweep again: "),
         "{note}"
     );
 }
