@@ -27,7 +27,7 @@ use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let file = SweepFile::read(&args.file, &option_names())?;
     check_typed(&file, args)?;
-    let mut runs = plan(&file, &args.scale)?;
+    let runs = plan(&file, &args.scale)?;
     if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
         bail!("--only {text}: no run has this in its name; runs are named like {}", runs[0].name);
     }
@@ -47,27 +47,29 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         command: Some(line(&without_only(&typed()))),
         runs: Vec::new(),
     };
-    let (mut builds, mut interrupted) = (Vec::new(), Vec::new());
+    let (mut builds, mut before) = (Vec::new(), Vec::new());
     let mut asked = BTreeMap::new();
     for (run, config) in runs.iter().zip(&configs) {
         let found = earlier(&folder.join(&run.name), run, config)?;
         let (state, error) = match (&found, reason_against(run, config, args, &mut asked)) {
             (Earlier::Completed(_), _) => (RunState::Completed, None),
+            // The others start; a run that --only leaves out does not fail.
+            (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
+                (RunState::Failed, Some(error.to_string()))
+            }
             (_, None) => (RunState::Waiting, None),
             (_, reason) => (RunState::Skipped, reason),
         };
-        match found {
-            Earlier::Completed(build) => builds.push(build),
-            Earlier::Interrupted => interrupted.push(run.name.clone()),
-            Earlier::Nothing => {}
+        if let Earlier::Completed(build) = &found {
+            builds.push(build.clone());
         }
+        before.push(found);
         let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
         record.runs.push(SweepRun { name, repeat, varied, state, error });
     }
     if args.dry_run {
-        runs.retain(|run| chosen(args, &run.name));
-        for run in &runs {
-            let resumes = interrupted.contains(&run.name);
+        for (run, before) in runs.iter().zip(&before).filter(|(run, _)| chosen(args, &run.name)) {
+            let resumes = matches!(before, Earlier::Interrupted);
             println!("{}", line(&command(run, args, &folder, resumes)?.command()?));
         }
         return Ok(0);
@@ -83,7 +85,22 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
             log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
         }
     }
-    let stopped = make(&runs, &configs, args, &folder, &interrupted, &mut record)?;
+    let all = || runs.iter().zip(&configs).enumerate();
+    for (_, (run, config)) in all().filter(|(i, _)| record.runs[*i].state == RunState::Completed) {
+        reduce(run, config, &folder, &record);
+    }
+    let stopped = make(&runs, &configs, args, &folder, &mut record)?;
+    for (index, (run, config)) in all() {
+        // Another process may have gone on with it: the job of a sweep that was killed.
+        if record.runs[index].state == RunState::Failed
+            && matches!(earlier(&folder.join(&run.name), run, config), Ok(Earlier::Completed(_)))
+        {
+            log::info!("{}: its run.json says that it is completed, so it counts", run.name);
+            (record.runs[index].state, record.runs[index].error) = (RunState::Completed, None);
+            reduce(run, config, &folder, &record);
+            record.write(&folder)?;
+        }
+    }
     Ok(closing(&record, &folder, stopped))
 }
 
@@ -156,7 +173,6 @@ fn make(
     configs: &[RunConfig],
     args: &SweepArgs,
     folder: &Path,
-    interrupted: &[String],
     record: &mut SweepRecord,
 ) -> anyhow::Result<bool> {
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
@@ -165,14 +181,20 @@ fn make(
         if record.runs[index].state != RunState::Waiting || !chosen(args, &run.name) {
             continue;
         }
-        let resumes = interrupted.contains(&run.name);
         if stop.signal().is_some() {
             return Ok(true);
         }
-        if resumes {
-            log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
-        }
-        let ended = make_one(run, args, folder, resumes, &stop).map_err(|error| format!("{error:#}"));
+        // Other runs have taken their time: another process may have gone on with this one.
+        let ended = earlier(&folder.join(&run.name), run, &configs[index]).and_then(|before| match before {
+            Earlier::Completed(_) => Ok(Some("another process has completed it".into())),
+            Earlier::Unreadable(error) => Err(error.into()),
+            Earlier::Nothing => make_one(run, args, folder, false, &stop),
+            Earlier::Interrupted => {
+                log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
+                make_one(run, args, folder, true, &stop)
+            }
+        });
+        let ended = ended.map_err(|error| format!("{error:#}"));
         let (state, error, summary) = match ended {
             Ok(Some(summary)) => {
                 reduce(run, &configs[index], folder, record);
@@ -194,10 +216,13 @@ fn reduce(run: &PlannedRun, config: &RunConfig, folder: &Path, record: &SweepRec
     if config.keep.is_some() {
         return;
     }
+    let path = folder.join(&run.name);
     let checkpoints = |name: &str| folder.join(name).join("checkpoints");
-    let completed = record.runs.iter().filter(|other| other.state == RunState::Completed);
-    let others: Vec<_> = completed.map(|other| checkpoints(&other.name)).collect();
-    if let Err(error) = checkpoint::reduce(&checkpoints(&run.name), &others) {
+    let is_other = |other: &&SweepRun| other.state == RunState::Completed && other.name != run.name;
+    let others: Vec<_> = record.runs.iter().filter(is_other).map(|other| checkpoints(&other.name)).collect();
+    // Of a run that goes on, the optimizer's state is in use.
+    let reduced = lock(&path).and_then(|_lock| checkpoint::reduce(&checkpoints(&run.name), &others));
+    if let Err(error) = reduced {
         log::warn!("checkpoints of {} stay as they are: {error}", run.name);
     }
 }

@@ -220,6 +220,31 @@ fn completed_runs_keep_the_weights_of_their_last_epoch_and_repeats_share_them() 
     assert_eq!(has_moments.collect::<Vec<_>>(), [true, true]);
 }
 
+/// The job of a sweep that was killed goes on. Here a script completes the runs behind the sweep's back.
+#[test]
+fn runs_that_another_process_completes_count_and_keep_weights_alone() {
+    let lab = Lab::new();
+    let file = lab.sweep_file("[vary]\nlr = [0.01, 0.02]\n");
+    let script = lab.path("others.sh");
+    let body = "#!/bin/sh\nshift\n\"$@\"\n$(echo \"$*\" | sed s/lr-0[.]01-1/lr-0.01-2/)\n\
+                $(echo \"$*\" | sed s/0[.]01/0.02/g)\nexit 1\n";
+    std::fs::write(&script, body).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let has_moments = |name: &str| {
+        let found = lab.checkpoints(&format!("runs/{name}"));
+        found.last().expect("a checkpoint").join("optimizer.safetensors").exists()
+    };
+    let ended = run(sweep(&lab, &file, &["--only=-1", "--mpirun-by", script.to_str().unwrap()]));
+    assert!(ended.status.success() && errors(&ended).is_empty(), "{}", text(&ended));
+    assert_eq!(states(&lab).1, ["completed", "completed", "waiting", "waiting"], "{}", text(&ended));
+    for words in ["lr-0.02-1: another process has completed it", "lr-0.01-1: its run.json says that it is"] {
+        assert!(text(&ended).contains(words), "{words}: {}", text(&ended));
+    }
+    assert_eq!(["lr-0.01-1", "lr-0.02-1", "lr-0.01-2"].map(has_moments), [false, false, true]);
+    let again = run(sweep(&lab, &file, &["--only", "0.01-"]));
+    assert!(again.status.success() && !has_moments("lr-0.01-2"), "{}", text(&again));
+}
+
 #[test]
 fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let lab = Lab::new();
@@ -260,9 +285,12 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let json = lab.path("runs/epochs-1-1/run.json");
     let whole = std::fs::read(&json).unwrap();
     std::fs::write(&json, &whole[..500]).unwrap();
-    let output = must_fail(sweep(&lab, &file, &[]));
+    let output = must_fail(sweep(&lab, &file, &["--only", "epochs-1-"]));
     assert!(text(&output).contains("run.json: damaged, or another program's"), "{}", text(&output));
     assert_eq!(std::fs::read(&json).unwrap(), whole[..500]);
+    assert_eq!(states(&lab).1, ["failed", "waiting", "completed", "waiting"], "the others start");
+    let other = run(sweep(&lab, &file, &["--only", "epochs-1-2"]));
+    assert!(other.status.success() && errors(&other).is_empty(), "{}", text(&other));
     std::fs::write(&json, &whole).unwrap();
 
     let rest = run(sweep(&lab, &file, &["--only", "epochs-1-"]));

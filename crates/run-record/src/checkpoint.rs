@@ -185,11 +185,13 @@ pub fn reduce(folder: &Path, others: &[PathBuf]) -> Result<(), RecordError> {
         let file = path.join(MANIFEST);
         let mut manifest = Manifest::read(&file)?;
         let written = |e| RecordError::write(&path, e);
-        if manifest.files.remove(OPTIMIZER).is_some() {
-            // First: a checkpoint that is reduced in part is intact.
-            files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
-            fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
+        if manifest.files.remove(OPTIMIZER).is_none() {
+            // It was reduced before.
+            continue;
         }
+        // First: a checkpoint that is reduced in part is intact.
+        files::replace_file(&file, &manifest.encode(&file)?).map_err(written)?;
+        fs::remove_file(path.join(OPTIMIZER)).map_err(written)?;
         let all = others.iter().flat_map(|other| list(other).unwrap_or_default());
         if let Some(same) = all.into_iter().find(|other| weights(other).as_ref() == manifest.files.get(MODEL))
         {

@@ -61,21 +61,25 @@ pub enum Earlier {
     Completed(String),
     /// It was interrupted after a checkpoint, and goes on.
     Interrupted,
+    /// It cannot be read, and is not replaced: it may be complete.
+    Unreadable(RecordError),
 }
 
 /// What there is of `run` in the folder `path`.
 ///
 /// # Errors
-/// If that cannot be read, or a run with checkpoints has other options or, if it is not complete, another build.
+/// If a run with checkpoints has other options or, if it is not complete, another build.
 pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,
         Err(error) if error.is_missing() && !path.join("run.json").is_symlink() => {
             return Ok(Earlier::Nothing);
         }
-        // A finished run that cannot be read would be replaced.
-        Err(error) if error.is_damage() => return Err(RecordError::NotReplaced(path.join("run.json")).into()),
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let is_damage = error.is_damage();
+            let error = if is_damage { RecordError::NotReplaced(path.join("run.json")) } else { error };
+            return Ok(Earlier::Unreadable(error));
+        }
     };
     let (mut old, mut new) = (record.config.clone(), config.clone());
     if let Some(data) = &record.data {
@@ -90,8 +94,10 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
         other.push(format!("topology {}, now {}", record.topology, run.topology));
     }
     if record.status != Status::Completed {
-        if list(&path.join("checkpoints"))?.is_empty() {
-            return Ok(Earlier::Nothing);
+        match list(&path.join("checkpoints")) {
+            Err(error) => return Ok(Earlier::Unreadable(error)),
+            Ok(found) if found.is_empty() => return Ok(Earlier::Nothing),
+            Ok(_) => {}
         }
         if record.git != env!("MPIBURN_GIT") {
             other.push(format!("build {}, now {}", record.git, env!("MPIBURN_GIT")));
