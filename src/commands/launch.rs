@@ -45,7 +45,11 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
         println!("{}", line(&launch.command()?));
         return Ok(0);
     }
-    launch::check(&mut launch)?;
+    if let Err(error) = launch::check(&mut launch, &stop) {
+        let Some(signal) = stop.number() else { return Err(error) };
+        eprintln!("mpiburn: {error}");
+        return Ok(128 + signal);
+    }
     if let (Some(restarts), Some(training)) = (args.restart, training) {
         return restart::run(&mut launch, &training, restarts, &stop);
     }

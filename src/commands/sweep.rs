@@ -236,7 +236,9 @@ fn make_one(
     stop: &StopRequest,
 ) -> anyhow::Result<Option<String>> {
     let mut launch = command(run, args, folder, resumes)?;
-    launch::check(&mut launch)?;
+    if let Err(error) = launch::check(&mut launch, stop) {
+        return if stop.signal().is_some() { Ok(None) } else { Err(error) };
+    }
     let path = folder.join(format!("{}.log", run.name));
     let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
     let (command, streams) = (launch.command()?, launch::Streams::Log(log));

@@ -21,7 +21,7 @@ pub struct Outcome {
 }
 
 /// Interval at which a job is polled and its standard error copied.
-const TICK: Duration = Duration::from_millis(20);
+pub(super) const TICK: Duration = Duration::from_millis(20);
 
 /// How long a launcher may take to end a job after it has said that a process ended. Open MPI 4.1's
 /// mpirun was seen to stay for good when a rank was killed while it started.

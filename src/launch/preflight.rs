@@ -15,6 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use super::command::{find, is_executable, needs_launcher};
 use super::reach::{Agent, addresses};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
+use crate::stop::StopRequest;
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
@@ -22,8 +23,8 @@ const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 /// Checks what `launch` needs, and sets what its ranks are bound to: not to cores if a machine has fewer of them.
 ///
 /// # Errors
-/// The first check that fails.
-pub fn check(launch: &mut Launch) -> anyhow::Result<()> {
+/// The first check that fails, or where `stop` came.
+pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     if let Some(first) = launch.command()?.first() {
         let file = find(first).with_context(|| {
             let hint = match (&launch.by, launch.launcher) {
@@ -74,7 +75,7 @@ pub fn check(launch: &mut Launch) -> anyhow::Result<()> {
                 }
                 here
             }
-            false => agent()?.ask(host, Path::new(&launch.program[0]))?,
+            false => agent()?.ask(host, Path::new(&launch.program[0]), stop)?,
         };
         needed = needed.max(binding(ranks, counts));
     }
@@ -226,10 +227,10 @@ mod tests {
     #[test]
     fn this_machine_is_checked_without_ssh_and_overload_is_detected() {
         let mut fits = launch("localhost");
-        check(&mut fits).unwrap();
+        check(&mut fits, &StopRequest::default()).unwrap();
         let mut crowded = launch("127.0.0.1");
         crowded.topology.ranks_per_node = 1000;
-        check(&mut crowded).unwrap();
+        check(&mut crowded, &StopRequest::default()).unwrap();
         assert_eq!(crowded.binding, Binding::Overload);
         let all = [[2, 2], [1, 2], [8, 1]].map(|counts| binding(2, counts));
         assert_eq!(all, [Binding::Core, Binding::HardwareThread, Binding::Overload]);
@@ -237,7 +238,8 @@ mod tests {
 
     #[test]
     fn an_unresolvable_host_is_named_with_its_file() {
-        let message = check(&mut launch("no-such-host.invalid")).unwrap_err().to_string();
+        let message =
+            check(&mut launch("no-such-host.invalid"), &StopRequest::default()).unwrap_err().to_string();
         let start = "cannot resolve host no-such-host.invalid of hostfiles/1x2 (";
         assert!(message.starts_with(start), "{message}");
     }
@@ -246,7 +248,10 @@ mod tests {
     fn a_missing_script_is_named() {
         let mut launch = launch("localhost");
         launch.by = Some("/nowhere/lab.sh".into());
-        assert_eq!(check(&mut launch).unwrap_err().to_string(), "/nowhere/lab.sh not found: check the path");
+        assert_eq!(
+            check(&mut launch, &StopRequest::default()).unwrap_err().to_string(),
+            "/nowhere/lab.sh not found: check the path"
+        );
     }
 
     #[test]

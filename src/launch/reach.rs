@@ -2,14 +2,24 @@
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use run_record::files;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::MpiFlavour;
 use super::command::{find, is_executable};
+use super::job::TICK;
+use crate::stop::StopRequest;
+
+/// How long an agent may take to answer: ssh has given up after `ConnectTimeout`, a login may take as long again.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The addresses of a host of a host file, which may be `user@host`.
 ///
@@ -25,6 +35,7 @@ pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
 pub(super) struct Agent {
     words: Vec<String>,
     is_ssh: bool,
+    deadline: Duration,
 }
 
 impl Agent {
@@ -76,7 +87,7 @@ impl Agent {
             // It takes the first value of an option, so the user's own count.
             words.extend(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"].map(ToOwned::to_owned));
         }
-        Self { words, is_ssh }
+        Self { words, is_ssh, deadline: DEADLINE }
     }
 
     fn command(&self) -> Command {
@@ -105,14 +116,21 @@ impl Agent {
     /// path.
     ///
     /// # Errors
-    /// If it cannot be reached, or has not.
-    pub(super) fn ask(&self, host: &str, program: &Path) -> anyhow::Result<[usize; 2]> {
+    /// If it cannot be reached, or has not, or `stop` came.
+    pub(super) fn ask(&self, host: &str, program: &Path, stop: &StopRequest) -> anyhow::Result<[usize; 2]> {
         let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
         let path = program.display();
         let agent = self.words.join(" ");
-        let output = self.command().arg(host).arg(script(&path.to_string())).output();
-        let output = output.map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
-        let [stdout, errors] = [&output.stdout, &output.stderr].map(|bytes| in_text(bytes));
+        let mut command = self.command();
+        command.arg(host).arg(script(&path.to_string()));
+        let output = output(command, self.deadline, stop)
+            .map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
+        if let (None, Some(signal)) = (&output, stop.signal()) {
+            bail!("{signal} came before {host} answered: no job was started");
+        }
+        let late = format!("no answer within {} s", self.deadline.as_secs());
+        let (stdout, errors) =
+            output.map_or((String::new(), late), |output| (in_text(&output.stdout), in_text(&output.stderr)));
         let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
         let there = said(&stdout, DIGEST).and_then(|said| said.split_whitespace().next()).with_context(|| {
             match self.is_ssh {
@@ -136,6 +154,26 @@ impl Agent {
         match (counts.next(), counts.next()) {
             (Some(Ok(cores)), Some(Ok(cpus))) => Ok([cores, cpus]),
             _ => bail!("{path} does not start on {host}: {reason}; see make deploy HOSTS={host}"),
+        }
+    }
+}
+
+/// What `command` prints until it ends; `None` where the deadline or a stop request was first, which kills it.
+fn output(mut command: Command, deadline: Duration, stop: &StopRequest) -> io::Result<Option<Output>> {
+    // A group of its own, so that the processes of a script end with it.
+    let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
+    let (group, start) = (Pid::from_child(&job), Instant::now());
+    let (sender, answer) = channel();
+    thread::spawn(move || sender.send(job.wait_with_output()));
+    loop {
+        match answer.recv_timeout(TICK) {
+            Ok(output) => return output.map(Some),
+            Err(RecvTimeoutError::Timeout) if stop.signal().is_none() && start.elapsed() < deadline => {}
+            Err(_) => {
+                // Fails if it has just ended.
+                let _ = kill_process_group(group, Signal::KILL);
+                return Ok(None);
+            }
         }
     }
 }
@@ -208,12 +246,16 @@ mod tests {
             let agent = folder.path().join("agent");
             program(&agent, &format!("#!/bin/sh\nprintf 'Welcome to '\nshift\nexec {shell} -c \"$1\"\n"));
             let agent = Agent::with(vec![agent.display().to_string()], "");
-            assert_eq!(agent.ask("alpha", &path).unwrap(), [3, 6], "{shell}");
-            let error = agent.ask("alpha", Path::new("/no'where")).unwrap_err().to_string();
+            assert_eq!(agent.ask("alpha", &path, &StopRequest::default()).unwrap(), [3, 6], "{shell}");
+            let error =
+                agent.ask("alpha", Path::new("/no'where"), &StopRequest::default()).unwrap_err().to_string();
             assert_eq!(error, "alpha has no /no'where; copy it with make deploy HOSTS=alpha", "{shell}");
         }
         let asked = |agent: &str, path| {
-            Agent::with(vec![agent.into()], "").ask("alpha", path).unwrap_err().to_string()
+            Agent::with(vec![agent.into()], "")
+                .ask("alpha", path, &StopRequest::default())
+                .unwrap_err()
+                .to_string()
         };
         let error = asked("false", &path);
         assert!(
@@ -228,6 +270,21 @@ mod tests {
         program(&other, "#!/bin/sh\nexec sh -c \"$2\"");
         let error = asked(&other.display().to_string(), &path);
         assert!(error.contains(" does not start on alpha: no libmpi"), "{error}");
+    }
+
+    #[test]
+    fn an_agent_that_hangs_ends_with_the_deadline_or_the_signal() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("agent");
+        program(&file, "#!/bin/sh\nexec sleep 3600\n");
+        let mut agent = Agent::with(vec![file.display().to_string()], "");
+        let ask = |agent: &Agent, stop| agent.ask("alpha", Path::new("/p"), stop).unwrap_err().to_string();
+        let stop = StopRequest::default();
+        stop.request(15);
+        assert_eq!(ask(&agent, &stop), "SIGTERM came before alpha answered: no job was started");
+        agent.deadline = Duration::from_millis(50);
+        let error = ask(&agent, &StopRequest::default());
+        assert!(error.starts_with("cannot reach alpha: no answer within 0 s; mpirun starts"), "{error}");
     }
 
     #[test]

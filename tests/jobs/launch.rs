@@ -48,6 +48,33 @@ fn a_host_is_reached_as_mpirun_reaches_it() {
     assert_eq!(hosts, ["--flag -p 2222 me@alpha.lan"; 2], "the check, and mpirun");
 }
 
+/// A signal that comes while the check waits ends the launch and the agent with its processes.
+#[test]
+fn a_signal_ends_the_wait_for_a_host_that_does_not_answer() {
+    let lab = Lab::new();
+    let (agent, asked, hosts) = (lab.path("agent"), lab.path("asked"), lab.path("hosts"));
+    let script =
+        format!("#!/bin/sh\nsleep 3600 &\necho $$ $! >{0}.new\nmv {0}.new {0}\nwait\n", asked.display());
+    fs::write(&agent, script).unwrap();
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&hosts, "alpha.invalid slots=2\n").unwrap();
+    let mut command = launch(&lab, binary().as_ref(), &["--hostfile", hosts.to_str().unwrap()]);
+    command.env("OMPI_MCA_plm_rsh_agent", &agent);
+    let mut started = lab.start(command);
+    wait_until(&mut started.job, "the agent", || asked.exists());
+    signal(started.job.id(), "-TERM");
+    let output = started.ended();
+    assert_eq!(output.status.code(), Some(143), "{}", text(&output));
+    assert_eq!(errors(&output), ["mpiburn: SIGTERM came before alpha.invalid answered: no job was started"]);
+    for pid in fs::read_to_string(asked).unwrap().split_whitespace() {
+        // A process that nobody waits for yet has no command line.
+        let words = format!("/proc/{pid}/cmdline");
+        wait_for("the agent's end", || {
+            fs::read(&words).is_ok_and(|words| words.is_empty()) || !Path::new(&words).exists()
+        });
+    }
+}
+
 /// The usual virtual machine with two CPUs: Open MPI refuses to bind two ranks to its one core.
 #[test]
 fn two_ranks_on_one_core_have_a_hardware_thread_each() {
