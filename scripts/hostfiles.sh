@@ -4,7 +4,7 @@
 #
 #   scripts/hostfiles.sh FIRST [SECOND]
 #
-# Start mpirun on the first. With one machine only 1x1 and 1x2 are written.
+# Start mpirun on the first. With one machine only 1x1 and 1x2 are written, and earlier files of two are removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,17 +14,25 @@ hosts=("$@")
   exit 1
 }
 for host in "${hosts[@]}"; do
-  [[ $host =~ ^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$ ]] || {
+  [[ $host =~ ^([A-Za-z0-9_][A-Za-z0-9._-]*@)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$ ]] || {
     echo "hostfiles: '$host' is not a host name" >&2
     exit 1
   }
 done
+[ ${#hosts[@]} -eq 1 ] || [ "${hosts[0]}" != "${hosts[1]}" ] || {
+  echo "hostfiles: ${hosts[0]} is named twice: name each machine once, or one alone for make 1x2" >&2
+  exit 1
+}
 
 mkdir -p hostfiles/local
 for nodes in 1 2; do
-  [ "$nodes" -le ${#hosts[@]} ] || continue
   for ranks in 1 2; do
     file=hostfiles/local/${nodes}x$ranks
+    if [ "$nodes" -gt ${#hosts[@]} ]; then
+      # Its machines are those of an earlier call.
+      [ ! -e "$file" ] || { rm "$file" && echo "hostfiles: removed $file, which needs two machines" >&2; }
+      continue
+    fi
     echo "# $nodes machine(s), $ranks rank(s) on each; written by: make hosts HOSTS=\"${hosts[*]}\"" >"$file.new"
     for host in "${hosts[@]:0:nodes}"; do
       echo "$host slots=$ranks" >>"$file.new"

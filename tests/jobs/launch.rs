@@ -95,3 +95,22 @@ fn two_ranks_on_one_core_have_a_hardware_thread_each() {
         "{record}"
     );
 }
+
+/// Of a copy of the script, which writes beside itself.
+#[test]
+fn host_files_of_machines_named_before_are_removed() {
+    let lab = Lab::new();
+    let script = lab.path("scripts/hostfiles.sh");
+    fs::create_dir(script.parent().unwrap()).unwrap();
+    fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/hostfiles.sh"), &script).unwrap();
+    let write = |hosts: &[&str]| run(Command::new("bash").arg(&script).args(hosts));
+    let exists = |topology| lab.path("hostfiles/local").join(topology).exists();
+    assert!(write(&["me@alpha", "beta"]).status.success());
+    let file = fs::read_to_string(lab.path("hostfiles/local/2x2")).unwrap();
+    assert!(file.ends_with("\nme@alpha slots=2\nbeta slots=2\n"), "{file}");
+    let output = write(&["gamma"]);
+    assert!(text(&output).contains("removed hostfiles/local/2x2"), "{}", text(&output));
+    assert_eq!(["1x1", "1x2", "2x1", "2x2"].map(exists), [true, true, false, false]);
+    let output = write(&["alpha", "alpha"]);
+    assert!(!output.status.success() && text(&output).contains("alpha is named twice"), "{}", text(&output));
+}
