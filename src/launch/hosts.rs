@@ -55,13 +55,16 @@ impl Hosts {
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
         if mpi == MpiFlavour::OpenMpi {
             let shown = path.display();
+            let word = format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
             ensure!(
                 !text.starts_with(BYTE_ORDER_MARK),
-                "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i '1s/^.//' {shown}"
+                "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i \
+                 '1s/^\\xef\\xbb\\xbf//' {word}"
             );
             ensure!(
                 !text.contains('\r'),
-                "{shown} has line ends of Windows (CR LF), which Open MPI rejects: convert it with sed -i 's/\\r$//' {shown}"
+                "{shown} has line ends of Windows (CR LF), which Open MPI rejects: convert it with sed -i \
+                 's/\\r$//' {word}"
             );
         }
         for (index, line) in text.trim_start_matches(BYTE_ORDER_MARK).lines().enumerate() {
@@ -250,8 +253,11 @@ mod tests {
         let message = |text| hosts(text).unwrap_err().to_string();
         for (text, words) in [
             ("alpha:2", "such as `alpha slots=2`"),
-            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' /"),
-            ("\u{feff}alpha slots=1\n", "which Open MPI rejects: remove it with sed -i '1s/^.//' /"),
+            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' '/"),
+            (
+                "\u{feff}alpha slots=1\n",
+                "which Open MPI rejects: remove it with sed -i '1s/^\\xef\\xbb\\xbf//' '/",
+            ),
             ("a slots=1\na slots=1\n", "line 2: a slots=1: a has an earlier line"),
         ] {
             assert!(message(text).contains(words), "{}", message(text));
