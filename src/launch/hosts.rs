@@ -74,6 +74,11 @@ impl Hosts {
                 continue;
             }
             let place = || format!("{}, line {}: {line}", path.display(), index + 1);
+            ensure!(
+                mpi == MpiFlavour::Mpich || !(line.starts_with('[') || line.contains("::")),
+                "{}: Open MPI takes no IPv6 addresses: write a host name or an IPv4 address",
+                place()
+            );
             let (host, slots) = parse(line, mpi).with_context(|| {
                 let example = match mpi {
                     MpiFlavour::OpenMpi => "`alpha slots=2`",
@@ -122,24 +127,27 @@ impl Hosts {
 /// Of UTF-8, as Windows' editors write it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// The host of a line with its slots, by the words of Open MPI's `hostfile_lex.l` and of MPICH's `hydra`.
+/// The host of a line with its slots, by the words of MPICH's `hydra` and those of Open MPI's `hostfile_lex.l` that its
+/// mpirun 4.1.4 takes.
 fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let line = line.replace('=', " = ");
     let mut words = line.split_whitespace();
     let name = words.next()?;
     let (mut host, mut slots) = (name.to_owned(), None);
     if let (MpiFlavour::Mpich, Some((before, number))) = (mpi, name.split_once(':')) {
-        (host, slots) = (before.to_owned(), Some(number.parse().ok()?));
+        (host, slots) = (before.to_owned(), Some(number_of(number)?));
     }
     let mut most = None;
     while let Some(key) = words.next() {
         let value = words.next().filter(|word| *word == "=").and_then(|_| words.next())?;
         match key.replace('-', "_").as_str() {
-            "slots" | "cpu" | "count" if slots.is_none() => slots = Some(value.parse().ok()?),
+            "slots" | "cpu" | "count" if slots.is_none() => slots = Some(number_of(value)?),
             "max_slots" | "slots_max" | "cpu_max" | "max_cpu" | "count_max" | "max_count" => {
-                most = Some(value.parse().ok()?);
+                most = Some(number_of(value)?);
             }
-            "username" | "user_name" | "user" if !host.contains('@') => host = format!("{value}@{host}"),
+            "username" | "user_name" if !host.contains('@') => host = format!("{value}@{host}"),
+            _ if mpi == MpiFlavour::OpenMpi => return None,
+            "user" if !host.contains('@') => host = format!("{value}@{host}"),
             "boards" | "sockets" | "sockets_per_board" | "cores" | "cores_per_socket" | "cpu_set"
             | "binding" => {}
             _ => return None,
@@ -152,8 +160,15 @@ fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     let mut letters = host.chars();
     let is_name = letters.next().is_some_and(|c| c.is_ascii_alphanumeric() || c == ':')
         && letters.all(|c| c.is_ascii_alphanumeric() || "._-@:%".contains(c));
-    let is_open_mpis = mpi == MpiFlavour::Mpich || host.matches(':').count() != 1;
+    // With two users, mpirun ends by a segmentation fault.
+    let is_open_mpis = mpi == MpiFlavour::Mpich || !host.contains(':') && host.matches('@').count() < 2;
     (fits && is_name && is_open_mpis).then_some((host, slots))
+}
+
+/// A number of slots, which both MPIs read as digits into a C int.
+fn number_of(digits: &str) -> Option<usize> {
+    let number = digits.parse().ok().filter(|&number: &i32| number >= 0 && !digits.starts_with('+'))?;
+    usize::try_from(number).ok()
 }
 
 /// A topology, written `2x1`: 2 machines with 1 process each.
@@ -221,8 +236,8 @@ mod tests {
         let expected = entries(&[("alpha", Given(2)), ("beta", Given(3)), ("gamma", Lines(1))]);
         assert_eq!((read(text, OPEN_MPI), read(text, MPICH)), (expected.clone(), expected));
         let expected =
-            entries(&[("root@n1.example.com", Given(2)), ("10.0.0.2", Lines(2)), ("::1", Given(4))]);
-        let text = "n1.example.com slots=2 username=root\n10.0.0.2\n10.0.0.2\n::1 max-slots=4";
+            entries(&[("root@n1.example.com", Given(2)), ("10.0.0.2", Lines(2)), ("gamma", Given(4))]);
+        let text = "n1.example.com slots=2 username=root\n10.0.0.2\n10.0.0.2\ngamma max-slots=4";
         assert_eq!(read(text, OPEN_MPI), expected);
         // As people write them on Windows, and twice.
         let text = "\u{feff}beta:3\r\nalpha slots=1\r\nbeta:2 user=me\r\nalpha\r\n";
@@ -234,6 +249,8 @@ mod tests {
     fn errors_name_the_line_and_the_missing_slots() {
         let lines = [
             "alpha slots=two",
+            "alpha slots=+2",
+            "alpha slots=2147483648",
             "-x slots=2",
             "-oProxyCommand=true",
             ":2",
@@ -258,6 +275,12 @@ mod tests {
                 "\u{feff}alpha slots=1\n",
                 "which Open MPI rejects: remove it with sed -i '1s/^\\xef\\xbb\\xbf//' '/",
             ),
+            ("alpha boards=1", "line 1: alpha boards=1: expected a host name"),
+            ("alpha cores=1", "expected a host name"),
+            ("alpha user=me", "expected a host name"),
+            ("me@you@alpha", "expected a host name"),
+            ("::1 slots=2", "line 1: ::1 slots=2: Open MPI takes no IPv6 addresses"),
+            ("[::1] slots=2", "Open MPI takes no IPv6 addresses"),
             ("a slots=1\na slots=1\n", "line 2: a slots=1: a has an earlier line"),
         ] {
             assert!(message(text).contains(words), "{}", message(text));
