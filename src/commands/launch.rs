@@ -42,6 +42,7 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
             launch.program.truncate(1);
             launch.program.extend(training.as_typed());
         }
+        launch::bind_here(&mut launch);
         println!("{}", line(&launch.command()?));
         return Ok(0);
     }

@@ -120,8 +120,9 @@ impl Launch {
         if let Some(hosts) = &self.hosts {
             let names = hosts.for_topology(self.topology)?;
             add(&["--hostfile", &hosts.path.display().to_string()]);
-            // Open MPI 4 would reach node1.example.com as node1.
-            if names.iter().any(|name| name.contains('.') && name.parse::<Ipv4Addr>().is_err()) {
+            // Open MPI 4 would reach node1.example.com as node1, by which alone it knows this machine.
+            let (own, is_ip) = (own_name(), |name: &str| name.parse::<Ipv4Addr>().is_ok());
+            if names.iter().any(|name| name.contains('.') && !is_ip(name) && short(name) != short(&own)) {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
             }
         }
@@ -199,6 +200,17 @@ pub(super) fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
+/// The name of this machine.
+fn own_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A host's name without user and domain.
+fn short(name: &str) -> &str {
+    let name = name.rsplit('@').next().unwrap_or(name);
+    name.split('.').next().unwrap_or(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::hosts::Slots;
@@ -226,7 +238,8 @@ mod tests {
         assert!(line.contains(expected) && line.ends_with("mpiburn train"), "{line}");
         assert!(!line.contains("fqdn"), "{line}");
         let mut dotted = launch("1x2");
-        for (name, keeps) in [("10.0.0.1", false), ("alpha.example.com", true)] {
+        let own = format!("{}.example.com", short(&own_name()));
+        for (name, keeps) in [("10.0.0.1", false), ("alpha.example.com", true), (&*own, false)] {
             dotted.hosts.as_mut().unwrap().entries[0].0 = name.into();
             let line = dotted.command().unwrap().join(" ");
             assert_eq!(line.contains("--mca orte_keep_fqdn_hostnames 1"), keeps, "{line}");

@@ -17,5 +17,4 @@ pub const CORES: &str = "mpiburn-cores";
 pub use command::{Binding, Launch, LauncherKind, MpiFlavour};
 pub use hosts::{Hosts, Topology};
 pub use job::{Outcome, Streams, explain, run};
-pub use preflight::check;
-pub use preflight::impossible;
+pub use preflight::{bind_here, check, impossible};

@@ -55,11 +55,9 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
         check_space(&temporary(), SPACE_MB)?;
         check_file_size(getrlimit(Resource::Fsize).current)?;
     }
+    bind_here(launch);
     let (here, ranks) = (cores_and_cpus(), launch.topology.ranks_per_node);
-    let Some(hosts) = &launch.hosts else {
-        launch.binding = binding(ranks, here);
-        return Ok(());
-    };
+    let Some(hosts) = &launch.hosts else { return Ok(()) };
     let (mut needed, mut own) = (Binding::Core, None);
     let agent = LazyCell::new(|| Agent::of(launch.mpi).map_err(|error| error.to_string()));
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
@@ -81,6 +79,13 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     }
     launch.binding = needed;
     Ok(())
+}
+
+/// Sets what the ranks of a job on this machine alone are bound to.
+pub fn bind_here(launch: &mut Launch) {
+    if launch.by.is_none() && launch.launcher == LauncherKind::Mpirun && launch.hosts.is_none() {
+        launch.binding = binding(launch.topology.ranks_per_node, cores_and_cpus());
+    }
 }
 
 /// What `ranks` can be bound to on a machine with that many cores, and CPUs that they may use.

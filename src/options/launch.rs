@@ -77,7 +77,7 @@ impl HowArgs {
 fn sweep_file(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let named = Path::new("jobs/sweeps").join(text).with_extension("toml");
-    Ok(if !text.contains('/') && !file.exists() && named.exists() { named } else { file })
+    Ok(if !text.contains('/') && !file.is_file() && named.exists() { named } else { file })
 }
 
 #[derive(Debug, Args)]
