@@ -62,7 +62,7 @@ two_machines() {
   local host file=hostfiles/local/2x1
   [ -e $file ] || file=hostfiles/2x1
   [ -e $file ] || return 1
-  for host in $(sed 's/[#:].*//' $file | awk 'NF { print $1 }'); do
+  for host in $(sed 's/[#:].*//' $file | awk 'NF { sub(/.*@/, "", $1); print $1 }'); do
     getent hosts "$host" >/dev/null || return 1
   done
 }

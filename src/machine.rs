@@ -8,6 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use burn_mpi::Place;
+use burn_mpi::lab::memory_limit;
 use run_record::Machine;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,14 @@ pub fn of_this_process(host: &str) -> Machine {
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
             .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
     }
+}
+
+/// Bytes of memory that the processes of this one's host may take together, and whether a container or a batch job
+/// limits them below what the machine has; 0 if it is unknown.
+pub fn usable_memory(host: &str) -> (u64, bool) {
+    let all = of_this_process(host).memory_bytes;
+    let limit = memory_limit().filter(|&limit| limit < all);
+    (limit.unwrap_or(all), limit.is_some())
 }
 
 /// The value of the first line `name: value`.

@@ -16,6 +16,7 @@ use super::outputs;
 use crate::data::contact_sheet;
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
+use crate::launch::quoted;
 use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
@@ -120,10 +121,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         _ if fits(ModelKind::Convnet) => ModelKind::Convnet,
         _ => ModelKind::Mlp,
     };
-    let folder = args.out.display().to_string();
-    let is_plain = |letter: char| letter.is_alphanumeric() || "/._-+".contains(letter);
-    let folder =
-        if folder.chars().all(is_plain) { folder } else { format!("'{}'", folder.replace('\'', "'\\''")) };
+    let folder = quoted(&args.out.display().to_string());
     print!("{described}");
     println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}");
     Ok(())

@@ -48,7 +48,7 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     }
     if let Err(error) = launch::check(&mut launch, &stop) {
         let Some(signal) = stop.number() else { return Err(error) };
-        eprintln!("mpiburn: {error}");
+        super::logging::error(&error.to_string());
         return Ok(128 + signal);
     }
     if let (Some(restarts), Some(training)) = (args.restart, training) {
@@ -88,12 +88,7 @@ pub(super) fn prepare(
 
 /// A command line, quoted for a shell.
 pub(super) fn line(command: &[String]) -> String {
-    let quoted =
-        |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$*;&|<>()".contains(c)) {
-            true => format!("'{}'", word.replace('\'', r"'\''")),
-            false => word.clone(),
-        };
-    command.iter().map(quoted).collect::<Vec<_>>().join(" ")
+    command.iter().map(|word| launch::quoted(word)).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

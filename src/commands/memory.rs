@@ -5,7 +5,6 @@ use crate::machine;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig};
 use burn_mpi::World;
-use burn_mpi::lab::memory_limit;
 
 /// Checks that a training step on `batch` samples can fit beside those of the other ranks of each
 /// host. The estimate counts what every step has at least: weights, gradients, samples, and half of
@@ -29,15 +28,12 @@ pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) 
 fn check(world: &World, least: u64, option: &'static str, value: impl ToString) -> anyhow::Result<()> {
     let host = world.host();
     let ranks = world.places().iter().filter(|place| place.host == host).count() as u64;
-    let memory = machine::of_this_process(host).memory_bytes;
-    // A container's, or a batch job's.
-    let limit = memory_limit().filter(|&limit| limit < memory);
-    let memory = limit.unwrap_or(memory);
+    let (memory, is_limited) = machine::usable_memory(host);
     let problem = (memory > 0 && least.saturating_mul(ranks) > memory).then(|| {
         format!(
             "a step needs at least {:.1} GB on each of {ranks} ranks on {host}, which {} {:.1} GB",
             least as f64 / f64::from(1 << 30),
-            if limit.is_some() { "limits them to" } else { "has" },
+            if is_limited { "limits them to" } else { "has" },
             memory as f64 / f64::from(1 << 30)
         )
     });

@@ -13,6 +13,7 @@ pub use float::{ExportError, float_network};
 pub use graph::OnnxFile;
 pub use int8::int8_network;
 
+use burn_fused::int8::AveragePool;
 use graph::{Attribute, Graph};
 
 /// Attributes of a convolution or a pooling; `padding` is rows above and below, columns to the left and right.
@@ -37,7 +38,7 @@ fn average(graph: &mut Graph, name: &str, input: [usize; 2], output: [usize; 2])
         let (from, to) = (input[axis], output[axis]);
         let mut weights = vec![0.0; from * to];
         for at in 0..to {
-            let window = at * from / to..((at + 1) * from).div_ceil(to);
+            let window = AveragePool { output }.window(axis, from, at);
             let weight = 1.0 / window.len() as f32;
             for pixel in window {
                 weights[if side == 0 { pixel * to + at } else { at * from + pixel }] = weight;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context, anyhow, bail, ensure};
 use run_record::files::read_text;
 
-use super::MpiFlavour;
+use super::{MpiFlavour, quoted};
 
 /// The machines of a host file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Hosts {
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
         if mpi == MpiFlavour::OpenMpi {
             let shown = path.display();
-            let word = format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+            let word = quoted(&shown.to_string());
             ensure!(
                 !text.starts_with(BYTE_ORDER_MARK),
                 "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i \
@@ -155,8 +155,8 @@ fn parse(line: &str, mpi: MpiFlavour) -> Option<(String, Slots)> {
     }
     let slots = slots.or(most).map_or(Slots::Lines(1), Slots::Given);
     let fits = most.is_none_or(|most| slots == Slots::Lines(1) || slots.at_most() <= most);
-    // Also IPv6 addresses. ssh and mpirun would take a word that begins with a dash as an option; Open MPI's relative (`+n1`) and
-    // excluded (`^alpha`) hosts are none of this file's own.
+    // Also IPv6 addresses. ssh and mpirun would take a word that begins with a dash as an option; Open MPI's relative
+    // (`+n1`) and excluded (`^alpha`) hosts are none of this file's own.
     let mut letters = host.chars();
     let is_name = letters.next().is_some_and(|c| c.is_ascii_alphanumeric() || c == ':')
         && letters.all(|c| c.is_ascii_alphanumeric() || "._-@:%".contains(c));
@@ -270,10 +270,10 @@ mod tests {
         let message = |text| hosts(text).unwrap_err().to_string();
         for (text, words) in [
             ("alpha:2", "such as `alpha slots=2`"),
-            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' '/"),
+            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' /"),
             (
                 "\u{feff}alpha slots=1\n",
-                "which Open MPI rejects: remove it with sed -i '1s/^\\xef\\xbb\\xbf//' '/",
+                "which Open MPI rejects: remove it with sed -i '1s/^\\xef\\xbb\\xbf//' /",
             ),
             ("alpha boards=1", "line 1: alpha boards=1: expected a host name"),
             ("alpha cores=1", "expected a host name"),

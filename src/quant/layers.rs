@@ -14,6 +14,14 @@ use burn_fused::linear::linear;
 use super::{Group, Product};
 use crate::model::{BatchNorm, RunningAffine};
 
+/// The images of the last group with a convolution as features, behind its average pooling.
+pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
+    match last.and_then(|group| group.average) {
+        Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
+        None => images.flatten(1, 3),
+    }
+}
+
 impl Group<'_> {
     /// A convolution and its group, with weights quantized by `parameters`, if
     /// given. With `folded`, batch norm's running statistics are folded into the
@@ -25,14 +33,6 @@ impl Group<'_> {
             (Some(norm), None) => norm.relu(conv(x, &layer)),
             (None, Some(_)) => conv_relu_pool(x, &layer),
             (None, None) => conv_relu(x, &layer),
-        }
-    }
-
-    /// The images of the last convolution as features, behind their average pooling.
-    pub(super) fn flat(&self, images: Tensor<4>) -> Tensor<2> {
-        match self.average {
-            Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
-            None => images.flatten(1, 3),
         }
     }
 

@@ -4,6 +4,7 @@
 use burn::tensor::Tensor;
 use burn_fused::int8::min_max;
 
+use super::layers::flat;
 use super::{Group, Product, QuantError, Quantized, Range, Ranges, WeightScheme, groups};
 use crate::data::shard::Order;
 use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
@@ -112,10 +113,7 @@ impl<'a> Calibration<'a> {
                     last = Some(group);
                 }
                 Product::Linear(_) => {
-                    let flat = || {
-                        last.map_or_else(|| images.clone().flatten(1, 3), |group| group.flat(images.clone()))
-                    };
-                    let x = features.take().unwrap_or_else(flat);
+                    let x = features.take().unwrap_or_else(|| flat(last, images.clone()));
                     let x = group.features(x, None, false);
                     extend(&mut ranges.output, &group.name, x.clone())?;
                     features = Some(x);

@@ -15,7 +15,7 @@ use burn_fused::conv::conv_relu_pool_twice_quantized;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 
-use super::layers::values_of;
+use super::layers::{flat, values_of};
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
 use crate::model::{BatchPlace, Network};
@@ -134,8 +134,7 @@ impl Quantizer {
             images = self.activation(Some(index), images);
             index += 1;
         }
-        let last = groups[..convolutions].last();
-        let mut x = last.map_or_else(|| images.clone().flatten(1, 3), |group| group.flat(images.clone()));
+        let mut x = flat(groups[..convolutions].last(), images);
         let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group.and_then(|group| group.dropout) {
             Some(dropout) => dropout.forward(x, place),
             None => x,

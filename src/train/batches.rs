@@ -5,10 +5,12 @@ use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
 
-use super::RunConfig;
+use super::{RunConfig, TrainError};
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
-use crate::data::{DataError, Description, Normalizer, Shard};
+use crate::data::{DataError, Description, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::machine;
+use burn_mpi::World;
 
 /// A rank's samples of one step as stored in files, with a class each; they are split into micro-batches.
 #[derive(Debug, Clone)]
@@ -78,6 +80,29 @@ impl Batches {
     }
 }
 
+/// This rank's samples of a split: in memory, or on disk as `options` say.
+///
+/// # Errors
+/// If they cannot be read on some rank, or ranks have different samples.
+pub(super) fn shard(
+    world: &World,
+    options: &RunConfig,
+    source: &dyn SampleSource,
+    split: Split,
+    order: Order,
+) -> Result<(ShardPlan, Shard), TrainError> {
+    let plan = |split| options.plan(source, split, world.size());
+    let of_host = world.places().iter().filter(|place| place.host == world.host()).count();
+    let samples = Split::ALL.map(|split| plan(split).samples).iter().sum::<usize>() as u64;
+    let bytes = samples * source.description().sample_bytes() as u64 / world.size() as u64 * of_host as u64;
+    let on_disk = options.data.samples_in.on_disk(bytes, machine::usable_memory(world.host()).0);
+    let plan = plan(split);
+    let shard = world.agree(Shard::open(source, split, &plan, world.rank(), order, on_disk))?;
+    let what = format!("the {} set's digest", if split == Split::Train { "training" } else { "test" });
+    world.check_equal(&what, &source.description().digest(shard.digest()))?;
+    Ok((plan, shard))
+}
+
 /// The order of the samples in `epoch`.
 pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
     match options.data.shuffle {
@@ -90,7 +115,15 @@ pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
 mod tests {
     use super::*;
     use crate::data::generate::Synthetic;
-    use crate::data::{SampleSource, ShardPlan, Split};
+    use crate::train::SamplesIn;
+
+    #[test]
+    fn samples_stay_on_disk_where_they_take_more_than_half_of_the_memory() {
+        let of =
+            |samples_in: SamplesIn| [(50, 100), (51, 100), (51, 0)].map(|(b, m)| samples_in.on_disk(b, m));
+        assert_eq!(of(SamplesIn::Auto), [false, true, false]);
+        assert_eq!((of(SamplesIn::Memory), of(SamplesIn::Disk)), ([false; 3], [true; 3]));
+    }
 
     #[test]
     fn augmented_samples_depend_on_neither_batches_nor_ranks() {

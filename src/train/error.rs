@@ -16,7 +16,7 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// The samples of a step cannot be read, on one rank.
-    #[error("rank {rank} ({host}): {error}")]
+    #[error("rank {rank} ({host}): {error}; then go on with --resume")]
     Samples {
         /// The rank.
         rank: usize,

@@ -9,7 +9,7 @@ use burn_mpi::World;
 use run_record::{Confusion, CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{LabelledBytes, RunConfig, TrainError};
+use super::{LabelledBytes, RunConfig, TrainError, batches};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
@@ -40,7 +40,7 @@ impl Evaluation {
     /// # Errors
     /// If it cannot be read on some rank, or ranks have different test sets.
     pub fn load(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
-        let (plan, shard) = options.shard(world, source, Split::Test, Order::Sequential)?;
+        let (plan, shard) = batches::shard(world, options, source, Split::Test, Order::Sequential)?;
         Ok(Self {
             shard,
             normalizer: Normalizer::new(source.description()),

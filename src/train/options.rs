@@ -7,18 +7,15 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::lab::memory_limit;
-use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType, World};
+use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Precision, Rate, Rule, Schedule, ScheduleKind, TrainError};
+use super::{Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
-use crate::data::shard::Order;
-use crate::data::{Description, SampleSource, Shard, ShardPlan, Split};
+use crate::data::{Description, SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::machine;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
@@ -289,6 +286,18 @@ pub enum SamplesIn {
     Disk,
 }
 
+impl SamplesIn {
+    /// Whether samples stay on disk, of which the ranks of a host have so many bytes and which has so much memory; 0 if
+    /// that is unknown.
+    pub fn on_disk(self, bytes: u64, memory: u64) -> bool {
+        match self {
+            Self::Auto => memory > 0 && bytes > memory / 2,
+            Self::Memory => false,
+            Self::Disk => true,
+        }
+    }
+}
+
 /// How gradients are averaged over all ranks.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Distribution")]
@@ -345,37 +354,6 @@ impl RunConfig {
         };
         let all = source.len(split);
         ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
-    }
-
-    /// This rank's samples of a split: in memory, or on disk as [`SamplesIn`] says.
-    ///
-    /// # Errors
-    /// If they cannot be read on some rank, or ranks have different samples.
-    pub fn shard(
-        &self,
-        world: &World,
-        source: &dyn SampleSource,
-        split: Split,
-        order: Order,
-    ) -> Result<(ShardPlan, Shard), TrainError> {
-        let plan = self.plan(source, split, world.size());
-        let on_disk = match self.data.samples_in {
-            SamplesIn::Memory => false,
-            SamplesIn::Disk => true,
-            SamplesIn::Auto => {
-                let host = world.host();
-                let ranks = world.places().iter().filter(|place| place.host == host).count();
-                let samples = Split::ALL.map(|split| self.plan(source, split, world.size()).samples);
-                let bytes = samples.iter().sum::<usize>() as u64 * source.description().sample_bytes() as u64;
-                let memory = machine::of_this_process(host).memory_bytes;
-                let memory = memory_limit().map_or(memory, |limit| limit.min(memory));
-                memory > 0 && bytes / world.size() as u64 * ranks as u64 > memory / 2
-            }
-        };
-        let shard = world.agree(Shard::open(source, split, &plan, world.rank(), order, on_disk))?;
-        let what = format!("the {} set's digest", if split == Split::Train { "training" } else { "test" });
-        world.check_equal(&what, &source.description().digest(shard.digest()))?;
-        Ok((plan, shard))
     }
 
     /// The network with initial weights.

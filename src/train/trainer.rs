@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 
-use super::batches::{Batches, order_of};
+use super::batches::{self, Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
@@ -109,7 +109,8 @@ impl<'w> Trainer<'w> {
     /// If a shard cannot be read, data sets differ or the transport fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
-        let (plan, shard) = options.shard(world, source.as_ref(), Split::Train, order_of(options, 0))?;
+        let (plan, shard) =
+            batches::shard(world, options, source.as_ref(), Split::Train, order_of(options, 0))?;
         check_unused(world, source.as_ref(), options)?;
         let evaluation = Evaluation::load(world, source.as_ref(), options)?;
         let post = options

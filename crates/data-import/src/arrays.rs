@@ -41,7 +41,7 @@ pub(crate) struct Arrays {
     train: Pair,
     test: Option<Pair>,
     /// Names of the classes, if they are known.
-    pub(crate) names: Option<Vec<String>>,
+    names: Option<Vec<String>>,
 }
 
 /// The words of a file's name, in small letters: `x_train.npy` has x and train.
@@ -157,8 +157,7 @@ impl Split {
             );
         }
         if samples.rows != file.rows {
-            let [samples, labels] = [samples.rows, file.rows].map(|rows| rows.to_string());
-            return wrong(&file, format!("has {labels} labels for {samples} samples"));
+            return wrong(&file, format!("has {} labels for {} samples", file.rows, samples.rows));
         }
         if samples.rows == 0 || samples.columns == 0 {
             return wrong(&samples, format!("its shape is {:?}: there is no sample", samples.shape));
@@ -251,19 +250,8 @@ fn features(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
-    args.refuse_for(
-        "pictures, and SOURCE has features",
-        &[
-            ("size", args.size.is_some()),
-            ("grey", args.grey),
-            ("rgb", args.rgb),
-            ("skip-broken", args.skip_broken),
-        ],
-    )?;
-    args.refuse_for(
-        "tables, and SOURCE has arrays",
-        &[("drop", !args.drop.is_empty()), ("header", args.header.is_some())],
-    )?;
+    args.refuse_those_of_pictures()?;
+    args.refuse_those_of_tables()?;
     let all = train.labels.len() + test.as_ref().map_or(0, |test| test.labels.len());
     let columns = train.samples.columns;
     let (number, of) = (count(all, "row"), count(columns, "feature"));

@@ -1,6 +1,6 @@
 //! Labels as they are found, and the classes that they become.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::ImportError;
@@ -23,7 +23,7 @@ impl Default for Labels {
 impl Labels {
     /// The labels of a source that may have their names.
     pub(crate) fn of(names: Option<Vec<String>>) -> Self {
-        names.map_or_else(Self::default, Self::Named)
+        names.filter(|names| !names.is_empty()).map_or_else(Self::default, Self::Named)
     }
 
     /// The number of a label, with its value if it is a number.
@@ -66,6 +66,13 @@ impl Labels {
         match self {
             Self::Named(names) => {
                 check(names.len())?;
+                let mut seen = BTreeSet::new();
+                if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+                    return Err(ImportError::source(
+                        source,
+                        format!("names two classes {name:?}: rename one"),
+                    ));
+                }
                 let classes = (0..names.len()).map(|class| class as u16).collect();
                 Ok((names, classes))
             }

@@ -126,12 +126,28 @@ pub enum Header {
 }
 
 impl ImportArgs {
-    /// An error if one of these options was given, which are for something else.
-    fn refuse_for(&self, what: &str, given: &[(&'static str, bool)]) -> Result<(), ImportError> {
-        match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(ImportError::option(option, "", format!("is for {what}: leave it out"))),
-            None => Ok(()),
-        }
+    /// An error if an option was given that is for pictures.
+    fn refuse_those_of_pictures(&self) -> Result<(), ImportError> {
+        let given = [
+            ("size", self.size.is_some()),
+            ("grey", self.grey),
+            ("rgb", self.rgb),
+            ("skip-broken", self.skip_broken),
+        ];
+        refuse(&given, "is for pictures, and SOURCE has none: leave it out")
+    }
+
+    /// An error if an option was given that is for tables alone.
+    fn refuse_those_of_tables(&self) -> Result<(), ImportError> {
+        let given = [("drop", !self.drop.is_empty()), ("header", self.header.is_some())];
+        refuse(&given, "is for tables, and SOURCE is none: leave it out")
+    }
+}
+
+fn refuse(given: &[(&'static str, bool)], why: &str) -> Result<(), ImportError> {
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(ImportError::option(option, "", why)),
+        None => Ok(()),
     }
 }
 

@@ -70,10 +70,9 @@ fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
         [b',', b';', b'\t'].into_iter().find(|byte| first.as_bytes().contains(byte)).unwrap_or(b',');
     let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_path(path).map_err(read)?;
     let headers = reader.headers().map_err(read)?.clone();
-    if let Some(name) =
-        headers.iter().enumerate().find(|(at, name)| headers.iter().take(*at).any(|n| n == *name))
-    {
-        return Err(ImportError::source(path, format!("has two columns {:?}: rename one", name.1)));
+    let mut names = HashSet::new();
+    if let Some(name) = headers.iter().find(|name| !names.insert(*name)) {
+        return Err(ImportError::source(path, format!("has two columns {name:?}: rename one")));
     }
     let line = |row: Result<csv::StringRecord, csv::Error>| {
         let row = row.map_err(read)?;

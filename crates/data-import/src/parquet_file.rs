@@ -33,7 +33,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
     let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
-    SerializedFileReader::new(file).map_err(invalid(path))
+    guarded(path, || SerializedFileReader::new(file))
 }
 
 fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
@@ -47,14 +47,14 @@ fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
     }
 }
 
-/// The result of `read`, or an error where the reader of Parquet panics, as it does on some damaged files.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ImportError>) -> Result<T, ImportError> {
+/// The result of the reader of Parquet, which panics on some damaged files.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ImportError> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     std::panic::set_hook(hook);
     let damaged = || ImportError::Damaged { path: path.to_owned(), what: "cannot be decoded".into() };
-    read.unwrap_or_else(|_| Err(damaged()))
+    read.map_err(|_| damaged())?.map_err(invalid(path))
 }
 
 /// Calls `visit` with each row of a file, from 1, and its columns.
@@ -62,14 +62,14 @@ fn for_each_row(
     path: &Path,
     mut visit: impl FnMut(usize, Vec<(String, Field)>) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
-    guarded(path, || {
-        let reader = open(path)?;
-        let rows = reader.get_row_iter(None).map_err(invalid(path))?;
-        for (number, row) in (1..).zip(rows) {
-            visit(number, row.map_err(invalid(path))?.into_columns())?;
-        }
-        Ok(())
-    })
+    let reader = open(path)?;
+    let mut rows = guarded(path, || reader.get_row_iter(None))?;
+    let mut number = 1;
+    while let Some(row) = guarded(path, || rows.next().transpose())? {
+        visit(number, row.into_columns())?;
+        number += 1;
+    }
+    Ok(())
 }
 
 /// The names of the columns of a file.

@@ -26,10 +26,7 @@ pub(crate) fn import(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
-    args.refuse_for(
-        "tables, and SOURCE has pictures",
-        &[("drop", !args.drop.is_empty()), ("header", args.header.is_some())],
-    )?;
+    args.refuse_those_of_tables()?;
     let Found { classes, train, test } = found;
     let has_test = test.is_some();
     let test = test.unwrap_or_default();

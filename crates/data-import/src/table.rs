@@ -27,15 +27,7 @@ pub(crate) fn import(
     args: &ImportArgs,
     progress: &Progress<'_>,
 ) -> Result<Imported, ImportError> {
-    args.refuse_for(
-        "pictures, and SOURCE is a table",
-        &[
-            ("size", args.size.is_some()),
-            ("grey", args.grey),
-            ("rgb", args.rgb),
-            ("skip-broken", args.skip_broken),
-        ],
-    )?;
+    args.refuse_those_of_pictures()?;
     let (mut train, test) = table_file::open(tables, args)?;
     let (label, names) = match train.is_parquet {
         true => {

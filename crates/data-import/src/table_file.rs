@@ -275,10 +275,9 @@ impl TableFile {
             return Err(ImportError::source(path, what));
         }
         let one_column = (least == 1).then_some(Format { separator: b',', comma: false });
-        let known_format = is_parquet.then_some(Format { separator: b',', comma: false });
-        let found = match known_format {
-            Some(format) => Some(format),
-            None => Format::of(&mut file).map_err(ImportError::read(path))?,
+        let found = match is_parquet {
+            true => Some(Format { separator: b',', comma: false }),
+            false => Format::of(&mut file).map_err(ImportError::read(path))?,
         };
         let format = found.or(one_column).ok_or_else(|| {
             ImportError::source(

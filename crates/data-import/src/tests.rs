@@ -459,7 +459,7 @@ fn a_table_is_read_in_one_way() {
             "line 2: column price is \"1.200\", which is no number",
         ),
         ("x,label\n1e39,a\n2,b\n", &[], "column x is 1e39, which is beyond f32"),
-        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size: is for pictures, and SOURCE is a table"),
+        ("x,label\n1,a\n2,b\n", &["--size", "5"], "--size: is for pictures, and SOURCE has none"),
         ("x,label\n1,a\n2,b\n", &["--test-split", "val"], "is one table, and has no other split"),
         ("\u{feff}x", &[], "no rows with the same number of cells"),
     ] {

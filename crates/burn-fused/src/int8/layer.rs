@@ -61,7 +61,7 @@ pub struct AveragePool {
 
 impl AveragePool {
     /// The rows (axis 0) or columns (axis 1) of an input of `size` that are averaged for an output.
-    pub(super) fn window(self, axis: usize, size: usize, at: usize) -> Range<usize> {
+    pub fn window(self, axis: usize, size: usize, at: usize) -> Range<usize> {
         let outputs = self.output[axis];
         at * size / outputs..((at + 1) * size).div_ceil(outputs)
     }
