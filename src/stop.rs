@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 /// Signals that request a checkpoint and a stop: those that a launcher, a batch system
-/// before its time limit, and a terminal send.
-const SIGNALS: [i32; 3] = [SIGTERM, SIGUSR1, SIGINT];
+/// before its time limit (Grid Engine's `-notify`: SIGUSR2), and a terminal send.
+const SIGNALS: [i32; 4] = [SIGTERM, SIGUSR1, SIGUSR2, SIGINT];
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]
@@ -96,8 +96,8 @@ mod tests {
     fn a_signal_is_recorded_by_name() {
         let request = StopRequest::listen().unwrap();
         assert_eq!(request.signal(), None);
-        signal_hook::low_level::raise(SIGUSR1).unwrap();
-        assert_eq!(request.signal(), Some("SIGUSR1"));
+        signal_hook::low_level::raise(SIGUSR2).unwrap();
+        assert_eq!(request.signal(), Some("SIGUSR2"));
     }
 
     #[test]

@@ -16,9 +16,9 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
-SIGTERM, SIGUSR1, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which \
+SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which \
 write a checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for \
-each. A second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1, SIGQUIT and \
+each. A second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1, SIGUSR2, SIGQUIT and \
 SIGHUP, and 1 from Open MPI's mpirun after the others.
 
 --restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a \
