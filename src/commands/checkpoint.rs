@@ -48,8 +48,7 @@ impl Opened {
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
         let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let Stored { mut config, samples, dimensions, data: noted } =
-            stored.context("rank 0 sent no configuration")?;
+        let Stored { mut config, samples, noted } = stored.context("rank 0 sent no configuration")?;
         if let Some(root) = data_root {
             config.data.data_root.clone_from(root);
         }
@@ -57,16 +56,16 @@ impl Opened {
         set_up(world, &config)?;
         let root = &config.data.data_root;
         let mut source = open_data(world, root)?;
-        check_dimensions(&config, dimensions, source.description())?;
-        check_size(&config, source.description().shape)?;
-        if let Some(noted) = noted.filter(|_| data_root.is_some()) {
-            source = as_trained(world, &config, source, noted)?;
-        }
-        let data = source.description();
-        let network = config.network(data.into(), &config.device.device());
-        for &split in checked.iter().filter(|_| data_root.is_none()) {
-            let remedy = "name the other one with --data-root";
-            samples.check(world, source.as_ref(), split, root, remedy)?;
+        noted.check_dimensions(&config, source.description())?;
+        let network = config.network(noted.dimensions, &config.device.device());
+        match data_root {
+            Some(_) => source = noted.as_trained(world, &config, source)?,
+            None => {
+                for &split in checked {
+                    let remedy = "name the other one with --data-root";
+                    samples.check(world, source.as_ref(), &noted.data, split, root, remedy)?;
+                }
+            }
         }
         Ok(Self { layout: ParamLayout::of(&network), source, network, config })
     }
@@ -86,54 +85,100 @@ impl Opened {
     }
 }
 
-/// Another data set than the run's, normalised as the run's was. Its classes must have the same order.
-pub fn as_trained(
-    world: &World,
-    config: &RunConfig,
-    source: Box<dyn SampleSource>,
-    noted: DataRecord,
-) -> Result<Box<dyn SampleSource>, ConfigError> {
-    let DataRecord { class_names, element: Some(element), mean, std, features, .. } = noted else {
-        return Ok(source);
-    };
-    let data = source.description();
-    let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
-    let bytes = Element::U8.to_string();
-    if (element == bytes) != (data.element == Element::U8) {
-        return refuse(format!(
-            "holds {}, and the run's data set {element}: name one like the run's",
-            data.element
-        ));
-    }
-    if let Some(set) = source.imported().filter(|set| set.features != features) {
-        return refuse(format!(
-            "has the features {}, …, and the run's data set {}, …: import it with the run's columns",
-            set.features.first().map_or("without names", String::as_str),
-            features.first().map_or("without names", String::as_str)
-        ));
-    }
-    if class_names != data.class_names {
-        let sorted = |names: &[String]| {
-            let mut names = names.to_vec();
-            names.sort();
-            names
-        };
-        if sorted(&class_names) == sorted(&data.class_names) {
-            return refuse("has the run's classes in another order: import it with the run's classes".into());
-        }
-        if world.is_root() {
-            log::warn!(
-                "the classes of {} are {}, …, and those of the run {}, …: they are compared by number",
-                config.data.data_root.display(),
-                data.class_names[0],
-                class_names.first().map_or("unnamed", String::as_str)
+/// What a run that has a checkpoint has noted of its data set.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Noted {
+    /// Of the network.
+    pub dimensions: Dimensions,
+    pub data: DataRecord,
+}
+
+impl Noted {
+    /// What is in `record`, of the run `path`.
+    ///
+    /// # Errors
+    /// If that is not all, or no network of the run's number of parameters has the dimensions.
+    pub fn of(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
+        let damaged = |what: String| RecordError::damaged(&path.join("run.json"), what + ": put a copy back");
+        let data = record.data.clone().ok_or_else(|| damaged("it has no `data`".into()))?;
+        let known = data.shape.zip(data.classes).filter(|_| data.element.is_some());
+        let (input, classes) =
+            known.ok_or_else(|| damaged("`data` lacks `shape`, `classes` or `element`".into()))?;
+        let (config, dimensions) = (&record.config, Dimensions { input, classes });
+        check_size(config, input)?;
+        let least = config.model.unbounded_weights(&config.network, dimensions);
+        if input[0] == 0 || classes == 0 || least > record.params as u64 {
+            let what = format!(
+                "`data` has samples of {input:?} in {classes} classes, of which no {} of {} parameters is",
+                config.model, record.params
             );
+            return Err(damaged(what).into());
         }
+        Ok(Self { dimensions, data })
     }
-    Ok(match (&mean, &std) == (&data.mean, &data.std) {
-        true => source,
-        false => Box::new(Renormalised::new(source, mean, std)),
-    })
+
+    /// Checks that a data set has the dimensions of the run's network.
+    pub fn check_dimensions(&self, config: &RunConfig, data: &Description) -> Result<(), ConfigError> {
+        let Dimensions { input, classes } = self.dimensions;
+        if self.dimensions == data.into() {
+            return Ok(());
+        }
+        let problem = format!(
+            "has samples of {:?} in {} classes, and the run's of {input:?} in {classes}: name a data set like the run's",
+            data.shape, data.classes
+        );
+        Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
+    }
+
+    /// Another data set than the run's, normalised as the run's was. Its classes must have the same order.
+    pub fn as_trained(
+        &self,
+        world: &World,
+        config: &RunConfig,
+        source: Box<dyn SampleSource>,
+    ) -> Result<Box<dyn SampleSource>, ConfigError> {
+        let DataRecord { class_names, element, mean, std, features, .. } = &self.data;
+        let data = source.description();
+        let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
+        let (element, bytes) = (element.as_deref().unwrap_or_default(), Element::U8.to_string());
+        if (element == bytes) != (data.element == Element::U8) {
+            return refuse(format!(
+                "holds {}, and the run's data set {element}: name one like the run's",
+                data.element
+            ));
+        }
+        if let Some(set) = source.imported().filter(|set| set.features != *features) {
+            return refuse(format!(
+                "has the features {}, …, and the run's data set {}, …: import it with the run's columns",
+                set.features.first().map_or("without names", String::as_str),
+                features.first().map_or("without names", String::as_str)
+            ));
+        }
+        if *class_names != data.class_names {
+            let sorted = |names: &[String]| {
+                let mut names = names.to_vec();
+                names.sort();
+                names
+            };
+            if sorted(class_names) == sorted(&data.class_names) {
+                return refuse(
+                    "has the run's classes in another order: import it with the run's classes".into(),
+                );
+            }
+            if world.is_root() {
+                log::warn!(
+                    "the classes of {} are {}, …, and those of the run {}, …: they are compared by number",
+                    config.data.data_root.display(),
+                    data.class_names[0],
+                    class_names.first().map_or("unnamed", String::as_str)
+                );
+            }
+        }
+        Ok(match (mean, std) == (&data.mean, &data.std) {
+            true => source,
+            false => Box::new(Renormalised::new(source, mean.clone(), std.clone())),
+        })
+    }
 }
 
 /// What a run has stored.
@@ -142,10 +187,7 @@ pub struct Stored {
     pub config: RunConfig,
     /// The samples that the checkpoint is of.
     pub samples: Samples,
-    /// Of the network; earlier versions did not note them.
-    pub dimensions: Option<Dimensions>,
-    /// What the run has noted of its data set.
-    pub data: Option<DataRecord>,
+    pub noted: Noted,
 }
 
 /// Reads the run that `path` names.
@@ -160,59 +202,13 @@ pub fn stored(path: &Path) -> anyhow::Result<Stored> {
         })?,
         opened => opened?,
     };
-    let dimensions = stored_dimensions(&run, &record)?;
-    let found = match checkpoint {
+    let (folder, manifest) = match checkpoint {
         None => Intact::newest(&run.join("checkpoints"), verify).map(|found| (found.path, found.manifest)),
         Some(folder) => verify(&folder).map(|manifest| (folder, manifest)),
-    };
-    let (folder, manifest) = match found {
-        // The command says so when it reads the weights.
-        Err(RecordError::NoCheckpoint(_)) => {
-            let samples = Samples::default();
-            return Ok(Stored { config: record.config, samples, dimensions, data: record.data });
-        }
-        found => found?,
-    };
+    }?;
     covered::check(&run, &record, &folder, &manifest)?;
     let samples = Samples::of(&manifest, &record.history, &[]);
-    Ok(Stored { config: record.config, samples, dimensions, data: record.data })
-}
-
-/// The dimensions of the network of the run `path`, if its `record` has them.
-///
-/// # Errors
-/// If no network of its number of parameters has them.
-pub fn stored_dimensions(path: &Path, record: &RunRecord) -> anyhow::Result<Option<Dimensions>> {
-    let Some((input, classes)) = record.data.as_ref().and_then(|data| data.shape.zip(data.classes)) else {
-        return Ok(None);
-    };
-    let (config, dimensions) = (&record.config, Dimensions { input, classes });
-    check_size(config, input)?;
-    let least = config.model.unbounded_weights(&config.network, dimensions);
-    if input[0] == 0 || classes == 0 || least > record.params as u64 {
-        let what = format!(
-            "`data` has samples of {input:?} in {classes} classes, of which no {} of {} parameters is: put a copy back",
-            config.model, record.params
-        );
-        return Err(RecordError::damaged(&path.join("run.json"), what).into());
-    }
-    Ok(Some(dimensions))
-}
-
-/// Checks that a data set has the dimensions of the run's network, if they are known.
-pub fn check_dimensions(
-    config: &RunConfig,
-    trained: Option<Dimensions>,
-    data: &Description,
-) -> Result<(), ConfigError> {
-    let Some(Dimensions { input, classes }) = trained.filter(|trained| *trained != data.into()) else {
-        return Ok(());
-    };
-    let problem = format!(
-        "has samples of {:?} in {} classes, and the run's of {input:?} in {classes}: name a data set like the run's",
-        data.shape, data.classes
-    );
-    Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
+    Ok(Stored { noted: Noted::of(&run, &record)?, config: record.config, samples })
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping

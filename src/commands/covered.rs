@@ -6,10 +6,10 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::data::{SampleSource, Split, shard};
+use crate::data::{Description, Element, SampleSource, Split, shard};
 use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
 use burn_mpi::World;
-use run_record::{Attempt, Change, Manifest};
+use run_record::{Attempt, Change, DataRecord, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
 /// checkpoint `folder` was written, with the changes that its history has noted since then.
@@ -86,8 +86,8 @@ impl Samples {
         self.0[0].as_ref().map(|covered| &*covered.digest)
     }
 
-    /// Checks that the samples of `split` are still those in the data set `root`; `remedy` says how to go on with
-    /// other ones.
+    /// Checks that the samples of `split` are still those in the data set `root`, of which the run has `noted` what
+    /// is beside them; `remedy` says how to go on with other ones.
     ///
     /// # Errors
     /// If they are not, or cannot be read on some rank.
@@ -95,6 +95,7 @@ impl Samples {
         &self,
         world: &World,
         source: &dyn SampleSource,
+        noted: &DataRecord,
         split: Split,
         root: &Path,
         remedy: &str,
@@ -112,12 +113,38 @@ impl Samples {
             return Ok(());
         }
         let [found, expected] = [&found, digest].map(|digest| digest.get(..12).unwrap_or(digest));
-        let problem = format!(
-            "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…: put \
-             the data set back, or {remedy}"
-        );
+        let of_samples = || {
+            format!(
+                "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…"
+            )
+        };
+        let differs = differs(noted, source.description()).unwrap_or_else(of_samples);
+        let problem = format!("{differs}: put the data set back, or {remedy}");
         Err(ConfigError::new("data-root", root.display(), problem).into())
     }
+}
+
+/// What of a data set beside its samples is not as a run has `noted` it.
+fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
+    let first = |found: &[String], noted: &[String]| {
+        let at = found.iter().zip(noted).position(|(found, noted)| found != noted)?;
+        Some((at, found[at].clone(), noted[at].clone()))
+    };
+    let values = |mean: &[f32], std: &[f32]| -> Vec<String> {
+        mean.iter().zip(std).map(|(mean, std)| format!("mean {mean} and standard deviation {std}")).collect()
+    };
+    let (found, of_run) = (values(&data.mean, &data.std), values(&noted.mean, &noted.std));
+    if let Some((class, found, noted)) = first(&data.class_names, &noted.class_names) {
+        return Some(format!("its class {class} is {found}, and was {noted} in the training"));
+    }
+    if let Some((at, found, noted)) = first(&found, &of_run) {
+        let what = if data.element == Element::U8 { "channel" } else { "feature" };
+        return Some(format!("it normalises {what} {at} by {found}, and the training by {noted}"));
+    }
+    let normalised = |values: &[String]| if values.is_empty() { "not normalised" } else { "normalised" };
+    (found.len() != of_run.len()).then(|| {
+        format!("its samples are {}, and were {} in the training", normalised(&found), normalised(&of_run))
+    })
 }
 
 /// The changes since the checkpoint with this `manifest`: those that earlier attempts have noted in `history`, and

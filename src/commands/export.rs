@@ -2,9 +2,7 @@
 
 use anyhow::Context;
 
-use super::train::check_size;
 use super::{Refused, checkpoint, on_root, outputs};
-use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{OnnxFile, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
@@ -29,12 +27,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     outputs::check(&[("out", Some(&args.out))], &[])?;
     let stored = checkpoint::stored(&args.run)?;
     let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
-    // A run of an earlier version did not note them, and its data set may be gone.
-    let dimensions = stored.dimensions.unwrap_or_else(|| match data::open(&config.data.data_root) {
-        Ok(source) if check_size(&config, source.description().shape).is_ok() => source.description().into(),
-        _ => config.model.dimensions(),
-    });
-    let network = config.network(dimensions, &config.device.device());
+    let network = config.network(stored.noted.dimensions, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
     let OnnxFile { bytes, opset, ir_version } = match args.int8 {

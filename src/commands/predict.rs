@@ -13,7 +13,8 @@ use rayon::prelude::*;
 use run_record::DataRecord;
 use run_report::console::without_controls;
 
-use super::{checkpoint, on_root, use_threads};
+use super::checkpoint::{self, Noted};
+use super::{on_root, use_threads};
 use crate::data::{DataFormat, Description, Element, Normalizer};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, Network};
@@ -97,18 +98,10 @@ impl Predictor {
     fn open(args: &PredictArgs) -> anyhow::Result<Self> {
         let stored = checkpoint::stored(&args.run)?;
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
-        let known = stored.dimensions.zip(stored.data).and_then(|(dimensions, data)| {
-            let element =
-                Element::ALL.into_iter().find(|element| Some(element.to_string()) == data.element)?;
-            Some((dimensions, element, data))
-        });
-        let (dimensions, element, data) = known.with_context(|| {
-            format!(
-                "{}: its run.json does not say what samples the network takes, as an earlier version wrote it: \
-                 train again",
-                args.run.display()
-            )
-        })?;
+        let Noted { dimensions, data } = stored.noted;
+        let known = Element::ALL.into_iter().find(|element| Some(element.to_string()) == data.element);
+        let unknown = || format!("{}: `data.element` in run.json: put a copy back", args.run.display());
+        let element = known.with_context(unknown)?;
         check(&args.run, dimensions, element, &data)?;
         let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;
         let description = Description {

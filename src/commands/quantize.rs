@@ -15,6 +15,7 @@ use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::World;
+use run_record::checkpoint::MODEL;
 use run_record::files;
 use run_record::{INT8_FILE, Method};
 
@@ -111,7 +112,7 @@ fn print(folder: &Path, float: &Tally, int8: &Tally) -> anyhow::Result<()> {
         let path = folder.join(name);
         Ok(fs::metadata(&path).with_context(|| format!("cannot read {}", path.display()))?.len())
     };
-    let (of_float, of_int8) = (bytes("model.safetensors")?, bytes(INT8_FILE)?);
+    let (of_float, of_int8) = (bytes(MODEL)?, bytes(INT8_FILE)?);
     for (name, tally, bytes) in [("float", float, of_float), ("int8", int8, of_int8)] {
         println!("{name:5}  {}  {bytes} bytes", shown(tally));
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::checkpoint::{as_trained, check_dimensions};
+use super::checkpoint::Noted;
 use super::memory;
 use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
@@ -15,7 +15,6 @@ use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
 use crate::data::{Description, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
-use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
@@ -47,11 +46,13 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let (mut config, resumed, (trained, noted)) = agreed(world, args)?;
+    let (mut config, resumed, noted) = agreed(world, args)?;
     let mut source = super::open_data(world, &config.data.data_root)?;
-    check_dimensions(&config, trained, source.description())?;
-    if let Some(noted) = noted.filter(|_| args.typed.has("data-root")) {
-        source = as_trained(world, &config, source, noted)?;
+    if let Some(noted) = &noted {
+        noted.check_dimensions(&config, source.description())?;
+        if args.typed.has("data-root") {
+            source = noted.as_trained(world, &config, source)?;
+        }
     }
     // From what all ranks have: rank 0 alone has the run that is resumed.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
@@ -69,7 +70,6 @@ fn phases(
     let network = config.network(dimensions, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
-    world.check_equal("the network's parameters", &layout.describe())?;
     memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
 
     let mut record = describe(&config, &layout, world)?;
@@ -118,8 +118,10 @@ fn phases(
     let traced = trace::steps(&args.trace, done, total)?;
     let root = &config.data.data_root;
     let remedy = format!("go on with this one by --data-root {}", root.display());
-    for split in Split::ALL {
-        samples.check(world, source.as_ref(), split, root, &remedy)?;
+    if let Some(Noted { data: noted, .. }) = &noted {
+        for split in Split::ALL {
+            samples.check(world, source.as_ref(), noted, split, root, &remedy)?;
+        }
     }
     let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
     if let Some(tracing) = &tracing {
@@ -139,26 +141,23 @@ fn phases(
     run.train(world, trainer, tracing)
 }
 
-/// What a run that is resumed has noted: the dimensions of its network, and its data set.
-type Noted = (Option<Dimensions>, Option<DataRecord>);
-
-/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what it noted.
-fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Noted)> {
+/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what that
+/// noted.
+fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
     check_world_size(args, world)?;
-    let (config, resumed, trained) = match &args.resume {
-        None => (args.config.clone().completed()?, None, Noted::default()),
+    let (config, resumed, noted) = match &args.resume {
+        None => (args.config.clone().completed()?, None, None),
         Some(path) => {
             let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
-            let trained =
-                resumed.as_ref().map(|resumed| (resumed.dimensions, resumed.data())).unwrap_or_default();
-            let (config, trained) = world.broadcast(&(config, trained))?;
-            (config.context("rank 0 sent no configuration")?, resumed, trained)
+            let noted = resumed.as_ref().map(|resumed| resumed.noted.clone());
+            let (config, noted) = world.broadcast(&(config, noted))?;
+            (config.context("rank 0 sent no configuration")?, resumed, noted)
         }
     };
     config.check_built()?;
     super::set_up(world, &config)?;
     super::agree_on_products(world, &config)?;
-    Ok((config, resumed, trained))
+    Ok((config, resumed, noted))
 }
 
 /// Whether the time line is to be in the run directory.

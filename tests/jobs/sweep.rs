@@ -207,8 +207,13 @@ fn completed_runs_keep_the_weights_of_their_last_epoch_and_repeats_share_them() 
     };
     let evaluated = run(mpiburn_on(&["eval", "--checkpoint"]));
     assert!(evaluated.status.success(), "{}", text(&evaluated));
-    let output = must_fail(mpiburn_on(&["train", "--epochs", "3", "--resume"]));
-    assert!(text(&output).contains("keeps only the weights of its completed runs"), "{}", text(&output));
+    for words in [&["train", "--resume"][..], &["train", "--epochs", "3", "--resume"]] {
+        let output = must_fail(mpiburn_on(words));
+        assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
+        for words in ["its sweep has reduced its checkpoints to weights", "--init ", "/model.safetensors"] {
+            assert!(text(&output).contains(words), "{words}: {}", text(&output));
+        }
+    }
 
     // Who asks for checkpoints has them.
     let mut command = mpiburn(&["sweep"]);

@@ -131,6 +131,19 @@ fn pictures_become_a_network_that_names_them() {
     edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5; 3].into());
     refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json is not that of the checkpoint"]);
     train(&lab, 2, "run3", "data", &["--epochs", "2", "--overwrite"]);
+    // What was changed in a data set is named.
+    let set = lab.path("data/dataset.json");
+    let whole = fs::read(&set).unwrap();
+    for (key, value, named) in [
+        ("classes", "sea".into(), "its class 1 is sea, and was "),
+        ("mean", 0.25.into(), "it normalises channel 1 by mean 0.25 and standard deviation "),
+    ] {
+        edit(&set, |set| set[key][1] = value);
+        for job in [lab.on(3, &["eval", "--checkpoint"], "run"), lab.resume(3, "run", &[])] {
+            refused(job, 2, &["--data-root ", named, " training", "put the data set back, or "]);
+        }
+        fs::write(&set, &whole).unwrap();
+    }
     // Another data set is normalised as the run's was, and its classes are the run's.
     import(&lab, "skies", "same", &["--skip-broken"]);
     import(&lab, "skies", "other", &["--skip-broken", "--mean", "0.9", "--std", "0.01"]);

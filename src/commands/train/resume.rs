@@ -6,18 +6,15 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::prepare::Begin;
-use crate::commands::checkpoint::stored_dimensions;
+use crate::commands::checkpoint::Noted;
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
-use crate::model::Dimensions;
 use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
-use run_record::checkpoint::verify;
-use run_record::{
-    Attempt, Change, Checkpoint, DataRecord, Intact, NamedRun, RecordError, RunDir, Status, check_curves,
-};
+use run_record::checkpoint::{MODEL, verify};
+use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RecordError, RunDir, Status, check_curves};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -25,18 +22,12 @@ pub struct Resumed {
     intact: Intact,
     /// As it was before.
     record: RunRecord,
-    /// Of the network; earlier versions did not note them.
-    pub dimensions: Option<Dimensions>,
+    pub noted: Noted,
     /// What was typed beside `--resume`.
     typed: Words,
 }
 
 impl Resumed {
-    /// What the run has noted of its data set.
-    pub fn data(&self) -> Option<DataRecord> {
-        self.record.data.clone()
-    }
-
     /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`.
     /// Changes no file, but puts a run back that a killed process was replacing.
     pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
@@ -79,9 +70,9 @@ impl Resumed {
             return Err(ConfigError::new("resume", named.display(), problem).into());
         }
         covered::check(path, &record, &intact.path, &intact.manifest)?;
-        let dimensions = stored_dimensions(path, &record)?;
+        let noted = Noted::of(path, &record)?;
         let config = record.config.changed(typed)?;
-        Ok((config, Self { dir, intact, record, dimensions, typed: typed.clone() }))
+        Ok((config, Self { dir, intact, record, noted, typed: typed.clone() }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -96,6 +87,14 @@ impl Resumed {
         let RunRecord { config: before, history, failed_attempts, status, results, .. } = old;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let path = dir.path();
+        if !intact.manifest.has_moments() {
+            let problem = format!(
+                "the run is complete, and its sweep has reduced its checkpoints to weights, from which no optimizer goes \
+                 on: train a new run with more --epochs, or from these weights with --init {}",
+                intact.path.join(MODEL).display()
+            );
+            return Err(ConfigError::new("resume", path.display(), problem).into());
+        }
         let config = &record.config;
         let fields = serde_json::to_value(&before)?;
         let mut changed = covered::differences(&fields, &serde_json::to_value(config)?);
@@ -104,12 +103,6 @@ impl Resumed {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
-        ensure!(
-            intact.manifest.has_moments(),
-            "{}: a sweep keeps only the weights of its completed runs, without which the optimizer cannot go on: \
-             train longer from the beginning, with a larger --epochs and another --out",
-            path.display()
-        );
         let mut checkpoint = Checkpoint::<Position>::load(&intact.path, &stored(layout))?;
         // Those of attempts that were killed before a checkpoint of their own are in the history alone.
         let manifest = &intact.manifest;
