@@ -6,15 +6,16 @@ use crate::spans::Phase;
 use crate::train::Precision;
 use run_record::count;
 use run_report::profiles;
-use run_report::table::{Table, table};
+use run_report::table::{Table, shortened, table};
 
 type File = profiles::Profile<RunConfig>;
 
 /// Prints the tables.
 pub fn print(file: &File, profile: &Profile, sort: SortKey) {
     println!("{}", title(file));
-    println!("{}", operators("operator", &file.operators));
-    println!("{}", operators("kind", &profile.by_kind(sort)));
+    let is_detailed = log::log_enabled!(log::Level::Debug);
+    println!("{}", operators("operator", &file.operators, is_detailed));
+    println!("{}", operators("kind", &profile.by_kind(sort), is_detailed));
     let collectives: Vec<&ProfileRow> = profile.collectives().collect();
     if !collectives.is_empty() {
         println!("{}", buckets(&collectives));
@@ -51,44 +52,38 @@ fn title(file: &File) -> String {
     )
 }
 
-/// The table of operators or of kinds; `first` is the title of the first column.
-fn operators(first: &str, rows: &[ProfileRow]) -> Table {
-    let header = [
-        first,
-        "phase",
-        "self CPU %",
-        "self CPU",
-        "CPU total %",
-        "CPU total",
-        "CPU time avg",
-        "CPU mem",
-        "self CPU mem",
-        "peak mem",
-        "calls",
+/// The table of operators or of kinds; `first` is the title of the first column. Without -v it has the columns that
+/// fit 100 columns of a terminal.
+fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Table {
+    type Cell = fn(&ProfileRow) -> String;
+    let name: Cell = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
+    let phase: Cell = |row| match row.phase {
+        Phase::Rest => String::new(),
+        phase => phase.name().to_owned(),
+    };
+    let columns: [(&str, bool, Cell); 11] = [
+        (first, true, name),
+        ("phase", true, phase),
+        ("self %", true, |row| format!("{:.2}", row.self_cpu_percent)),
+        ("self CPU", true, |row| time(row.self_cpu_ms)),
+        ("total %", false, |row| format!("{:.2}", row.cpu_total_percent)),
+        ("CPU total", true, |row| time(row.cpu_total_ms)),
+        ("CPU avg", false, |row| time(row.cpu_time_avg_ms)),
+        ("CPU mem", false, |row| bytes(row.memory_bytes)),
+        ("self mem", false, |row| bytes(row.self_memory_bytes)),
+        ("peak mem", true, |row| bytes(row.peak_memory_bytes)),
+        ("calls", true, |row| row.calls.to_string()),
     ];
-    let lines = rows.iter().map(|row| {
-        vec![
-            row.name.clone(),
-            if row.phase == Phase::Rest { String::new() } else { row.phase.name().to_owned() },
-            format!("{:.2}%", row.self_cpu_percent),
-            time(row.self_cpu_ms),
-            format!("{:.2}%", row.cpu_total_percent),
-            time(row.cpu_total_ms),
-            time(row.cpu_time_avg_ms),
-            bytes(row.memory_bytes),
-            bytes(row.self_memory_bytes),
-            bytes(row.peak_memory_bytes),
-            row.calls.to_string(),
-        ]
-    });
-    table(&header, 2, lines)
+    let shown: Vec<_> = columns.into_iter().filter(|(_, is_common, _)| *is_common || is_detailed).collect();
+    let header: Vec<&str> = shown.iter().map(|(title, ..)| *title).collect();
+    table(&header, 2, rows.iter().map(|row| shown.iter().map(|(.., cell)| cell(row)).collect()))
 }
 
 fn buckets(rows: &[&ProfileRow]) -> Table {
     let header = ["collective", "size", "hidden", "exposed", "busbw MB/s", "calls"];
     let lines = rows.iter().map(|row| {
         vec![
-            row.name.clone(),
+            shortened(&row.name, 40),
             bytes(row.bytes.unwrap_or_default() as i64),
             time(row.hidden_ms.unwrap_or_default()),
             time(row.exposed_ms.unwrap_or_default()),
@@ -102,10 +97,15 @@ fn buckets(rows: &[&ProfileRow]) -> Table {
 /// Milliseconds in the unit that suits them.
 fn time(ms: f64) -> String {
     match ms {
-        ms if ms >= 1000.0 => format!("{:.3} s", ms / 1e3),
-        ms if ms >= 1.0 => format!("{ms:.3} ms"),
-        ms => format!("{:.3} µs", 1e3 * ms),
+        ms if ms >= 1000.0 => four_digits(ms / 1e3, "s"),
+        ms if ms >= 1.0 => four_digits(ms, "ms"),
+        ms => four_digits(1e3 * ms, "µs"),
     }
+}
+
+fn four_digits(value: f64, unit: &str) -> String {
+    let before = value.abs().max(1.0).log10() as usize;
+    format!("{value:.*} {unit}", 3usize.saturating_sub(before))
 }
 
 /// Bytes in units of powers of 1024, as PyTorch's profiler prints them; freed ones are negative.
@@ -113,8 +113,8 @@ fn bytes(bytes: i64) -> String {
     let size = bytes.unsigned_abs() as f64;
     let value = bytes as f64;
     match size {
-        size if size >= 1024.0 * 1024.0 => format!("{:.2} MB", value / (1024.0 * 1024.0)),
-        size if size >= 1024.0 => format!("{:.2} KB", value / 1024.0),
+        size if size >= 1024.0 * 1024.0 => four_digits(value / (1024.0 * 1024.0), "MB"),
+        size if size >= 1024.0 => four_digits(value / 1024.0, "KB"),
         _ => format!("{bytes} B"),
     }
 }
@@ -125,7 +125,41 @@ mod tests {
 
     #[test]
     fn times_and_sizes_have_the_unit_that_suits_them() {
-        assert_eq!([time(1234.5), time(12.3456), time(0.0123)], ["1.234 s", "12.346 ms", "12.300 µs"]);
-        assert_eq!([bytes(-4_970_250), bytes(4721), bytes(-12)], ["-4.74 MB", "4.61 KB", "-12 B"]);
+        assert_eq!([time(1234.5), time(12.3456), time(0.0123)], ["1.234 s", "12.35 ms", "12.30 µs"]);
+        assert_eq!([time(2e7), time(0.0)], ["20000 s", "0.000 µs"]);
+        assert_eq!([bytes(-4_970_250), bytes(472_100), bytes(-12)], ["-4.740 MB", "461.0 KB", "-12 B"]);
+    }
+
+    /// With the widest of what a profile of a minute has.
+    #[test]
+    fn tables_fit_100_columns() {
+        let row = ProfileRow {
+            name: "bucket 1 all-reduce (a.layer.with.a.long.name.weight and 12 more)".into(),
+            kind: "all-reduce".into(),
+            phase: Phase::Communication,
+            calls: 100_000,
+            self_cpu_percent: 99.99,
+            self_cpu_ms: 999.9,
+            cpu_total_percent: 99.99,
+            cpu_total_ms: 999.9,
+            cpu_time_avg_ms: 999.9,
+            memory_bytes: -1_072_000,
+            self_memory_bytes: -1_072_000,
+            peak_memory_bytes: 1_072_000,
+            allocated_bytes: 1_072_000,
+            bytes: Some(1_072_000),
+            hidden_ms: Some(999.9),
+            exposed_ms: Some(999.9),
+            bandwidth_mb_s: Some(99_999.9),
+        };
+        let widest = |table: Table| {
+            let text = table.to_string();
+            text.lines().map(|line| line.chars().count()).max()
+        };
+        let rows = std::slice::from_ref(&row);
+        for width in [widest(operators("operator", rows, false)), widest(buckets(&[&row]))] {
+            assert!(width <= Some(100), "{width:?}");
+        }
+        assert!(widest(operators("operator", rows, true)) > Some(100), "-v has all columns");
     }
 }
