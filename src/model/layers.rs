@@ -55,41 +55,25 @@ impl<'a> Layer<'a> {
     }
 }
 
-/// A layer for images `[batch, channels, height, width]`.
+/// A layer of a list, in which PyTorch counts activations and poolings too.
 #[derive(Module, Debug)]
-pub(super) enum ImageLayer {
+pub(super) enum ListedLayer {
     Conv(Conv2d),
     Norm(BatchNorm),
     Elementwise(Elementwise),
     Pool(MaxPool2d),
-}
-
-/// A layer for features `[batch, features]`.
-#[derive(Module, Debug)]
-pub(super) enum FeatureLayer {
     Linear(Linear),
-    Elementwise(Elementwise),
     Dropout(Dropout),
 }
 
-impl ImageLayer {
-    /// The layer as an entry of the layer list.
+impl ListedLayer {
     pub(super) fn layer(&self) -> Layer<'_> {
         match self {
             Self::Conv(layer) => Layer::Conv(layer),
             Self::Norm(layer) => Layer::Norm(layer),
             Self::Elementwise(layer) => Layer::Activation(layer.activation),
             Self::Pool(layer) => Layer::Pool(layer),
-        }
-    }
-}
-
-impl FeatureLayer {
-    /// The layer as an entry of the layer list.
-    pub(super) fn layer(&self) -> Layer<'_> {
-        match self {
             Self::Linear(layer) => Layer::Linear(layer),
-            Self::Elementwise(layer) => Layer::Activation(layer.activation),
             Self::Dropout(layer) => Layer::Dropout(layer),
         }
     }

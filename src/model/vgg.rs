@@ -6,7 +6,7 @@ use burn::tensor::Device;
 
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
-use super::layers::{Elementwise, FeatureLayer, ImageLayer, conv3x3, pool2x2};
+use super::layers::{Elementwise, ListedLayer, conv3x3, pool2x2};
 use super::{Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
@@ -16,10 +16,10 @@ use super::{Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
 /// the convolutions, and dropout the first linear layer's ReLU.
 #[derive(Module, Debug)]
 pub struct Vgg {
-    block1: Vec<ImageLayer>,
-    block2: Vec<ImageLayer>,
-    block3: Vec<ImageLayer>,
-    block4: Vec<FeatureLayer>,
+    block1: Vec<ListedLayer>,
+    block2: Vec<ListedLayer>,
+    block3: Vec<ListedLayer>,
+    block4: Vec<ListedLayer>,
     #[module(skip)]
     dimensions: Dimensions,
     pub(super) fused: bool,
@@ -66,16 +66,16 @@ impl Architecture for Vgg {
 }
 
 /// Two convolutions and a pooling: half the height and width.
-fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec<ImageLayer> {
+fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec<ListedLayer> {
     let mut layers = Vec::new();
     for pair in channels.windows(2) {
-        layers.push(ImageLayer::Conv(conv3x3(pair[0], pair[1], device)));
+        layers.push(ListedLayer::Conv(conv3x3(pair[0], pair[1], device)));
         if options.batch_norm {
-            layers.push(ImageLayer::Norm(BatchNorm::init(pair[1], device)));
+            layers.push(ListedLayer::Norm(BatchNorm::init(pair[1], device)));
         }
-        layers.push(ImageLayer::Elementwise(Elementwise { activation: options.activation }));
+        layers.push(ListedLayer::Elementwise(Elementwise { activation: options.activation }));
     }
-    layers.push(ImageLayer::Pool(pool2x2()));
+    layers.push(ListedLayer::Pool(pool2x2()));
     layers
 }
 
@@ -89,12 +89,12 @@ fn pooled(dimensions: Dimensions) -> [usize; 2] {
 }
 
 /// The three linear layers.
-fn head(dimensions: Dimensions, options: &NetworkOptions, device: &Device) -> Vec<FeatureLayer> {
+fn head(dimensions: Dimensions, options: &NetworkOptions, device: &Device) -> Vec<ListedLayer> {
     let [height, width] = pooled(dimensions);
-    let linear = |inputs, outputs| FeatureLayer::Linear(LinearConfig::new(inputs, outputs).init(device));
-    let activation = || FeatureLayer::Elementwise(Elementwise { activation: options.activation });
+    let linear = |inputs, outputs| ListedLayer::Linear(LinearConfig::new(inputs, outputs).init(device));
+    let activation = || ListedLayer::Elementwise(Elementwise { activation: options.activation });
     let mut layers = vec![linear(256 * height * width, 256), activation()];
-    layers.extend(Dropout::new(options.dropout).map(FeatureLayer::Dropout));
+    layers.extend(Dropout::new(options.dropout).map(ListedLayer::Dropout));
     layers.extend([linear(256, 32), activation(), linear(32, dimensions.classes)]);
     layers
 }
