@@ -14,6 +14,7 @@ use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme};
 use crate::train::{Evaluation, Tally};
+use burn_fused::int8::Int8Error;
 use burn_mpi::World;
 use run_record::checkpoint::MODEL;
 use run_record::files;
@@ -71,7 +72,8 @@ fn trained(
     weights: &checkpoint::Weights,
     scheme: WeightScheme,
 ) -> Result<Quantized, QuantError> {
-    let never = || QuantError::NotCalibrated { of: "the input (the run had no --quantize qat)".into() };
+    let of = "the input (the run had no --quantize qat)";
+    let never = || QuantError::values(of, Int8Error::NotCalibrated);
     let ranges = weights.ranges.as_ref().ok_or_else(never)?;
     Quantized::of_ranges(network, Method::Qat, ranges, scheme)
 }

@@ -2,53 +2,30 @@
 
 use burn_fused::int8::Int8Error;
 
-/// An error of quantization, with the layer.
+/// What cannot be quantized, and why.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum QuantError {
-    /// A layer without an integer version.
-    #[error("layer {layer} cannot be quantized: {reason}")]
-    Layer {
-        /// PyTorch's name of it.
-        layer: String,
-        /// The reason.
-        reason: String,
-    },
-    /// A range that was never observed.
-    #[error("the model was never calibrated: the range of {of} is unknown")]
-    NotCalibrated {
-        /// The input, or the output of a layer.
-        of: String,
-    },
-    /// Ranges of a different network.
-    #[error("the ranges are those of {found} layers, and the network has {expected}")]
-    OtherNetwork {
-        /// Groups of the ranges.
-        found: usize,
-        /// Groups of the network.
-        expected: usize,
-    },
-    /// Values or ranges that cannot be quantized.
-    #[error("{of}: {error}")]
-    Values {
-        /// The layer, or the input.
-        of: String,
-        /// The reason.
-        error: Int8Error,
-    },
-    /// An invalid integer model.
-    #[error("the integer model: {0}")]
-    Model(#[from] Int8Error),
-}
+#[error("{0}")]
+pub struct QuantError(String);
 
 impl QuantError {
+    /// A layer, by PyTorch's name, without an integer version.
     pub(super) fn layer(layer: &str, reason: impl Into<String>) -> Self {
-        Self::Layer { layer: layer.to_owned(), reason: reason.into() }
+        Self(format!("layer {layer} cannot be quantized: {}", reason.into()))
     }
 
-    pub(super) fn values(of: &str, error: Int8Error) -> Self {
-        match error {
-            Int8Error::NotCalibrated => Self::NotCalibrated { of: of.to_owned() },
-            error => Self::Values { of: of.to_owned(), error },
-        }
+    /// Values or ranges `of` a layer or the input.
+    pub fn values(of: &str, error: Int8Error) -> Self {
+        Self(match error {
+            Int8Error::NotCalibrated => {
+                format!("the model was never calibrated: the range of {of} is unknown")
+            }
+            error => format!("{of}: {error}"),
+        })
+    }
+}
+
+impl From<Int8Error> for QuantError {
+    fn from(error: Int8Error) -> Self {
+        Self(format!("the integer model: {error}"))
     }
 }

@@ -57,9 +57,7 @@ impl Quantized {
         scheme: WeightScheme,
     ) -> Result<Self, QuantError> {
         let groups = groups(network)?;
-        if ranges.groups.len() != groups.len() {
-            return Err(QuantError::OtherNetwork { found: ranges.groups.len(), expected: groups.len() });
-        }
+        assert_eq!(ranges.groups.len(), groups.len(), "ranges of this network");
         let mut activations = vec![parameters(ranges.input, "the input")?];
         for (group, ranges) in groups.iter().zip(&ranges.groups) {
             activations.push(parameters(ranges.output, &format!("the output of {}", group.name))?);
@@ -223,7 +221,7 @@ impl Int8File {
     pub fn model(&self) -> Result<Model, QuantError> {
         let mut activations = self.activations.iter().copied();
         let mut next =
-            |of: &str| activations.next().ok_or_else(|| QuantError::NotCalibrated { of: of.to_owned() });
+            |of: &str| activations.next().ok_or_else(|| QuantError::values(of, Int8Error::NotCalibrated));
         let input = next("the input")?;
         let mut before = input;
         let mut layers = Vec::new();
