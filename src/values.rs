@@ -19,6 +19,18 @@ pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Displays each of these types by the name of the option's value.
+macro_rules! display_names {
+    ($($kind:ty),+) => {$(
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(&crate::values::name(self))
+            }
+        }
+    )+};
+}
+pub(crate) use display_names;
+
 /// The parser of one of `T`'s values. `--help` lists their names: with a description of any, clap would spread
 /// all options over several lines each.
 pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {

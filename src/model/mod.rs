@@ -14,7 +14,6 @@ mod parameters_tests;
 mod spans_tests;
 mod vgg;
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
@@ -31,7 +30,7 @@ pub use mlp::{HIDDEN, Mlp};
 pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
 
-use crate::values;
+use crate::values::display_names;
 use flop::Flop;
 
 /// Which network to train.
@@ -45,6 +44,8 @@ pub enum ModelKind {
     /// Two linear layers and a batch norm, for features and images.
     Mlp,
 }
+
+display_names!(ModelKind);
 
 impl ModelKind {
     /// Dimensions of the network in the experiments.
@@ -118,12 +119,6 @@ trait Architecture {
 
     /// Sizes of its input and output.
     fn dimensions(&self) -> Dimensions;
-}
-
-impl fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
-    }
 }
 
 impl Network {

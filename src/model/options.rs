@@ -1,14 +1,11 @@
 //! Options of a network, in addition to its kind.
 
-use std::fmt;
-
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::values;
-use crate::values::{below_1, one_of, up_to};
+use crate::values::{below_1, display_names, one_of, up_to};
 
 /// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
 const MAX_HIDDEN: usize = 1 << 20;
@@ -48,6 +45,8 @@ pub enum Activation {
     Gelu,
 }
 
+display_names!(Activation);
+
 impl Activation {
     /// Applies the function to each element of `x`.
     pub fn of<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
@@ -57,12 +56,6 @@ impl Activation {
             Self::Sigmoid => sigmoid(x),
             Self::Gelu => gelu(x),
         }
-    }
-}
-
-impl fmt::Display for Activation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
     }
 }
 

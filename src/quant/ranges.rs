@@ -1,14 +1,11 @@
 //! Ranges of a network's values, which determine scales and zero points.
 
-use std::fmt;
-
 use burn_fused::int8::{Observer, QParams, Scheme};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{CALIBRATION, PostTraining, QuantError};
-use crate::values;
-use crate::values::{Optional, one_of, optional, positive};
+use crate::values::{Optional, display_names, one_of, optional, positive};
 
 /// Minimum and maximum.
 pub type Range = [f32; 2];
@@ -24,6 +21,8 @@ pub enum WeightScheme {
     Tensor,
 }
 
+display_names!(WeightScheme, QuantizeKind);
+
 impl WeightScheme {
     /// Scales of a layer with this number of output channels.
     pub fn scales(self, outputs: usize) -> usize {
@@ -31,12 +30,6 @@ impl WeightScheme {
             Self::Channel => outputs,
             Self::Tensor => 1,
         }
-    }
-}
-
-impl fmt::Display for WeightScheme {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
     }
 }
 
@@ -83,12 +76,6 @@ pub enum QuantizeKind {
     /// Dynamic quantization: only weights are stored as integers; activations are
     /// quantized by the range of each batch.
     Dynamic,
-}
-
-impl fmt::Display for QuantizeKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
-    }
 }
 
 /// Quantization of a run.

@@ -6,13 +6,11 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
-use crate::values;
+use crate::values::display_names;
 use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Decay rate of Adam's second moments.
@@ -37,6 +35,8 @@ pub enum Rule {
     Rmsprop,
 }
 
+display_names!(Rule);
+
 impl Rule {
     /// Whether the user sets a momentum; for Adam and AdamW it is the
     /// decay rate of their first moments.
@@ -58,12 +58,6 @@ impl Rule {
             (Self::Rmsprop, false) => &["square"],
             (Self::Rmsprop, true) => &["square", "velocity"],
         }
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
     }
 }
 

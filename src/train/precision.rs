@@ -1,7 +1,6 @@
 //! Mixed precision: activations and products in 16 bits; weights, optimizer, loss and
 //! batch norm statistics in f32.
 
-use std::fmt;
 use std::ops::Range;
 
 use burn::tensor::{DType, Tensor};
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::AveragedGradients;
 use crate::model::{BatchPlace, Network};
-use crate::values;
+use crate::values::display_names;
 
 /// Type of activations, of their gradients and of the factors of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
@@ -28,6 +27,8 @@ pub enum Precision {
     /// 8 bits: of no device here, but of the reports.
     Fp8,
 }
+
+display_names!(Precision);
 
 impl Precision {
     /// The type of activations; none if it is that of the weights.
@@ -51,12 +52,6 @@ impl Precision {
     /// Whether gradients may exceed the range, so that the loss is scaled.
     pub fn scales_loss(self) -> bool {
         self == Self::Fp16
-    }
-}
-
-impl fmt::Display for Precision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&values::name(self))
     }
 }
 
