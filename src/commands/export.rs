@@ -31,7 +31,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
     let OnnxFile { bytes, opset, ir_version } = match args.int8 {
-        false => float_network(&layout.write(network, &weights.values))?,
+        false => float_network(&layout.write(network, &weights.values)),
         true => {
             let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
             checkpoint::quantized(stored.clone(), &path)?;

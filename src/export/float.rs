@@ -1,29 +1,17 @@
 //! Float networks as ONNX: one node per layer, with PyTorch's names.
 
 use burn_mpi::ParamLayout;
-use thiserror::Error;
 
 use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};
 use crate::model::{Activation, EPSILON, Layer, Network};
 use crate::quant::padding;
 
-/// A layer without an ONNX operator here.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("layer {layer} cannot be exported: {reason}")]
-pub struct ExportError {
-    /// Its name.
-    pub layer: String,
-    /// The reason.
-    pub reason: &'static str,
-}
-
 /// The ONNX file of `network`. Dropout is omitted; constants have PyTorch's names and layouts.
 ///
-/// # Errors
-/// If a layer cannot be exported (the first is named): a grouped or dilated
-/// convolution, padding that depends on the input.
-pub fn float_network(network: &Network) -> Result<OnnxFile, ExportError> {
+/// # Panics
+/// If a convolution or a pooling is grouped, dilated, without bias, or padded by its input: no network here has one.
+pub fn float_network(network: &Network) -> OnnxFile {
     let layout = ParamLayout::of(network);
     let flat = layout.read(network);
     let mut graph = Graph::new();
@@ -36,13 +24,10 @@ pub fn float_network(network: &Network) -> Result<OnnxFile, ExportError> {
         shape = named.layer.cost(&before).0;
         let name = &*named.name;
         let parameter = |part: &str| format!("{name}.{part}");
-        let error = |reason| ExportError { layer: name.to_owned(), reason };
         match named.layer {
             Layer::Conv(conv) => {
-                let padding = padding(&conv.padding);
                 let is_plain = conv.groups == 1 && conv.dilation == [1, 1] && conv.bias.is_some();
-                let padding =
-                    padding.filter(|_| is_plain).ok_or(error("it is grouped, dilated or without bias"))?;
+                let padding = padding(&conv.padding).filter(|_| is_plain).expect("a plain convolution");
                 let (weight, bias) = (parameter("weight"), parameter("bias"));
                 graph.then(name, "Conv", &[&weight, &bias], windows(conv.kernel_size, conv.stride, padding));
             }
@@ -54,8 +39,7 @@ pub fn float_network(network: &Network) -> Result<OnnxFile, ExportError> {
             Layer::Activation(activation) => graph.then(name, operator(activation), &[], Vec::new()),
             Layer::Pool(pool) => {
                 let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;
-                let padding = padding(&pool.padding).filter(|_| is_plain);
-                let padding = padding.ok_or(error("it is dilated or rounds up"))?;
+                let padding = padding(&pool.padding).filter(|_| is_plain).expect("a plain pooling");
                 graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
             }
             Layer::AveragePool(output) => average(&mut graph, name, [before[1], before[2]], output),
@@ -67,7 +51,7 @@ pub fn float_network(network: &Network) -> Result<OnnxFile, ExportError> {
             }
         }
     }
-    Ok(graph.into_file(&network.kind().to_string(), network.dimensions()))
+    graph.into_file(&network.kind().to_string(), network.dimensions())
 }
 
 /// The ONNX operator; Gelu's default is the exact one, as PyTorch's.

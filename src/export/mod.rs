@@ -9,7 +9,7 @@ mod proto;
 #[cfg(test)]
 mod tests;
 
-pub use float::{ExportError, float_network};
+pub use float::float_network;
 pub use graph::OnnxFile;
 pub use int8::int8_network;
 

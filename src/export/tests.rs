@@ -64,7 +64,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
         dropout: 0.5,
         ..NetworkOptions::default()
     };
-    let file = float_network(&network(ModelKind::Convnet, &options)).unwrap();
+    let file = float_network(&network(ModelKind::Convnet, &options));
     let graph = graph(&file);
     let block = ["Conv", "BatchNormalization", "Gelu", "MaxPool"];
     assert_eq!(operators(&graph), [&block[..], &block, &["Flatten", "Gemm"]].concat());
@@ -73,7 +73,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
     assert_eq!(weight.raw_data.len(), 4 * 3920);
     for activation in [Activation::Tanh, Activation::Sigmoid, Activation::Relu] {
         let options = NetworkOptions { activation, ..NetworkOptions::default() };
-        let file = float_network(&network(ModelKind::Mlp, &options)).unwrap();
+        let file = float_network(&network(ModelKind::Mlp, &options));
         let name = format!("{activation}");
         let found = operators(&super::tests::graph(&file)).join(" ").to_lowercase();
         assert_eq!(found, format!("flatten gemm batchnormalization {name} gemm"));
@@ -89,7 +89,7 @@ fn the_opset_is_the_lowest_that_the_network_needs() {
         (ModelKind::Convnet, Activation::Gelu, false, [20, 9]),
     ] {
         let options = NetworkOptions { activation, batch_norm, ..NetworkOptions::default() };
-        let OnnxFile { opset, ir_version, .. } = float_network(&network(kind, &options)).unwrap();
+        let OnnxFile { opset, ir_version, .. } = float_network(&network(kind, &options));
         assert_eq!([opset, ir_version], expected, "{kind} {activation}");
     }
 }
@@ -105,7 +105,7 @@ fn inputs_and_outputs_have_the_sizes_of_the_network() {
         let dimensions = Dimensions { input, classes };
         let network = Network::with_options(kind, &options, dimensions, 3, &Device::flex());
         let expected = [input.map(|size| size as i64).to_vec(), vec![classes as i64]];
-        assert_eq!(sizes(&graph(&float_network(&network).unwrap())), expected);
+        assert_eq!(sizes(&graph(&float_network(&network))), expected);
         let mut ranges = Ranges::of(crate::quant::groups(&network).unwrap().len());
         ranges.input = Some([-1.0, 2.0]);
         ranges.groups.iter_mut().for_each(|group| group.output = Some([-1.0, 2.0]));
