@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::machine::topology;
 use crate::options::{BenchArgs, BenchKind, ConfigError};
 use burn_mpi::{Backend, CommError, SharedError, World, oversubscribed};
+use run_record::count;
 use run_report::allreduce::median_of;
 use run_report::table::Table;
 use run_report::write_csv;
@@ -76,11 +77,10 @@ fn publish<R: Serialize>(heading: &str, table: &Table, csv: Option<&Path>, rows:
 
 /// Description of the job, such as `2 ranks (1x2), Open MPI v4.1.4`.
 fn job(world: &World) -> String {
-    let ranks = if world.size() == 1 { "rank" } else { "ranks" };
-    format!("{} {ranks} ({}), {}", world.size(), topology(world.places()), world.mpi_library())
+    format!("{} ({}), {}", count(world.size(), "rank"), topology(world.places()), world.mpi_library())
 }
 
 /// The median of `times` in milliseconds; 0 if there are none.
-fn median_ms(times: &[Duration]) -> f64 {
+pub fn median_ms(times: &[Duration]) -> f64 {
     median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
 }

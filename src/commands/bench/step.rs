@@ -8,7 +8,7 @@ use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{CommError, ParamLayout, World};
-use run_record::StepMs;
+use run_record::{StepMs, count};
 use run_report::allreduce::median_of;
 use run_report::table;
 use serde::Serialize;
@@ -348,12 +348,11 @@ impl StepReport {
             self.overlap_on.median,
             1e-9 * self.overlap_on.per_second(self.flop_per_step),
         );
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
         let mixed = match self.precision {
             Precision::No => String::new(),
             other => format!(", the step in {other}"),
         };
-        let on = format!("({}{mixed}, {} {threads})", self.device, self.threads);
+        let on = format!("({}{mixed}, {})", self.device, count(self.threads, "thread"));
         match self.product_flop_per_s.zip(self.share_of_product) {
             Some((product, share)) => format!(
                 "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {on}",

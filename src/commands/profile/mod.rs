@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use burn_mpi::{BucketReport, CommError, ParamLayout, World};
 
+use super::bench::median_ms;
 use super::subject::{Batches, Subject, int8_bytes, learner};
 use super::trace::{self, Tracing};
 use super::{agree_on_products, on_root, outputs};
@@ -20,7 +21,6 @@ use crate::options::{ProfileArgs, RunConfig};
 use crate::profile::Profile;
 use crate::spans::{self, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
-use run_report::allreduce::median_of;
 use run_report::{profiles, write_csv};
 
 /// Batches before the first that is measured. The second step of a training has other
@@ -73,9 +73,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let profile = Profile::new(&recorder, &buckets, world.size(), args.batches);
-    let [batch_ms, batch_ms_without_profiling] = times.map(|times| {
-        median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
-    });
+    let [batch_ms, batch_ms_without_profiling] = times.map(|times| median_ms(&times));
     let file = profiles::Profile {
         path: PathBuf::new(),
         model: config.model.to_string(),
