@@ -2,13 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use tempfile::TempDir;
 
-use crate::{ImportError, Progress};
+use crate::ImportError;
+use crate::job::Job;
 
 /// Bytes of a tar archive's first header, in which its magic number is.
 const TAR_HEADER: usize = 512;
@@ -41,27 +40,15 @@ fn kind(path: &Path) -> io::Result<Option<Kind>> {
     })
 }
 
-/// A folder beside `out` for what is needed while the import runs.
-pub(crate) fn beside(out: &Path, what: &str) -> Result<TempDir, ImportError> {
-    let beside = run_record::files::place(out).map_err(ImportError::write(out))?;
-    let beside = beside.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(beside).map_err(ImportError::write(beside))?;
-    let folder = tempfile::Builder::new().prefix(&format!(".{what}.")).suffix(".part").tempdir_in(beside);
-    folder.map_err(ImportError::write(beside))
-}
-
-/// Unpacks `path` into a folder beside `out`; `None` if it is no archive. Only files are unpacked, and none outside.
-pub(crate) fn unpack(
-    path: &Path,
-    out: &Path,
-    progress: &Progress<'_>,
-) -> Result<Option<TempDir>, ImportError> {
+/// Unpacks the source into a folder; `None` if it is no archive. Only files are unpacked, and none outside.
+pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, ImportError> {
+    let path = &*job.args.source;
     let Some(kind) = kind(path).map_err(ImportError::read(path))? else { return Ok(None) };
-    let folder = beside(out, "unpacked")?;
+    let folder = job.folder("unpacked")?;
     log::info!("unpacking {}", path.display());
-    let mut target = Target { folder: folder.path(), archive: path, progress, left: 0, others: 0 };
-    target.left = run_record::files::free_bytes(folder.path())
-        .map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
+    let left =
+        run_record::files::free_bytes(&folder).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
+    let mut target = Target { folder: &folder, archive: path, job, left, others: 0 };
     let file = BufReader::new(File::open(path).map_err(ImportError::read(path))?);
     match kind {
         Kind::Zip => target.zip(file)?,
@@ -78,7 +65,7 @@ pub(crate) fn unpack(
 struct Target<'a> {
     folder: &'a Path,
     archive: &'a Path,
-    progress: &'a Progress<'a>,
+    job: &'a Job<'a>,
     /// Bytes that are free.
     left: u64,
     /// Entries that are no files.
@@ -92,9 +79,7 @@ impl Target<'_> {
 
     /// Writes a file of the archive.
     fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), ImportError> {
-        if (self.progress)(0, 1) == ControlFlow::Break(()) {
-            return Err(ImportError::Stopped);
-        }
+        self.job.step(0, 1)?;
         let Some(left) = self.left.checked_sub(size) else {
             let what = "holds more than there is free on the disk of --out: unpack it elsewhere, and import the folder";
             return Err(ImportError::source(self.archive, what));

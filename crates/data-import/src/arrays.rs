@@ -8,20 +8,21 @@ use half::f16;
 
 use crate::error::count;
 use crate::folder::{self, Found, OTHERS, Picture, TRAIN};
+use crate::job::Job;
 use crate::labels::Labels;
 use crate::pictures::{self, classes_of};
 use crate::place::{Pixels, Place};
-use crate::plan::Chance;
+use crate::plan;
 use crate::set::Numbers;
 use crate::writer::Writer;
-use crate::{ImportArgs, ImportError, Imported, NpyFile, Progress};
+use crate::{ImportArgs, ImportError, Imported, NpyFile};
 
 /// What an array's name has if it holds samples, or labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
 const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
 const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
-/// Rows between calls of the progress.
-const TOGETHER: usize = 256;
+/// The folder of those that are made of other files.
+pub(crate) const FOLDER: &str = "arrays";
 
 /// Whether a file is an array.
 pub(crate) fn is_array(path: &Path) -> bool {
@@ -199,11 +200,11 @@ impl Arrays {
         Self { train: pair("train", train), test, names }
     }
 
-    pub(crate) fn import(self, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, ImportError> {
         let mut labels = Labels::of(self.names);
         let train = Split::open(&self.train, &mut labels)?;
         let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
-        let (classes, class) = labels.classes(&args.source)?;
+        let (classes, class) = labels.classes(&job.args.source)?;
         let kind = |split: &Split| match split.samples.shape.len() {
             1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
             _ => format!("pictures of {}", split.samples.dtype),
@@ -213,7 +214,7 @@ impl Arrays {
             return Err(ImportError::source(&test.samples.file.path, what));
         }
         match train.samples.shape.len() {
-            1 | 2 => features(train, test, classes, &class, args, progress),
+            1 | 2 => features(train, test, classes, &class, job),
             _ if train.samples.dtype == "|u1" => {
                 let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
                     let names: Vec<String> = (0..split.labels.len()).map(|row| split.name(row)).collect();
@@ -227,7 +228,7 @@ impl Arrays {
                     Ok(rows.map(picture).collect())
                 };
                 let (train, test) = (pictures(train)?, test.map(pictures).transpose()?);
-                pictures::import(Found { classes, train, test }, args, progress)
+                pictures::import(Found { classes, train, test }, job)
             }
             _ => {
                 let NpyFile { dtype, shape, file, .. } = &train.samples;
@@ -247,32 +248,24 @@ fn features(
     test: Option<Split>,
     classes: Vec<String>,
     class: &[u16],
-    args: &ImportArgs,
-    progress: &Progress<'_>,
+    job: &Job<'_>,
 ) -> Result<Imported, ImportError> {
+    let args = job.args;
     args.refuse_those_of_pictures()?;
     args.refuse_those_of_tables()?;
     let all = train.labels.len() + test.as_ref().map_or(0, |test| test.labels.len());
     let columns = train.samples.columns;
     let (number, of) = (count(all, "row"), count(columns, "feature"));
     log::info!("{}: {number} of {of} in {}", args.source.display(), classes_of(classes.len()));
-    let mut chance = Chance::new(args.seed);
     let rows = |split: &Split| (0..split.labels.len()).collect::<Vec<usize>>();
     let label = |split: &Split, row: usize| class[split.labels[row] as usize];
-    let [train_rows, test_rows] = match &test {
-        Some(test) => {
-            pictures::refuse_fraction(args)?;
-            [rows(&train), rows(test)]
-        }
-        None => {
-            pictures::divide(&mut chance, rows(&train), classes.len(), |row| label(&train, *row).into(), args)
-        }
-    };
-    let mut writer = Writer::create(args, [1, 1, columns], Numbers::F32, all)?;
+    let (train_rows, test_rows) = (rows(&train), test.as_ref().map(rows));
+    let splits = plan::splits(args, train_rows, test_rows, classes.len(), |row| label(&train, *row))?;
+    let mut writer = Writer::create(job, [1, 1, columns], Numbers::F32, all)?;
     let (mut bytes, mut done) = (vec![0; columns * train.samples.width], 0);
     let of_test = test.as_ref().unwrap_or(&train);
-    for (place, (split, rows)) in [(&train, train_rows), (of_test, test_rows)].into_iter().enumerate() {
-        for row in chance.order(rows, args.order) {
+    for (place, (split, rows)) in [&train, of_test].into_iter().zip(splits).enumerate() {
+        for row in rows {
             split.samples.row(row, &mut bytes)?;
             let sample = floats(&bytes, &split.samples.dtype, split.samples.width);
             if let Some(column) = sample.iter().position(|value| !value.is_finite()) {
@@ -282,12 +275,10 @@ fn features(
             }
             writer.add_floats(place, &sample, label(split, row), split.name(row))?;
             done += 1;
-            if done % TOGETHER == 0 && progress(done, all).is_break() {
-                return Err(ImportError::Stopped);
-            }
+            job.row(done, all)?;
         }
     }
-    writer.finish(args, classes, Vec::new(), None)
+    writer.finish(job, classes, Vec::new(), None)
 }
 
 /// Numbers of a type as f32.

@@ -8,12 +8,11 @@ use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_pickle::{DeOptions, HashableValue, Value};
-use tempfile::TempDir;
 
-use crate::archive::beside;
-use crate::arrays::Arrays;
+use crate::arrays::{self, Arrays};
+use crate::job::Job;
 use crate::writer::npy_header;
-use crate::{ImportArgs, ImportError, folder};
+use crate::{ImportError, folder};
 
 /// Channels, height and width of a picture.
 const SHAPE: [usize; 3] = [3, 32, 32];
@@ -34,9 +33,8 @@ fn is_batch_of_100(path: &Path) -> bool {
     path.ends_with("train") && run_record::files::open_regular(path).is_ok_and(is_pickle)
 }
 
-/// The arrays of the batches in `source`, and the folder beside the data set that has them for as long as it is kept;
-/// none if there is no batch.
-pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, TempDir)>, ImportError> {
+/// The arrays of the batches in `source`; none if there is no batch.
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
     let (_, files) = folder::inside(source)?;
     let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
     let Some(first) = batches.first() else { return Ok(None) };
@@ -47,10 +45,10 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
             (names.collect(), "test_batch", "batches.meta", "labels")
         }
     };
-    let label = args.label.as_deref().unwrap_or(default);
-    let folder = beside(&args.out, "arrays")?;
+    let label = job.args.label.as_deref().unwrap_or(default);
+    let folder = job.folder(arrays::FOLDER)?;
     let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
-        let path = folder.path().join(format!("{name}-images.npy"));
+        let path = folder.join(format!("{name}-images.npy"));
         let failed = |error| ImportError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
         // The number of pictures is known at the end; a header has one length.
@@ -66,7 +64,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
         let samples = labels.len() / size_of::<i64>();
         images.seek(SeekFrom::Start(0)).map_err(failed)?;
         images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
-        let path = folder.path().join(format!("{name}-labels.npy"));
+        let path = folder.join(format!("{name}-labels.npy"));
         fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
             .map_err(ImportError::write(&path))?;
         Ok((samples, files))
@@ -75,9 +73,9 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
     let test = source.join(test);
     let test = if test.exists() { write("test", &[test])?.1 } else { Vec::new() };
     let batches = train.len();
-    log::info!("{}: {training} pictures in {batches} python batches of CIFAR", args.source.display());
+    log::info!("{}: {training} pictures in {batches} python batches of CIFAR", job.args.source.display());
     let names = names(&source.join(meta), label)?;
-    Ok(Some((Arrays::made(folder.path(), [train, test], names), folder)))
+    Ok(Some(Arrays::made(&folder, [train, test], names)))
 }
 
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {

@@ -7,12 +7,11 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use tempfile::TempDir;
 
-use crate::archive::beside;
-use crate::arrays::Arrays;
+use crate::arrays::{self, Arrays};
+use crate::job::Job;
 use crate::writer::npy_header;
-use crate::{ImportArgs, ImportError, folder};
+use crate::{ImportError, folder};
 
 /// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
 pub(crate) fn is_idx(path: &Path) -> bool {
@@ -20,15 +19,14 @@ pub(crate) fn is_idx(path: &Path) -> bool {
     ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
 }
 
-/// The arrays of the files in `source`, and the folder beside the data set that has them for as long as it is kept;
-/// none if there is no such file.
-pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, TempDir)>, ImportError> {
+/// The arrays of the files in `source`; none if there is no such file.
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
     let (_, files) = folder::inside(source)?;
     let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();
     if files.is_empty() {
         return Ok(None);
     }
-    let folder = beside(&args.out, "arrays")?;
+    let folder = job.folder(arrays::FOLDER)?;
     let write = |split: &[&str], what: &str, name: &str| -> Result<Option<String>, ImportError> {
         let is_wanted = |path: &&PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -38,7 +36,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
         match found[..] {
             [] => Ok(None),
             [path] => {
-                as_npy(path, &folder.path().join(name))?;
+                as_npy(path, &folder.join(name))?;
                 Ok(Some(path.file_name().unwrap_or_default().to_string_lossy().into_owned()))
             }
             [first, second, ..] => {
@@ -68,7 +66,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<(Arrays, T
         let what = "has no IDX files for training, such as train-images-idx3-ubyte";
         return Err(ImportError::source(source, what));
     }
-    Ok(Some((Arrays::made(folder.path(), files, None), folder)))
+    Ok(Some(Arrays::made(&folder, files, None)))
 }
 
 /// Writes the bytes of an IDX file as an array.

@@ -10,6 +10,7 @@ mod data_file;
 mod error;
 mod folder;
 mod idx;
+mod job;
 mod labels;
 mod metadata;
 mod npy;
@@ -32,6 +33,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use job::Job;
 
 pub use data_file::DataFile;
 pub use error::ImportError;
@@ -182,14 +184,12 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         return Err(ImportError::option("test-fraction", share, "must be above 0 and below 1"));
     }
     check_places(&args.source, &args.out)?;
+    let job = Job::start(args, progress)?;
     writer::check_free(&args.out, args.overwrite)?;
-    let unpacked = match args.source.is_dir() {
-        true => None,
-        false => archive::unpack(&args.source, &args.out, progress)?,
-    };
-    let source = unpacked.as_ref().map_or(&*args.source, |folder| folder.path());
+    let unpacked = if args.source.is_dir() { None } else { archive::unpack(&job)? };
+    let source = unpacked.as_deref().unwrap_or(&args.source);
     let imported =
-        from_source(source, args, progress).map_err(|error| archive::renamed(error, source, &args.source))?;
+        from_source(source, &job).map_err(|error| archive::renamed(error, source, &args.source))?;
     for (class, name) in imported.set.classes.iter().enumerate() {
         match imported.counts.each_ref().map(|counts| counts[class]) {
             [0, test] => log::warn!("class {name:?} has {test} test samples and none to learn from"),
@@ -213,35 +213,33 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
 }
 
 /// Imports a file or a folder, which an archive may have in a folder of its own.
-fn from_source(source: &Path, args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
+    let args = job.args;
     let tables = match source.is_dir() {
         true => {
             let source = &folder::below(source)?;
-            let made = match cifar::find(source, args)? {
+            let made = match cifar::find(source, job)? {
                 Some(made) => Some(made),
-                None => idx::find(source, args)?,
+                None => idx::find(source, job)?,
             };
-            if let Some((arrays, folder)) = made {
-                let imported = arrays.import(args, progress);
-                return imported.map_err(|error| archive::renamed(error, folder.path(), source));
+            if let Some(made) = made {
+                let folder = job.folder.join(arrays::FOLDER);
+                return made.import(job).map_err(|error| archive::renamed(error, &folder, source));
             }
             if let Some(arrays) = arrays::find(source, args)? {
-                return arrays.import(args, progress);
+                return arrays.import(job);
             }
             let Some(tables) = table_file::tables(source, args.test_split.as_deref())? else {
                 let found = folder::find(source, args.test_split.as_deref(), args.label.as_deref())?;
-                return pictures::import(found, args, progress);
+                return pictures::import(found, job);
             };
             tables
         }
         false => table_file::Tables::of_one(source, args)?,
     };
     match parquet_file::column_of_pictures(&tables.train)? {
-        None => table::import(&tables, args, progress),
-        Some(column) => {
-            let (found, _folder) = parquet_file::pictures(&tables, &column, args, progress)?;
-            pictures::import(found, args, progress)
-        }
+        None => table::import(&tables, job),
+        Some(column) => pictures::import(parquet_file::pictures(&tables, &column, job)?, job),
     }
 }
 

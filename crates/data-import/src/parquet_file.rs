@@ -9,14 +9,16 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::archive::beside;
 use crate::folder::{Found, Picture};
+use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
 use crate::table_file::{LABELS, Tables};
-use crate::{DataFile, ImportArgs, ImportError, Progress};
+use crate::{DataFile, ImportError};
+
+/// Is told each row that is read, and their number; an error stops the reading.
+pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), ImportError> + 'a;
 
 /// The first bytes of such a file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -57,17 +59,23 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     read.map_err(|_| damaged())?.map_err(invalid(path))
 }
 
-/// Calls `visit` with each row of a file, from 1, and its columns.
+/// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns.
 fn for_each_row(
-    path: &Path,
-    mut visit: impl FnMut(usize, Vec<(String, Field)>) -> Result<(), ImportError>,
+    paths: &[PathBuf],
+    tell: &Tell<'_>,
+    mut visit: impl FnMut(&Path, usize, Vec<(String, Field)>) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
-    let reader = open(path)?;
-    let mut rows = guarded(path, || reader.get_row_iter(None))?;
-    let mut number = 1;
-    while let Some(row) = guarded(path, || rows.next().transpose())? {
-        visit(number, row.into_columns())?;
-        number += 1;
+    let rows = |path: &PathBuf| Ok(open(path)?.metadata().file_metadata().num_rows().max(0) as usize);
+    let all = paths.iter().map(rows).sum::<Result<usize, ImportError>>()?;
+    let mut done = 0;
+    for path in paths {
+        let (reader, before) = (open(path)?, done);
+        let mut rows = guarded(path, || reader.get_row_iter(None))?;
+        while let Some(row) = guarded(path, || rows.next().transpose())? {
+            done += 1;
+            tell(done, all)?;
+            visit(path, done - before, row.into_columns())?;
+        }
     }
     Ok(())
 }
@@ -80,37 +88,31 @@ fn columns(path: &Path) -> Result<Vec<String>, ImportError> {
 }
 
 /// The rows of files with the same columns as a table of commas, whose first line has the names of the columns.
-pub(crate) fn as_csv(paths: &[PathBuf]) -> Result<File, ImportError> {
-    let mut expected = None;
+pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportError> {
     let failed = |error: std::io::Error| ImportError::write(&std::env::temp_dir())(error);
     let file = tempfile::tempfile().map_err(failed)?;
     let mut writer = csv::Writer::from_writer(BufWriter::new(file));
     let write = |writer: &mut csv::Writer<BufWriter<File>>, row: &[String]| {
         writer.write_record(row).map_err(|error| failed(error.into()))
     };
-    for path in paths {
+    let expected = columns(&paths[0])?;
+    for path in &paths[1..] {
         let names = columns(path)?;
-        match &expected {
-            None => {
-                write(&mut writer, &names)?;
-                expected = Some(names);
-            }
-            Some(expected) if *expected != names => {
-                let what = format!(
-                    "has the columns {}, and {} has {}",
-                    names.join(", "),
-                    paths[0].display(),
-                    expected.join(", ")
-                );
-                return Err(ImportError::source(path, what));
-            }
-            Some(_) => {}
+        if names != expected {
+            let what = format!(
+                "has the columns {}, and {} has {}",
+                names.join(", "),
+                paths[0].display(),
+                expected.join(", ")
+            );
+            return Err(ImportError::source(path, what));
         }
-        for_each_row(path, |_, row| {
-            let cells: Vec<String> = row.iter().map(|(_, field)| cell(field)).collect();
-            write(&mut writer, &cells)
-        })?;
     }
+    write(&mut writer, &expected)?;
+    for_each_row(paths, tell, |_, _, row| {
+        let cells: Vec<String> = row.iter().map(|(_, field)| cell(field)).collect();
+        write(&mut writer, &cells)
+    })?;
     let mut file = writer
         .into_inner()
         .map_err(|error| failed(error.into_error()))?
@@ -226,43 +228,33 @@ pub(crate) fn label(
     Ok((column.clone(), names))
 }
 
-/// The pictures of tables whose column `column` has them, and the folder beside the data set that has their bytes for
-/// as long as it is kept.
-pub(crate) fn pictures(
-    tables: &Tables,
-    column: &str,
-    args: &ImportArgs,
-    progress: &Progress<'_>,
-) -> Result<(Found, TempDir), ImportError> {
+/// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
+pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
+    let args = job.args;
     let (label, names) = label(tables, Some(column), args.label.as_deref())?;
     let mut labels = Labels::of(names);
-    let folder = beside(&args.out, "pictures")?;
+    let folder = job.folder("pictures")?;
     let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<Vec<(Place, String, u32)>, ImportError> {
-        let place = folder.path().join(name);
+        let place = folder.join(name);
         let failed = |error| ImportError::write(&place)(error);
         let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
         let (mut start, mut found) = (0, Vec::new());
-        for path in paths {
+        for_each_row(paths, &|row, rows| job.step(row, rows), |path, row, columns| {
+            let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
+            let field =
+                |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
+            let class = match field(&label) {
+                None | Some(Field::Null) => return Err(wrong(format!("has no class in column {label}"))),
+                Some(field) => cell(field),
+            };
+            let number = labels.number(&class, class.parse().ok()).map_err(wrong)?;
+            let bytes = field(column).and_then(bytes).unwrap_or_default();
+            file.write_all(bytes).map_err(failed)?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            for_each_row(path, |row, columns| {
-                if progress(0, 1).is_break() {
-                    return Err(ImportError::Stopped);
-                }
-                let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
-                let field =
-                    |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
-                let class = match field(&label) {
-                    None | Some(Field::Null) => return Err(wrong(format!("has no class in column {label}"))),
-                    Some(field) => cell(field),
-                };
-                let number = labels.number(&class, class.parse().ok()).map_err(wrong)?;
-                let bytes = field(column).and_then(bytes).unwrap_or_default();
-                file.write_all(bytes).map_err(failed)?;
-                found.push((start, bytes.len(), format!("{name}:{row}"), number));
-                start += bytes.len();
-                Ok(())
-            })?;
-        }
+            found.push((start, bytes.len(), format!("{name}:{row}"), number));
+            start += bytes.len();
+            Ok(())
+        })?;
         file.flush().map_err(failed)?;
         let file = Arc::new(DataFile::open(&place)?);
         let place = |start, bytes| Place::Encoded(Encoded::Part { file: file.clone(), start, bytes });
@@ -282,7 +274,7 @@ pub(crate) fn pictures(
         };
         split.into_iter().map(picture).collect()
     };
-    Ok((Found { train: pictures(train), test: test.map(pictures), classes }, folder))
+    Ok(Found { train: pictures(train), test: test.map(pictures), classes })
 }
 
 /// The bytes of a picture; none where there is no picture.

@@ -1,31 +1,26 @@
 //! The import of pictures: what they have in common, and each in that form.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
 use crate::error::count;
 use crate::folder::{Found, Picture};
+use crate::job::Job;
 use crate::picture::{self, Fit, Seen, Size, Target, Traits};
-use crate::plan::Chance;
+use crate::plan;
 use crate::set::Numbers;
 use crate::writer::Writer;
-use crate::{ImportArgs, ImportError, Imported, Progress};
+use crate::{ImportArgs, ImportError, Imported};
 
 /// Pictures that are decoded together.
 const TOGETHER: usize = 128;
 /// Sizes that a message lists.
 const LISTED: usize = 3;
 
-/// Share of each class for the test, where the source has no test split.
-const TEST_FRACTION: f64 = 0.2;
-
-pub(crate) fn import(
-    found: Found,
-    args: &ImportArgs,
-    progress: &Progress<'_>,
-) -> Result<Imported, ImportError> {
+pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportError> {
+    let args = job.args;
     args.refuse_those_of_tables()?;
     let Found { classes, train, test } = found;
     let has_test = test.is_some();
@@ -33,36 +28,25 @@ pub(crate) fn import(
     let all = train.len() + test.len();
     log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
     let mut broken = Broken::default();
-    let (train, test) = look(train, test, args.skip_broken, &mut broken, progress)?;
+    let (train, test) = look(train, test, &mut broken, job)?;
     let target = target(args, train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen)))?;
     log_traits(train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen.traits)));
-    let mut chance = Chance::new(args.seed);
     let [train, test]: [Vec<Picture>; 2] =
         [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
-    let [train, test] = match has_test {
-        false => divide(&mut chance, train, classes.len(), |picture| picture.class.into(), args),
-        true => {
-            refuse_fraction(args)?;
-            [train, test]
-        }
-    };
-    let splits = [train, test].map(|split| chance.order(split, args.order));
+    let test = has_test.then_some(test);
+    let splits = plan::splits(args, train, test, classes.len(), |picture| picture.class)?;
     let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
     let samples = splits.iter().map(Vec::len).sum();
-    let mut writer = Writer::create(args, shape, Numbers::U8, samples)?;
+    let mut writer = Writer::create(job, shape, Numbers::U8, samples)?;
     let done = AtomicUsize::new(all);
     for (split, pictures) in splits.iter().enumerate() {
         for pictures in pictures.chunks(TOGETHER) {
-            let stopped = AtomicBool::new(false);
             let read = |picture: &Picture| {
                 let pixels = picture::read(&picture.place, target);
-                step(&done, 2 * all, progress, &stopped);
-                pixels
+                job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
+                Ok(pixels)
             };
-            let read: Vec<_> = pictures.par_iter().map(read).collect();
-            if stopped.into_inner() {
-                return Err(ImportError::Stopped);
-            }
+            let read = pictures.par_iter().map(read).collect::<Result<Vec<_>, ImportError>>()?;
             for (picture, pixels) in pictures.iter().zip(read) {
                 match pixels {
                     Ok(pixels) => {
@@ -75,7 +59,7 @@ pub(crate) fn import(
     }
     broken.finish(args)?;
     let fit = args.size.map(|_| args.fit.unwrap_or_default());
-    writer.finish(args, classes, Vec::new(), fit)
+    writer.finish(job, classes, Vec::new(), fit)
 }
 
 /// `2 classes`.
@@ -83,68 +67,30 @@ pub(crate) fn classes_of(number: usize) -> String {
     format!("{number} class{}", if number == 1 { "" } else { "es" })
 }
 
-/// Divides the samples of a source without a test split, and says so.
-pub(crate) fn divide<T>(
-    chance: &mut Chance,
-    samples: Vec<T>,
-    classes: usize,
-    class: impl Fn(&T) -> usize,
-    args: &ImportArgs,
-) -> [Vec<T>; 2] {
-    let (share, all) = (args.test_fraction.unwrap_or(TEST_FRACTION), samples.len());
-    let split = chance.divide(samples, classes, class, share);
-    log::info!("{} of {all} are the test split: {share} of each class, and at least one", split[1].len());
-    split
-}
-
-/// A source with a test split takes no share of its training split.
-pub(crate) fn refuse_fraction(args: &ImportArgs) -> Result<(), ImportError> {
-    match args.test_fraction {
-        Some(share) => Err(ImportError::option(
-            "test-fraction",
-            share,
-            format!("{} has a test split: leave it out", args.source.display()),
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Counts one more sample.
-fn step(done: &AtomicUsize, all: usize, progress: &Progress<'_>, stopped: &AtomicBool) {
-    let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-    if progress(done, all).is_break() {
-        stopped.store(true, Ordering::Relaxed);
-    }
-}
-
 type Known = (Picture, Seen);
 
-/// Reads the header of each picture, and with `whole` all of it: those that are left out have no say in the size.
+/// Reads the header of each picture, and all of it where broken ones are left out, which have no say in the size.
 fn look(
     train: Vec<Picture>,
     test: Vec<Picture>,
-    whole: bool,
     broken: &mut Broken,
-    progress: &Progress<'_>,
+    job: &Job<'_>,
 ) -> Result<(Vec<Known>, Vec<Known>), ImportError> {
     let all = train.len() + test.len();
-    let (done, stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = AtomicUsize::new(0);
     let one = |picture: Picture| {
-        if stopped.load(Ordering::Relaxed) {
-            return (picture, Err(String::new()));
-        }
-        let seen = picture::look(&picture.place).and_then(|seen| match whole {
+        let seen = picture::look(&picture.place).and_then(|seen| match job.args.skip_broken {
             true => {
                 let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
                 picture::read(&picture.place, own).map(|_| seen)
             }
             false => Ok(seen),
         });
-        step(&done, 2 * all, progress, &stopped);
-        (picture, seen)
+        job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
+        Ok((picture, seen))
     };
-    let mut looked = |pictures: Vec<Picture>| {
-        let looked: Vec<_> = pictures.into_par_iter().map(one).collect();
+    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<Known>, ImportError> {
+        let looked = pictures.into_par_iter().map(one).collect::<Result<Vec<_>, ImportError>>()?;
         let mut known = Vec::with_capacity(looked.len());
         for (picture, seen) in looked {
             match seen {
@@ -152,13 +98,9 @@ fn look(
                 Err(reason) => broken.add(&picture, &reason),
             }
         }
-        known
+        Ok(known)
     };
-    let known = (looked(train), looked(test));
-    match stopped.into_inner() {
-        true => Err(ImportError::Stopped),
-        false => Ok(known),
-    }
+    Ok((looked(train)?, looked(test)?))
 }
 
 /// What all pictures become: one size, and one number of channels.

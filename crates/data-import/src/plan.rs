@@ -3,13 +3,42 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use crate::Order;
+use crate::{ImportArgs, ImportError, Order};
+
+/// Share of each class for the test, where the source has no test split.
+const TEST_FRACTION: f64 = 0.2;
+
+/// The samples of both splits in their order. A source without a test split is divided.
+pub(crate) fn splits<T>(
+    args: &ImportArgs,
+    train: Vec<T>,
+    test: Option<Vec<T>>,
+    classes: usize,
+    class: impl Fn(&T) -> u16,
+) -> Result<[Vec<T>; 2], ImportError> {
+    let mut chance = Chance::new(args.seed);
+    let splits = match (test, args.test_fraction) {
+        (Some(test), None) => [train, test],
+        (Some(_), Some(share)) => {
+            let problem = format!("{} has a test split: leave it out", args.source.display());
+            return Err(ImportError::option("test-fraction", share, problem));
+        }
+        (None, share) => {
+            let (share, all) = (share.unwrap_or(TEST_FRACTION), train.len());
+            let splits = chance.divide(train, classes, |sample| class(sample).into(), share);
+            let test = splits[1].len();
+            log::info!("{test} of {all} are the test split: {share} of each class, and at least one");
+            splits
+        }
+    };
+    Ok(splits.map(|split| chance.order(split, args.order)))
+}
 
 /// Numbers drawn from a seed.
-pub(crate) struct Chance(ChaCha8Rng);
+struct Chance(ChaCha8Rng);
 
 impl Chance {
-    pub(crate) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
@@ -23,7 +52,7 @@ impl Chance {
     }
 
     /// The samples, in the order that was asked for.
-    pub(crate) fn order<T>(&mut self, mut samples: Vec<T>, order: Order) -> Vec<T> {
+    fn order<T>(&mut self, mut samples: Vec<T>, order: Order) -> Vec<T> {
         if order == Order::Random {
             self.shuffle(&mut samples);
         }
@@ -32,7 +61,7 @@ impl Chance {
 
     /// Divides samples into training and test: `share` of each class, rounded, at least one where it has two and
     /// never all. Each split has the order of `samples`.
-    pub(crate) fn divide<T>(
+    fn divide<T>(
         &mut self,
         samples: Vec<T>,
         classes: usize,

@@ -72,7 +72,7 @@ pub fn rows(
     mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
 ) -> Result<(), ImportError> {
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut table = TableFile::open(&[path.to_owned()], None, &known, features.min(2))?;
+    let mut table = TableFile::open(&[path.to_owned()], None, &known, features.min(2), &|_, _| Ok(()))?;
     let columns: Vec<usize> = match &table.header {
         Some(_) if !names.is_empty() => {
             names.iter().map(|name| table.named(name)).collect::<Result<_, _>>()?

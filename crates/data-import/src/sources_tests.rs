@@ -1,7 +1,8 @@
 //! Imports of arrays, of CIFAR's batches, of Parquet and of pictures that a file lists.
 
 use std::io::{Cursor, Write};
-use std::sync::Arc;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
 
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::metadata::KeyValue;
@@ -338,6 +339,15 @@ fn columns_of_parquet_are_features() {
     lab.write("gap.parquet", table(&[Some(1.0), None], &["x", "y"]));
     let message = lab.import("gap.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
     assert!(message.contains("row 2: column a has no value"), "{message}");
+    // Reading says how far it is, and stops when it is told to.
+    lab.write("long.parquet", table(&[Some(1.0); 600], &["x"; 600]));
+    let told = Mutex::new(Vec::new());
+    let stopped = lab.import_while("long.parquet", &["--label", "kind", "--overwrite"], &|done, all| {
+        told.lock().unwrap().push((done, all));
+        if done < 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stopped.unwrap_err(), "stopped");
+    assert_eq!(*told.lock().unwrap(), [(256, 600), (512, 600)]);
     lab.write("cut.parquet", &whole[..whole.len() - 9]);
     let message = lab.import("cut.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
     assert!(message.contains("cut.parquet: ") && message.contains("incomplete?"), "{message}");

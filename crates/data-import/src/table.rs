@@ -3,16 +3,14 @@
 use csv::{ByteRecord, Position};
 
 use crate::error::count;
+use crate::job::Job;
 use crate::labels::Labels;
-use crate::pictures::{classes_of, divide, refuse_fraction};
-use crate::plan::Chance;
+use crate::pictures::classes_of;
+use crate::plan;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile, Tables, is_missing, text};
 use crate::writer::Writer;
-use crate::{ImportArgs, ImportError, Imported, Progress, parquet_file};
-
-/// Rows between calls of the progress.
-const TOGETHER: usize = 256;
+use crate::{ImportError, Imported, parquet_file};
 
 /// A row of a table.
 #[derive(Debug, Clone)]
@@ -22,13 +20,10 @@ struct Row {
     label: u32,
 }
 
-pub(crate) fn import(
-    tables: &Tables,
-    args: &ImportArgs,
-    progress: &Progress<'_>,
-) -> Result<Imported, ImportError> {
+pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportError> {
+    let args = job.args;
     args.refuse_those_of_pictures()?;
-    let (mut train, test) = table_file::open(tables, args)?;
+    let (mut train, test) = table_file::open(tables, job)?;
     let (label, names) = match train.is_parquet {
         true => {
             let (column, names) = parquet_file::label(tables, None, args.label.as_deref())?;
@@ -57,20 +52,22 @@ pub(crate) fn import(
     check_names(&train, &features)?;
     let mut labels = Labels::of(names);
     let mut ranges = vec![[f64::INFINITY, f64::NEG_INFINITY]; features.len()];
-    let rows = read(&mut train, label, &features, &mut labels, &mut ranges)?;
-    let test = match test {
-        None => None,
+    let lines = train.lines() + test.as_ref().map_or(0, TableFile::lines);
+    let tell = |row: usize| job.row(row, 2 * lines);
+    let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
+    let (mut test, test_rows) = match test {
+        None => (None, None),
         Some(mut test) => {
             let (label, features) = same_columns(&train, &test, label, &features)?;
-            let rows = read(&mut test, label, &features, &mut labels, &mut ranges)?;
-            Some((test, features, rows))
+            let tell = |row: usize| tell(rows.len() + row);
+            let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
+            (Some((test, features)), Some(rows))
         }
     };
     warn_of_rounding(&train, &features, &ranges);
     let (classes, number) = labels.classes(&train.path)?;
     let class = |row: &Row| number[row.label as usize];
-    let mut chance = Chance::new(args.seed);
-    let all = rows.len() + test.as_ref().map_or(0, |(.., rows)| rows.len());
+    let all = rows.len() + test_rows.as_ref().map_or(0, Vec::len);
     log::info!(
         "{}: {} of {} in {}",
         args.source.display(),
@@ -78,18 +75,8 @@ pub(crate) fn import(
         count(features.len(), "feature"),
         classes_of(classes.len())
     );
-    let (splits, mut test) = match test {
-        Some((test, features, test_rows)) => {
-            refuse_fraction(args)?;
-            ([rows, test_rows], Some((test, features)))
-        }
-        None => {
-            let splits = divide(&mut chance, rows, classes.len(), |row| class(row).into(), args);
-            (splits, None)
-        }
-    };
-    let splits = splits.map(|split| chance.order(split, args.order));
-    let mut writer = Writer::create(args, [1, 1, features.len()], Numbers::F32, all)?;
+    let splits = plan::splits(args, rows, test_rows, classes.len(), class)?;
+    let mut writer = Writer::create(job, [1, 1, features.len()], Numbers::F32, all)?;
     let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {
         let (table, features) = match &mut test {
@@ -107,26 +94,26 @@ pub(crate) fn import(
             let from = format!("{}:{}", table.name, table.line(&row.position));
             writer.add_floats(split, &sample, class(row), from)?;
             done += 1;
-            if done % TOGETHER == 0 && progress(done, all).is_break() {
-                return Err(ImportError::Stopped);
-            }
+            job.row(all + done, 2 * all)?;
         }
     }
     let names = features.iter().map(|&column| train.column_name(column));
     let names = if train.header.is_some() { names.collect() } else { Vec::new() };
-    writer.finish(args, classes, names, None)
+    writer.finish(job, classes, names, None)
 }
 
-/// Reads all rows: their labels, and whether their features are numbers.
+/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each.
 fn read(
     table: &mut TableFile,
     label: usize,
     features: &[usize],
     labels: &mut Labels,
     ranges: &mut [[f64; 2]],
+    tell: &dyn Fn(usize) -> Result<(), ImportError>,
 ) -> Result<Vec<Row>, ImportError> {
     let mut rows = Vec::new();
     table.for_each_row(|table, row, position| {
+        tell(rows.len())?;
         table.check_width(row, position)?;
         let wrong = |what: String| table.wrong(position, what);
         let cell = &row[label];

@@ -9,6 +9,8 @@ use flate2::read::MultiGzDecoder;
 
 use crate::error::count;
 use crate::folder::{self, OTHERS, TRAIN};
+use crate::job::Job;
+use crate::parquet_file::Tell;
 use crate::{Header, ImportArgs, ImportError, parquet_file};
 
 /// What may separate cells.
@@ -171,14 +173,13 @@ pub(crate) fn is_table(path: &Path) -> bool {
 }
 
 /// Opens the tables of a source.
-pub(crate) fn open(
-    tables: &Tables,
-    args: &ImportArgs,
-) -> Result<(TableFile, Option<TableFile>), ImportError> {
+pub(crate) fn open(tables: &Tables, job: &Job<'_>) -> Result<(TableFile, Option<TableFile>), ImportError> {
+    let args = job.args;
     let typed =
         args.label.iter().chain(&args.drop).map(String::as_str).filter(|word| word.parse::<usize>().is_err());
     let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
-    let open = |paths: &Vec<PathBuf>| TableFile::open(paths, args.header, &known, 2);
+    let tell = |row: usize, rows: usize| job.row(row, rows);
+    let open = |paths: &Vec<PathBuf>| TableFile::open(paths, args.header, &known, 2, &tell);
     let test = tables.test.as_ref().map(open).transpose()?;
     Ok((open(&tables.train)?, test))
 }
@@ -250,11 +251,13 @@ impl Format {
 impl TableFile {
     /// Opens the table in `paths`, of which Parquet alone has several, of at least `least` columns. Its first row has
     /// the names of the columns if `header` says so, or if it looks like it: as with one of the `known` names.
+    /// Reading Parquet takes time, of which `tell` is told.
     pub(crate) fn open(
         paths: &[PathBuf],
         header: Option<Header>,
         known: &[&str],
         least: usize,
+        tell: &Tell<'_>,
     ) -> Result<Self, ImportError> {
         let path = &*paths[0];
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
@@ -269,7 +272,7 @@ impl TableFile {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
                 return Err(ImportError::option("header", "", problem));
             }
-            file = parquet_file::as_csv(paths)?;
+            file = parquet_file::as_csv(paths, tell)?;
         } else if let Some(what) = foreign(magic) {
             let what = format!("is {what}; a table or a folder of pictures is expected");
             return Err(ImportError::source(path, what));
@@ -328,6 +331,11 @@ impl TableFile {
         first.iter().any(is_known)
             || count_columns(first)
             || (!first.iter().any(is_number) && second.iter().any(is_number))
+    }
+
+    /// Lines that are not empty, which are at least as many as the rows.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.len()
     }
 
     /// The number of the line in which the row at `position` begins, or of the row in a table of Parquet.

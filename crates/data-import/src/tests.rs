@@ -3,10 +3,11 @@
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use clap::Parser;
 
-use crate::{DataSet, Fit, ImportArgs, ImportError, Imported, Numbers, import};
+use crate::{DataSet, Fit, ImportArgs, ImportError, Imported, Numbers, Progress, import};
 
 #[derive(Parser)]
 struct Cli {
@@ -40,10 +41,19 @@ impl Lab {
     }
 
     pub(crate) fn import(&self, source: &str, options: &[&str]) -> Result<Imported, String> {
+        self.import_while(source, options, &|_, _| ControlFlow::Continue(()))
+    }
+
+    pub(crate) fn import_while(
+        &self,
+        source: &str,
+        options: &[&str],
+        progress: &Progress<'_>,
+    ) -> Result<Imported, String> {
         let (source, out) = (self.path(source), self.path("out"));
         let words = [&["import", source.to_str().unwrap(), "--out", out.to_str().unwrap()], options].concat();
         let args = Cli::try_parse_from(words).map_err(|error| error.to_string())?.args;
-        import(&args, &|_, _| ControlFlow::Continue(())).map_err(|error| {
+        import(&args, progress).map_err(|error| {
             let text = error.to_string();
             assert_eq!(text.lines().count(), 1, "{text}");
             text
@@ -52,6 +62,16 @@ impl Lab {
 
     pub(crate) fn imported(&self, source: &str, options: &[&str]) -> Imported {
         self.import(source, &[options, &["--overwrite"]].concat()).unwrap()
+    }
+
+    /// What is in the folder.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
     }
 
     /// The bytes after the header of a file of the data set.
@@ -201,7 +221,7 @@ fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
     let message = lab.import("pets", &[]).unwrap_err();
     assert!(message.contains("5 files above cannot be read as pictures"), "{message}");
     assert!(!lab.path("out").exists(), "nothing is written");
-    assert_eq!(fs::read_dir(lab.0.path()).unwrap().count(), 1, "nor left behind");
+    assert_eq!(lab.names(), ["pets"], "nor left behind");
     let Imported { counts, .. } = lab.imported("pets", &["--skip-broken"]);
     assert_eq!(counts[0].iter().chain(&counts[1]).sum::<usize>(), 16);
 }
@@ -250,16 +270,44 @@ fn nothing_but_a_data_set_is_replaced() {
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("has thesis.txt in it"));
     fs::remove_file(lab.path("out/thesis.txt")).unwrap();
     lab.import("pets", &["--overwrite"]).unwrap();
-    let stopped = |lab: &Lab| {
-        let args = ["import", "pets", "--out", "other"].map(|word| match word {
-            "pets" | "other" => lab.path(word).to_str().unwrap().to_owned(),
-            word => word.to_owned(),
-        });
-        import(&Cli::parse_from(args).args, &|_, _| ControlFlow::Break(())).unwrap_err().to_string()
-    };
-    assert_eq!(stopped(&lab), "stopped");
-    assert!(!lab.path("other").exists());
-    assert_eq!(fs::read_dir(lab.0.path()).unwrap().count(), 2, "pets and out");
+    let other = lab.path("other");
+    let options = ["--out", other.to_str().unwrap()];
+    let stopped = lab.import_while("pets", &options, &|_, _| ControlFlow::Break(()));
+    assert_eq!(stopped.unwrap_err(), "stopped");
+    assert_eq!(lab.names(), ["out", "pets"]);
+}
+
+#[test]
+fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/a/y.png", [2, 2], 2);
+    let second = Mutex::new(String::new());
+    let first = lab.import_while("pets", &[], &|_, _| {
+        *second.lock().unwrap() = lab.import("pets", &[]).unwrap_err();
+        ControlFlow::Continue(())
+    });
+    first.unwrap();
+    let second = second.into_inner().unwrap();
+    assert!(second.contains(".out.part is in use by process "), "{second}");
+    assert_eq!(lab.names(), ["out", "pets"]);
+
+    // As a kill leaves them: with a lock that nobody holds.
+    lab.write(".out.part/.lock", "process 1 on elsewhere");
+    lab.write(".out.part/unpacked/pets/z.png", "half");
+    lab.imported("pets", &[]);
+    assert_eq!(lab.names(), ["out", "pets"]);
+    // Between the two renames, the old data set is the only one.
+    fs::create_dir(lab.path(".out.part")).unwrap();
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("has a data set: choose another folder, or pass"), "{message}");
+    assert_eq!(lab.names(), ["out", "pets"]);
+    // What a link leads to is not an import's.
+    lab.write("thesis/text", "mine");
+    std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
+    assert!(lab.path("thesis/text").exists());
 }
 
 /// The features of the training split, by sample.
@@ -583,13 +631,7 @@ fn archives_are_what_is_in_them() {
     for source in ["table.tar.gz", "table.zip"] {
         assert_eq!(digest(source), rows, "{source}");
     }
-    assert_eq!(
-        fs::read_dir(lab.0.path())
-            .unwrap()
-            .filter(|entry| { entry.as_ref().unwrap().file_name().to_string_lossy().ends_with(".part") })
-            .count(),
-        0
-    );
+    assert!(lab.names().iter().all(|name| !name.ends_with(".part")));
 
     zip("out.zip", &[("../outside.png", "pets/a/1.png"), ("/root.png", "pets/a/1.png")]);
     assert!(lab.import("out.zip", &["--overwrite"]).is_err());

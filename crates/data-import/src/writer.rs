@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use run_record::files::{entries, hex};
 use sha2::{Digest, Sha256};
-use tempfile::TempDir;
 
 use crate::error::count;
+use crate::job::{Job, OLD};
 use crate::set::{DataSet, FILE, Numbers, SplitRecord};
 use crate::{Fit, ImportArgs, ImportError, Imported};
 
@@ -124,10 +123,9 @@ impl InBoth {
     }
 }
 
-/// Writes a data set into a folder beside its place, where it is moved when it is whole.
+/// Writes a data set into a folder of the import, and moves it to its place when it is whole.
 pub(crate) struct Writer {
-    folder: TempDir,
-    out: PathBuf,
+    folder: PathBuf,
     shape: [usize; 3],
     numbers: Numbers,
     parts: [Part; 2],
@@ -135,22 +133,18 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A writer for samples of `shape` to `args.out`, where there is room for `samples` of them.
+    /// A writer for samples of `shape`, `samples` of which have to fit on the disk.
     pub(crate) fn create(
-        args: &ImportArgs,
+        job: &Job<'_>,
         shape: [usize; 3],
         numbers: Numbers,
         samples: usize,
     ) -> Result<Self, ImportError> {
+        let args = job.args;
         check_moments(args, shape, numbers)?;
-        // Through a link to where the data set is.
-        let out = args.out.canonicalize().or_else(|_| run_record::files::place(&args.out));
-        let out = out.map_err(ImportError::write(&args.out))?;
-        let parent = out.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
         let width = if numbers == Numbers::U8 { 1 } else { 4 };
         let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
-        if let Some(free) = run_record::files::free_bytes(parent) {
+        if let Some(free) = run_record::files::free_bytes(&job.folder) {
             log::info!("{} takes {}, and there are {} free", args.out.display(), size(bytes), size(free));
             if bytes >= free {
                 let problem =
@@ -158,28 +152,22 @@ impl Writer {
                 return Err(ImportError::option("out", args.out.display(), problem));
             }
         }
-        let name = out.file_name().unwrap_or_default().to_string_lossy();
-        let folder = tempfile::Builder::new()
-            .prefix(&format!(".{name}."))
-            .suffix(".part")
-            .permissions(fs::Permissions::from_mode(0o777))
-            .tempdir_in(parent)
-            .map_err(ImportError::write(parent))?;
+        let folder = job.folder("set")?;
         let part = |name| {
-            let path = folder.path().join(DataSet::file_name(name, "images"));
+            let path = folder.join(DataSet::file_name(name, "images"));
             let mut images = BufWriter::new(File::create(&path).map_err(ImportError::write(&path))?);
             images.write_all(&[0; HEADER]).map_err(ImportError::write(&path))?;
             let (labels, from, moments) = Default::default();
             Ok::<_, ImportError>(Part { name, images, labels, from, moments })
         };
         let parts = [part("train")?, part("test")?];
-        Ok(Self { folder, out, shape, numbers, parts, in_both: InBoth::default() })
+        Ok(Self { folder, shape, numbers, parts, in_both: InBoth::default() })
     }
 
     fn write(&mut self, split: usize, bytes: &[u8], label: u16, from: String) -> Result<(), ImportError> {
         self.in_both.add(split, bytes, &from);
         let part = &mut self.parts[split];
-        part.images.write_all(bytes).map_err(ImportError::write(&self.out))?;
+        part.images.write_all(bytes).map_err(ImportError::write(&self.folder))?;
         part.labels.push(label);
         part.from.push(from);
         Ok(())
@@ -217,12 +205,13 @@ impl Writer {
     /// Completes the files and moves them to their place.
     pub(crate) fn finish(
         self,
-        args: &ImportArgs,
+        job: &Job<'_>,
         classes: Vec<String>,
         features: Vec<String>,
         fit: Option<Fit>,
     ) -> Result<Imported, ImportError> {
-        let Self { folder, out, shape, numbers, parts, in_both } = self;
+        let Self { folder, shape, numbers, parts, in_both } = self;
+        let args = job.args;
         in_both.log();
         let counts = parts.each_ref().map(|part| {
             let mut counts = vec![0; classes.len()];
@@ -242,7 +231,7 @@ impl Writer {
             Some(values) => values.to_vec(),
         };
         let (mean, std) = (given(&args.mean, mean), given(&args.std, std));
-        let [train, test] = parts.map(|part| complete(part, folder.path(), shape, numbers, classes.len()));
+        let [train, test] = parts.map(|part| complete(part, &folder, shape, numbers, classes.len()));
         let source = args.source.canonicalize().unwrap_or_else(|_| args.source.clone());
         let source = PathBuf::from(source.to_string_lossy().into_owned());
         let set = DataSet {
@@ -259,16 +248,11 @@ impl Writer {
             source,
             seed: args.seed,
         };
-        let path = folder.path().join(FILE);
+        let path = folder.join(FILE);
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
-        put(folder, &out, args.overwrite).map_err(|error| match error.kind() {
-            io::ErrorKind::DirectoryNotEmpty => {
-                ImportError::option("out", args.out.display(), "has a data set by now, of another import")
-            }
-            _ => ImportError::write(&out)(error),
-        })?;
+        put(&folder, job).map_err(ImportError::write(&job.out))?;
         Ok(Imported { set, counts })
     }
 }
@@ -363,29 +347,20 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError>
     }
 }
 
-/// Moves the folder to its place; a data set that is there goes once the new one is in its place.
-fn put(folder: TempDir, out: &Path, overwrite: bool) -> io::Result<()> {
-    // Another import may have been faster; a folder with something in it is not replaced by a rename.
-    let old = match out.exists() && overwrite {
-        true => {
-            let name = folder.path().with_extension("old");
-            fs::rename(out, &name)?;
-            Some(name)
-        }
-        false => None,
-    };
-    let new = folder.keep();
-    if let Err(error) = fs::rename(&new, out) {
-        if let Some(old) = old {
+/// Moves the folder `new` to the place of the data set; one that is there goes with the folder of the import.
+fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
+    let (out, old) = (&job.out, job.folder.join(OLD));
+    let is_replaced = job.args.overwrite && out.exists();
+    if is_replaced {
+        fs::rename(out, &old)?;
+    }
+    if let Err(error) = fs::rename(new, out) {
+        if is_replaced {
             fs::rename(old, out)?;
         }
-        fs::remove_dir_all(&new)?;
         return Err(error);
     }
-    if let Some(parent) = out.parent() {
-        run_record::files::sync_folder(parent)?;
-    }
-    old.map_or(Ok(()), fs::remove_dir_all)
+    run_record::files::sync_folder(out.parent().unwrap_or(Path::new("/")))
 }
 
 /// Bytes in a unit that is easy to read.
