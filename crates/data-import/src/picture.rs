@@ -1,10 +1,11 @@
 //! One picture: what its file says, and its pixels in the data set's channels and size.
 
 use std::fmt;
+use std::io::{Read, Seek, SeekFrom};
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use image::codecs::{gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::imageops::{self, FilterType};
 use image::metadata::Orientation;
 use image::{
@@ -73,6 +74,7 @@ pub(crate) struct Traits {
     pub(crate) alpha: bool,
     pub(crate) deep: bool,
     pub(crate) cmyk: bool,
+    pub(crate) palette: bool,
     pub(crate) animated: bool,
     pub(crate) turned: bool,
     pub(crate) misnamed: bool,
@@ -114,6 +116,9 @@ fn open(file: &Encoded) -> Result<ImageReader<Box<dyn Contents>>, String> {
 fn reason(error: image::ImageError) -> String {
     // The crate's messages have several lines and end in a full stop, some of them.
     let text = error.to_string();
+    if text.contains("RGBPalette") {
+        return "is a TIFF with a palette, which is not read here: save it as PNG, or as TIFF in RGB".into();
+    }
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned()
 }
 
@@ -135,11 +140,11 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
     };
     let reader = open(file)?;
     let format = reader.format();
-    let animated = is_animated(file, format).unwrap_or_default();
+    let [animated, palette] = frames_and_palette(file, format).unwrap_or_default();
     let mut decoder = reader.into_decoder().map_err(reason)?;
     let (width, height) = decoder.dimensions();
     check_pixels((width, height))?;
-    let orientation = decoder.orientation().map_err(reason)?;
+    let orientation = orientation(file, format, &mut decoder)?;
     let colour = decoder.color_type();
     let is_turned = matches!(
         orientation,
@@ -155,6 +160,7 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
         alpha: colour.has_alpha() && format != Some(ImageFormat::Gif),
         deep: colour.bytes_per_pixel() > colour.channel_count(),
         cmyk: matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
+        palette,
         animated,
         turned: orientation != Orientation::NoTransforms,
         misnamed: match file {
@@ -169,26 +175,66 @@ fn is_grey(colour: ColorType) -> bool {
     matches!(colour, ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16)
 }
 
-/// Whether there are further frames than the first.
-fn is_animated(file: &Encoded, format: Option<ImageFormat>) -> Option<bool> {
-    let file = || file.contents().ok();
+/// Whether there are further frames than the first, and whether there is a palette.
+fn frames_and_palette(file: &Encoded, format: Option<ImageFormat>) -> Option<[bool; 2]> {
+    /// The colour type of a PNG's header for indices into a palette.
+    const INDEXED: u8 = 3;
+    let contents = || file.contents().ok();
     Some(match format? {
-        ImageFormat::Gif => GifDecoder::new(file()?).ok()?.into_frames().nth(1).is_some(),
-        ImageFormat::Png => PngDecoder::new(file()?).ok()?.is_apng().ok()?,
-        ImageFormat::WebP => WebPDecoder::new(file()?).ok()?.has_animation(),
-        _ => false,
+        ImageFormat::Gif => [GifDecoder::new(contents()?).ok()?.into_frames().nth(1).is_some(), true],
+        ImageFormat::Png => [
+            PngDecoder::new(contents()?).ok()?.is_apng().ok()?,
+            png_chunk(file, *b"IHDR")?.get(9) == Some(&INDEXED),
+        ],
+        ImageFormat::WebP => [WebPDecoder::new(contents()?).ok()?.has_animation(), false],
+        ImageFormat::Bmp => [false, BmpDecoder::new(contents()?).ok()?.get_palette().is_some()],
+        _ => [false, false],
     })
+}
+
+/// How the picture is to be turned.
+fn orientation(
+    file: &Encoded,
+    format: Option<ImageFormat>,
+    decoder: &mut impl ImageDecoder,
+) -> Result<Orientation, String> {
+    let known = decoder.orientation().map_err(reason)?;
+    if format != Some(ImageFormat::Png) || known != Orientation::NoTransforms {
+        return Ok(known);
+    }
+    // The decoder has read what is before the pixels alone.
+    let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
+    Ok(late.unwrap_or(known))
+}
+
+/// The contents of the first chunk of this type in a PNG file.
+fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
+    let mut contents = file.contents().ok()?;
+    // Behind the signature, a chunk is its length, its type, its contents and a checksum.
+    contents.seek(SeekFrom::Start(8)).ok()?;
+    loop {
+        let [mut length, mut kind] = [[0; 4]; 2];
+        contents.read_exact(&mut length).ok()?;
+        contents.read_exact(&mut kind).ok()?;
+        let length = u32::from_be_bytes(length);
+        if kind == wanted {
+            let mut chunk = Vec::new();
+            contents.take(length.into()).read_to_end(&mut chunk).ok()?;
+            return Some(chunk);
+        }
+        contents.seek_relative(i64::from(length) + 4).ok()?;
+    }
 }
 
 /// The picture in a file, turned as it is to be shown.
 fn decode(file: &Encoded) -> Result<DynamicImage, String> {
     let reader = open(file)?;
-    let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
+    let format = reader.format();
     let mut decoder = reader.into_decoder().map_err(reason)?;
     check_pixels(decoder.dimensions())?;
-    let orientation = decoder.orientation().map_err(reason)?;
+    let orientation = orientation(file, format, &mut decoder)?;
     let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
-    if is_jpeg && !has_end(file)? {
+    if format == Some(ImageFormat::Jpeg) && !has_end(file)? {
         return Err("is truncated: it has no end marker".into());
     }
     picture.apply_orientation(orientation);

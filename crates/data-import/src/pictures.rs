@@ -147,15 +147,16 @@ fn target<'p>(
 /// One line for each kind of picture that is read in a way of its own.
 fn log_traits<'p>(pictures: impl Iterator<Item = (&'p str, Traits)>) {
     type Has = fn(&Traits) -> bool;
-    let kinds: [(Has, &str); 6] = [
+    let kinds: [(Has, &str); 7] = [
         (|traits| traits.alpha, "with transparency, which is dropped"),
         (|traits| traits.deep, "of more than 8 bits a channel, scaled to 8"),
         (|traits| traits.cmyk, "in CMYK, made RGB"),
+        (|traits| traits.palette, "with a palette, made RGB"),
         (|traits| traits.animated, "with several frames, of which the first is taken"),
         (|traits| traits.turned, "turned as their orientation (EXIF) says"),
         (|traits| traits.misnamed, "in another format than their names say, read by their contents"),
     ];
-    let mut found = [const { (0, None) }; 6];
+    let mut found = [const { (0, None) }; 7];
     for (name, traits) in pictures {
         for ((has, _), (number, first)) in kinds.iter().zip(&mut found) {
             if has(&traits) {

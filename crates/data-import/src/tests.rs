@@ -226,6 +226,51 @@ fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
     assert_eq!(counts[0].iter().chain(&counts[1]).sum::<usize>(), 16);
 }
 
+/// A PNG with these contents behind its pixels.
+fn with_chunk(png: &[u8], kind: &[u8; 4], contents: &[u8]) -> Vec<u8> {
+    let mut checksum = flate2::Crc::new();
+    [&kind[..], contents].iter().for_each(|bytes| checksum.update(bytes));
+    let length = (contents.len() as u32).to_be_bytes();
+    let (before, end) = png.split_at(png.len() - 12);
+    [before, &length, kind, contents, &checksum.sum().to_be_bytes(), end].concat()
+}
+
+#[test]
+fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 3], 7);
+    // The orientation 6, a quarter turn, in the first directory of a little-endian TIFF header.
+    let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let whole = fs::read(lab.path("pets/a/x.png")).unwrap();
+    lab.write("pets/a/x.png", with_chunk(&whole, b"eXIf", exif));
+    // Pixels as indices into a palette: BMP of 8 bits, 3 high and 2 wide, whose rows have 4 bytes.
+    let header =
+        |kind: &[u8], fields: [u32; 13]| [kind, fields.map(u32::to_le_bytes).as_flattened()].concat();
+    let bmp = header(b"BM", [74, 0, 62, 40, 2, 3, 0x0008_0001, 0, 12, 0, 0, 2, 0]);
+    let pixels = [30, 20, 8, 0, 0, 0, 0, 0].into_iter().chain([0; 12]);
+    lab.write("pets/b/x.bmp", bmp.into_iter().chain(pixels).collect::<Vec<u8>>());
+    let seen = |name: &str| {
+        let place = crate::place::Encoded::File(lab.path(name));
+        crate::picture::look(&crate::place::Place::Encoded(place)).unwrap().traits
+    };
+    assert!(seen("pets/a/x.png").turned && !seen("pets/a/x.png").palette);
+    assert!(seen("pets/b/x.bmp").palette);
+    for (copy, of) in [("pets/a/y.png", "pets/a/x.png"), ("pets/b/y.bmp", "pets/b/x.bmp")] {
+        fs::copy(lab.path(of), lab.path(copy)).unwrap();
+    }
+    assert_eq!(lab.imported("pets", &["--order", "files"]).set.shape, [3, 3, 2]);
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 6, 12, 18, 24, 30].map(|at| pixels[at]), [7, 20, 30, 8, 20, 30]);
+    // Those of TIFF are named: width, height, bits, no compression, a palette, and where the one pixel is.
+    let fields =
+        [(256u16, 1u16), (257, 1), (258, 8), (259, 1), (262, 3), (273, 0), (277, 1), (278, 1), (279, 1)];
+    let entry = |(tag, value): (u16, u16)| [tag, 3, 1, 0, value, 0].map(u16::to_le_bytes).concat();
+    let entries: Vec<u8> = fields.into_iter().flat_map(entry).collect();
+    lab.write("pets/a/y.png", [b"II*\0\x08\0\0\0\x09\0", &entries[..], &[0; 4]].concat());
+    let message = crate::picture(&lab.path("pets/a/y.png"), [3, 1, 1], Fit::Crop).unwrap_err().to_string();
+    assert!(message.contains("y.png: is a TIFF with a palette, which is not read here: save"), "{message}");
+}
+
 #[test]
 fn a_folder_of_anything_else_is_one_line() {
     let lab = Lab::new();
