@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_pickle::{DeOptions, HashableValue, Value};
@@ -17,6 +17,8 @@ use crate::{ImportError, folder};
 /// Channels, height and width of a picture.
 const SHAPE: [usize; 3] = [3, 32, 32];
 const BYTES: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+/// Most opcodes of a pickle that put values into others: its reader recurses as deep as these nest. CIFAR's have 200.
+const MOST_NESTED: usize = 1000;
 
 /// Whether a file is a batch, by its name.
 pub(crate) fn is_batch(path: &Path) -> bool {
@@ -79,10 +81,14 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
 }
 
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
-    let file = File::open(path).map_err(ImportError::read(path))?;
+    let pickle = run_record::files::read_regular(path).map_err(ImportError::read(path))?;
+    if nested(&pickle) > MOST_NESTED {
+        let what = format!("is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
+        return Err(ImportError::source(path, what));
+    }
     // Arrays are pickled as calls of NumPy's functions, which leave the state of the array.
     let options = DeOptions::new().replace_unresolved_globals();
-    match serde_pickle::value_from_reader(BufReader::new(file), options) {
+    match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
         Ok(_) => Err(ImportError::source(path, "is a pickle of another object than a dictionary")),
         Err(error) => Err(ImportError::Damaged {
@@ -90,6 +96,50 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError
             what: format!("is no pickle of CIFAR: {error}"),
         }),
     }
+}
+
+/// Number of opcodes that put values into others, up to where a pickle ends or makes no sense.
+///
+/// <https://github.com/python/cpython/blob/main/Lib/pickletools.py> has all opcodes with their arguments.
+fn nested(mut pickle: &[u8]) -> usize {
+    let mut nested = 0;
+    while let [opcode, rest @ ..] = pickle {
+        let counted = |bytes: usize| {
+            let count =
+                rest.get(..bytes)?.iter().rev().fold(0, |count, &byte| count << 8 | usize::from(byte));
+            count.checked_add(bytes)
+        };
+        let lines = |number: usize| {
+            let mut ends = rest.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+            ends.nth(number - 1).map(|(at, _)| at + 1)
+        };
+        let argument = match opcode {
+            b'.' => None,
+            b'K' | b'h' | b'q' | 0x80 | 0x82 => Some(1),
+            b'M' | 0x83 => Some(2),
+            b'J' | b'j' | b'r' | 0x84 => Some(4),
+            b'G' | 0x95 => Some(8),
+            b'C' | b'U' | 0x8a | 0x8c => counted(1),
+            b'B' | b'T' | b'X' | 0x8b => counted(4),
+            0x8d | 0x8e | 0x96 => counted(8),
+            b'F' | b'I' | b'L' | b'P' | b'S' | b'V' | b'g' | b'p' => lines(1),
+            b'c' | b'i' => lines(2),
+            b'R' | b'a' | b'b' | b'd' | b'e' | b'l' | b'o' | b's' | b't' | b'u' => {
+                nested += 1;
+                Some(0)
+            }
+            0x81 | 0x85..=0x87 | 0x90..=0x92 => {
+                nested += 1;
+                Some(0)
+            }
+            _ => Some(0),
+        };
+        match argument.and_then(|bytes| rest.get(bytes..)) {
+            Some(behind) => pickle = behind,
+            None => break,
+        }
+    }
+    nested
 }
 
 /// A string of Python 2 or 3.

@@ -267,6 +267,20 @@ fn python_batches_of_cifar_are_pictures() {
     lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
     let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
     assert!(message.contains("train: is no pickle of CIFAR: "), "{message}");
+    // Tuples in each other, lists in each other, and behind what looks like the end.
+    let deep = 3_000_000;
+    for nested in [
+        [&b")"[..], &[0x85].repeat(deep)].concat(),
+        [b"]".repeat(deep), b"a".repeat(deep - 1)].concat(),
+        [&b"U\x03...I1\ncx\ny\n)"[..], &[0x85].repeat(deep)].concat(),
+    ] {
+        lab.write("hundred/train", [b"\x80\x02", &nested[..], b"."].concat());
+        let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+        assert!(message.ends_with("it puts values into others more than 1000 times"), "{message}");
+    }
+    lab.write("hundred/train", [&b"\x80\x02)"[..], &[0x85].repeat(1000), b"."].concat());
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.ends_with("is a pickle of another object than a dictionary"), "{message}");
 }
 
 #[test]
