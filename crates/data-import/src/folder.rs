@@ -9,7 +9,7 @@ use crate::error::count;
 use crate::place::{Encoded, Place};
 use crate::table_file::is_table;
 use crate::writer::MOST_CLASSES;
-use crate::{ImportError, arrays, cifar, idx, metadata, reading};
+use crate::{ImportError, arrays, cifar, idx, metadata};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -233,7 +233,7 @@ fn classes(
                 .filter(|(path, _)| path.starts_with(split))
                 .map(|(path, class)| (path.clone(), below(&path), class))
                 .collect();
-            let others = reading::walk(split)?.0.len().saturating_sub(pictures.len());
+            let others = walk(split)?.pictures.len().saturating_sub(pictures.len());
             if others > 0 {
                 log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
             }
@@ -271,36 +271,8 @@ fn classes(
         let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
             return Err(ImportError::source(&folder, "the folder's name is not UTF-8: rename it"));
         };
-        let mut pictures = Vec::new();
-        let mut loops = 0;
-        let is_part = |entry: &DirEntry| {
-            let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
-            loops += usize::from(is_loop);
-            entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
-        };
-        for entry in WalkDir::new(&folder).follow_links(true).into_iter().filter_entry(is_part) {
-            let path = match entry {
-                Ok(entry) if entry.file_type().is_dir() => continue,
-                Ok(entry) => entry.into_path(),
-                Err(error) if error.loop_ancestor().is_some() => {
-                    left_out.loops += 1;
-                    continue;
-                }
-                Err(error) => {
-                    let path = error.path().unwrap_or(&folder).to_owned();
-                    // A link to nothing is a picture that cannot be read.
-                    if path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                        path
-                    } else {
-                        return Err(ImportError::read(&path)(error.into()));
-                    }
-                }
-            };
-            match is_picture(&path) {
-                true => pictures.push(path),
-                false => left_out.add(path),
-            }
-        }
+        let Below { mut pictures, others, loops } = walk(&folder)?;
+        others.into_iter().for_each(|path| left_out.add(path));
         left_out.loops += loops;
         // As torchvision sorts them: by the folder's text, and then by name.
         let place =
@@ -315,8 +287,51 @@ fn classes(
     Ok(classes)
 }
 
+/// The files below a folder, and the number of links in it to a folder around them.
+#[derive(Default)]
+pub(crate) struct Below {
+    pub(crate) pictures: Vec<PathBuf>,
+    pub(crate) others: Vec<PathBuf>,
+    pub(crate) loops: usize,
+}
+
+/// What is below a folder, in the order of the names; links are followed, those that lead back are not.
+pub(crate) fn walk(folder: &Path) -> Result<Below, ImportError> {
+    let (mut below, mut loops) = (Below::default(), 0);
+    let is_part = |entry: &DirEntry| {
+        let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
+        loops += usize::from(is_loop);
+        entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
+    };
+    let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+    for entry in entries.filter_entry(is_part) {
+        let path = match entry {
+            Ok(entry) if entry.file_type().is_dir() => continue,
+            Ok(entry) => entry.into_path(),
+            Err(error) if error.loop_ancestor().is_some() => {
+                below.loops += 1;
+                continue;
+            }
+            Err(error) => {
+                let path = error.path().unwrap_or(folder).to_owned();
+                // A link to nothing is a picture that cannot be read.
+                if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                    return Err(ImportError::read(&path)(error.into()));
+                }
+                path
+            }
+        };
+        match is_picture(&path) {
+            true => below.pictures.push(path),
+            false => below.others.push(path),
+        }
+    }
+    below.loops += loops;
+    Ok(below)
+}
+
 /// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.
-pub(crate) fn leads_back(link: &Path) -> bool {
+fn leads_back(link: &Path) -> bool {
     let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
     link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))
 }

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use walkdir::{DirEntry, WalkDir};
-
 use crate::ImportError;
 use crate::error::count;
-use crate::folder::{is_ignored, is_picture, leads_back};
+use crate::folder::{Below, walk};
 use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};
 use crate::table_file::TableFile;
@@ -19,34 +17,12 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let (found, others) = walk(path)?;
-    if others > 0 {
+    let Below { pictures, others, .. } = walk(path)?;
+    if !others.is_empty() {
+        let others = others.len();
         log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
     }
-    Ok(found)
-}
-
-/// The pictures below a folder, and the number of other files.
-pub(crate) fn walk(path: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
-    let entries = WalkDir::new(path).follow_links(true).sort_by_file_name().into_iter();
-    let is_part = |entry: &DirEntry| {
-        let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
-        entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
-    };
-    let (mut found, mut others) = (Vec::new(), 0);
-    for entry in entries.filter_entry(is_part) {
-        match entry {
-            Ok(entry) if entry.file_type().is_dir() => {}
-            Ok(entry) if !is_picture(entry.path()) => others += 1,
-            Ok(entry) => found.push(entry.into_path()),
-            Err(error) if error.loop_ancestor().is_some() => {}
-            Err(error) => {
-                let place = error.path().unwrap_or(path).to_owned();
-                return Err(ImportError::read(&place)(error.into()));
-            }
-        }
-    }
-    Ok((found, others))
+    Ok(pictures)
 }
 
 /// The pixels of the picture `path` as bytes of `shape`: channels, height and width.
