@@ -170,13 +170,20 @@ fn describe(root: &Path, source: &dyn SampleSource) -> anyhow::Result<String> {
         [channels, height, width] => format!("{channels} x {height} x {width} (channels, height, width)"),
     };
     writeln!(text, "a sample is {numbers} of {}{}", description.element, normalisation(description))?;
-    let mut classes = Vec::new();
+    let (mut classes, mut compared) = (Vec::new(), String::new());
     for split in Split::ALL {
         let samples = source.len(split);
         let digest = shard::digest(source, split, samples)?;
         writeln!(text, "{:<5} {samples} samples, SHA-256 {digest}", split.name())?;
+        let digest = description.digest(&digest);
+        let name = split.name();
+        writeln!(
+            compared,
+            "{name:<5} with shape, normalisation and class names, as in checkpoints: {digest}"
+        )?;
         classes.push(count(source, split)?);
     }
+    text += &compared;
     let line = |(class, name): (usize, &String)| {
         vec![class.to_string(), name.clone(), classes[0][class].to_string(), classes[1][class].to_string()]
     };

@@ -87,6 +87,16 @@ fn pictures_become_a_network_that_names_them() {
     let of_data = ["--data-root", data.to_str().unwrap(), "--train-batch-size", "1", "--overwrite"];
     let printed = succeeds(lab.command(2, "run", &of_data));
     assert!(printed.contains("balanced accuracy") && printed.contains("│ blue sky ┆"), "{printed}");
+    // What run.json and checkpoints compare with later.
+    let manifest = fs::read(lab.newest("run").join("manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+    let run = lab.run_json("run");
+    let mut info = job(1);
+    info.args(["data", "info"]).arg(&data);
+    let printed = succeeds(&info);
+    for known in [&run["data"]["train_sha256"], &manifest["data"]["train"], &manifest["data"]["test"]] {
+        assert!(printed.contains(known.as_str().unwrap()), "{known}: {printed}");
+    }
     assert_eq!(digest(3), digest(3));
     assert_eq!(of(3, &["--shuffle"]), of(3, &["--shuffle", "--samples-in", "disk"]));
 
