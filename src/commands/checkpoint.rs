@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::covered::{self, Samples};
 use super::train::check_size;
 use super::{on_root, open_data, set_up};
-use crate::data::{Description, Element, Renormalised, SampleSource, Split};
+use crate::data::{Description, Element, SampleSource, Split};
 use crate::layout::stored as stored_layout;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
@@ -135,7 +135,7 @@ impl Noted {
         &self,
         world: &World,
         config: &RunConfig,
-        source: Box<dyn SampleSource>,
+        mut source: Box<dyn SampleSource>,
     ) -> Result<Box<dyn SampleSource>, ConfigError> {
         let DataRecord { class_names, element, mean, std, features, .. } = &self.data;
         let data = source.description();
@@ -174,10 +174,9 @@ impl Noted {
                 );
             }
         }
-        Ok(match (mean, std) == (&data.mean, &data.std) {
-            true => source,
-            false => Box::new(Renormalised::new(source, mean.clone(), std.clone())),
-        })
+        let description = source.description_mut();
+        (description.mean, description.std) = (mean.clone(), std.clone());
+        Ok(source)
     }
 }
 

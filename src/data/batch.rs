@@ -38,16 +38,7 @@ impl Normalizer {
         let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
         if self.element != Element::U8 {
             self.element.cast(bytes, &mut values);
-            if self.features.is_empty() {
-                return values;
-            }
-            for sample in values.chunks_exact_mut(self.features.len()) {
-                sample
-                    .iter_mut()
-                    .zip(&self.features)
-                    .for_each(|(value, [mean, std])| *value = (*value - mean) / std);
-            }
-            return values;
+            return self.floats(values);
         }
         for (channel, bytes) in bytes.chunks_exact(plane).enumerate() {
             let table = &self.tables[channel % self.tables.len()];
@@ -58,7 +49,10 @@ impl Normalizer {
 
     /// Normalised values of whole samples that are floats.
     pub fn floats(&self, mut values: Vec<f32>) -> Vec<f32> {
-        for sample in values.chunks_exact_mut(self.features.len().max(1)) {
+        if self.features.is_empty() {
+            return values;
+        }
+        for sample in values.chunks_exact_mut(self.features.len()) {
             sample
                 .iter_mut()
                 .zip(&self.features)

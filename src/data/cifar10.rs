@@ -149,6 +149,10 @@ impl SampleSource for Cifar10 {
         &self.description
     }
 
+    fn description_mut(&mut self) -> &mut Description {
+        &mut self.description
+    }
+
     fn len(&self, split: Split) -> usize {
         self.files[split as usize].iter().map(|file| file.len / RECORD).sum()
     }

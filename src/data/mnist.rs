@@ -91,6 +91,10 @@ impl SampleSource for Mnist {
         &self.description
     }
 
+    fn description_mut(&mut self) -> &mut Description {
+        &mut self.description
+    }
+
     fn len(&self, split: Split) -> usize {
         self.files[split as usize].0.count
     }

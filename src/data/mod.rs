@@ -11,6 +11,7 @@ mod imported;
 mod kind;
 mod mnist;
 mod npy_pairs;
+mod rows;
 pub mod shard;
 
 use std::path::Path;
@@ -22,10 +23,8 @@ pub use data_import::write_npy;
 use data_import::{DataSet, NpyFile};
 pub use element::Element;
 pub use error::DataError;
-pub use imported::Imported;
 pub use kind::{DataFormat, is_data_file};
 pub use mnist::Mnist;
-pub use npy_pairs::NpyPairs;
 use run_record::files;
 pub use shard::{Shard, ShardPlan};
 
@@ -91,6 +90,9 @@ pub trait SampleSource {
     /// Description of the samples.
     fn description(&self) -> &Description;
 
+    /// The same, for another normalisation: that with which a network was trained.
+    fn description_mut(&mut self) -> &mut Description;
+
     /// How `mpiburn data import` made it, if it did.
     fn imported(&self) -> Option<&DataSet> {
         None
@@ -133,51 +135,6 @@ pub trait SampleSource {
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError>;
 }
 
-/// A data set with another normalisation than its own: that with which a network was trained.
-pub struct Renormalised {
-    source: Box<dyn SampleSource>,
-    description: Description,
-}
-
-impl Renormalised {
-    /// `source` with this mean and standard deviation.
-    pub fn new(source: Box<dyn SampleSource>, mean: Vec<f32>, std: Vec<f32>) -> Self {
-        let description = Description { mean, std, ..source.description().clone() };
-        Self { source, description }
-    }
-}
-
-impl SampleSource for Renormalised {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn imported(&self) -> Option<&DataSet> {
-        self.source.imported()
-    }
-
-    fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
-        self.source.rows(split)
-    }
-
-    fn len(&self, split: Split) -> usize {
-        self.source.len(split)
-    }
-
-    fn for_each_image(
-        &self,
-        split: Split,
-        limit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError> {
-        self.source.for_each_image(split, limit, visit)
-    }
-
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        self.source.labels(split, limit)
-    }
-}
-
 /// Where torchvision and the archives of the data sets have their files, below the folder that users name.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 
@@ -210,8 +167,8 @@ pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
     Ok(match format {
         DataFormat::Idx => Box::new(Mnist::open(root)?),
         DataFormat::Cifar10 => Box::new(Cifar10::open(root)?),
-        DataFormat::Npy => Box::new(NpyPairs::open(root)?),
-        DataFormat::Imported => Box::new(Imported::open(root)?),
+        DataFormat::Npy => Box::new(npy_pairs::open(root)?),
+        DataFormat::Imported => Box::new(imported::open(root)?),
         DataFormat::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
     })
 }

@@ -5,23 +5,16 @@
 //! of the training set, so labels need not start at 0 and may have gaps.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use data_import::{NpyFile, ONE_ROW};
 
-use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
+use super::rows::{Rows, unsuitable};
+use super::{DataError, DataFormat, Description, Element, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
 /// Classes are stored in 16 bits.
 const MOST_CLASSES: usize = 1 << u16::BITS;
-
-/// A folder of such pairs. Features are read and cast on request.
-#[derive(Debug)]
-pub struct NpyPairs {
-    description: Description,
-    features: [NpyFile; 2],
-    /// Classes of all samples of each split.
-    labels: [Vec<u16>; 2],
-}
 
 fn path(root: &Path, split: Split, letter: char) -> PathBuf {
     let name = split.name();
@@ -39,78 +32,73 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
     Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
 }
 
-impl NpyPairs {
-    /// Opens the features and reads the labels of both splits.
-    ///
-    /// # Errors
-    /// When a file is missing or does not have the expected format, when the numbers of
-    /// features and labels differ, or when the training set lacks a test label.
-    pub fn open(root: &Path) -> Result<Self, DataError> {
-        let file = |split, letter, dtypes: &[&str]| {
-            let path = path(root, split, letter);
-            match path.exists() {
-                true => Ok(NpyFile::open(&path, dtypes)?),
-                false => Err(DataError::Missing { path, also: String::new(), kind: DataFormat::Npy }),
-            }
-        };
-        let pair = |split| -> Result<_, DataError> {
-            let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &NpyFile::INTEGERS)?);
-            check(&x, &y)?;
-            let values = y.integers()?;
-            Ok((x, y, values))
-        };
-        let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
-        if train.0.columns != test.0.columns || train.0.dtype != test.0.dtype {
-            return Err(unsuitable(
-                &test.0,
-                format!(
-                    "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
-                    test.0.columns, test.0.dtype, train.0.columns, train.0.dtype
-                ),
-            ));
+/// Opens the features and reads the labels of both splits.
+///
+/// # Errors
+/// When a file is missing or does not have the expected format, when the numbers of
+/// features and labels differ, or when the training set lacks a test label.
+pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
+    let file = |split, letter, dtypes: &[&str]| {
+        let path = path(root, split, letter);
+        match path.exists() {
+            true => Ok(NpyFile::open(&path, dtypes)?),
+            false => Err(DataError::Missing { path, also: String::new(), kind: DataFormat::Npy }),
         }
-        let mut classes = train.2.clone();
-        classes.sort_unstable();
-        classes.dedup();
-        if classes.len() > MOST_CLASSES {
-            return Err(unsuitable(
-                &train.1,
-                format!("{} different labels, at most {MOST_CLASSES} classes are supported", classes.len()),
-            ));
-        }
-        let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u16>, DataError> {
-            let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
-                Ok(class) => Ok(class as u16),
-                Err(_) => Err(unsuitable(
-                    file,
-                    format!("label {value} of sample {sample} does not occur in the training set"),
-                )),
-            };
-            values.iter().enumerate().map(rank).collect()
-        };
-        let element = match train.0.width {
-            2 => Element::F16,
-            4 => Element::F32,
-            _ => Element::F64,
-        };
-        Ok(Self {
-            labels: [ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?],
-            description: Description {
-                kind: DataFormat::Npy,
-                shape: [1, 1, train.0.columns],
-                element,
-                classes: classes.len(),
-                class_names: classes.iter().map(ToString::to_string).collect(),
-                mean: Vec::new(),
-                std: Vec::new(),
-            },
-            features: [train.0, test.0],
-        })
+    };
+    let pair = |split| -> Result<_, DataError> {
+        let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &NpyFile::INTEGERS)?);
+        check(&x, &y)?;
+        let values = y.integers()?;
+        Ok((x, y, values))
+    };
+    let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
+    if train.0.columns != test.0.columns || train.0.dtype != test.0.dtype {
+        return Err(unsuitable(
+            &test.0,
+            format!(
+                "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
+                test.0.columns, test.0.dtype, train.0.columns, train.0.dtype
+            ),
+        ));
     }
-}
-
-fn unsuitable(file: &NpyFile, what: String) -> DataError {
-    DataError::Unsuitable { path: file.file.path.clone(), what }
+    let mut classes = train.2.clone();
+    classes.sort_unstable();
+    classes.dedup();
+    if classes.len() > MOST_CLASSES {
+        return Err(unsuitable(
+            &train.1,
+            format!("{} different labels, at most {MOST_CLASSES} classes are supported", classes.len()),
+        ));
+    }
+    let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u16>, DataError> {
+        let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
+            Ok(class) => Ok(class as u16),
+            Err(_) => Err(unsuitable(
+                file,
+                format!("label {value} of sample {sample} does not occur in the training set"),
+            )),
+        };
+        values.iter().enumerate().map(rank).collect()
+    };
+    let element = match train.0.width {
+        2 => Element::F16,
+        4 => Element::F32,
+        _ => Element::F64,
+    };
+    Ok(Rows {
+        imported: None,
+        labels: [ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?],
+        description: Description {
+            kind: DataFormat::Npy,
+            shape: [1, 1, train.0.columns],
+            element,
+            classes: classes.len(),
+            class_names: classes.iter().map(ToString::to_string).collect(),
+            mean: Vec::new(),
+            std: Vec::new(),
+        },
+        samples: [train.0, test.0].map(Arc::new),
+    })
 }
 
 /// Checks that the two files of a split match.
@@ -129,57 +117,6 @@ fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
         return Err(unsuitable(x, format!("{} samples of {} features", x.rows, x.columns)));
     }
     Ok(())
-}
-
-/// Calls `visit` with the samples of a file, floats of which have to be finite.
-pub(super) fn for_each_sample(
-    file: &NpyFile,
-    element: Element,
-    limit: usize,
-    visit: &mut dyn FnMut(usize, &[u8]),
-) -> Result<(), DataError> {
-    let mut values = Vec::new();
-    file.for_each_row(limit, |sample, bytes| {
-        values.clear();
-        if element != Element::U8 {
-            element.cast(bytes, &mut values);
-        }
-        if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
-            return Err(unsuitable(
-                file,
-                format!(
-                    "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
-                    values[feature]
-                ),
-            ));
-        }
-        visit(sample, bytes);
-        Ok(())
-    })
-}
-
-impl SampleSource for NpyPairs {
-    fn description(&self) -> &Description {
-        &self.description
-    }
-
-    fn len(&self, split: Split) -> usize {
-        self.labels[split as usize].len()
-    }
-
-    fn for_each_image(
-        &self,
-        split: Split,
-        limit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError> {
-        for_each_sample(&self.features[split as usize], self.description.element, limit, visit)
-    }
-
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        let labels = &self.labels[split as usize];
-        Ok(labels[..limit.min(labels.len())].to_vec())
-    }
 }
 
 #[cfg(test)]

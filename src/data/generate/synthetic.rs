@@ -43,6 +43,10 @@ impl SampleSource for Synthetic {
         &self.description
     }
 
+    fn description_mut(&mut self) -> &mut Description {
+        &mut self.description
+    }
+
     fn len(&self, _split: Split) -> usize {
         self.samples
     }
