@@ -80,7 +80,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         match (&samples[..], &labels[..]) {
             ([], []) => Ok(None),
             ([samples], [labels]) => {
-                let name = samples.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let name = folder::name(samples);
                 let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
                 Ok(Some(Pair { samples, labels, files: vec![(0, name)] }))
             }

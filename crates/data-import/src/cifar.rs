@@ -22,7 +22,7 @@ const MOST_NESTED: usize = 1000;
 
 /// Whether a file is a batch, by its name.
 pub(crate) fn is_batch(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = folder::name(path);
     name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
         images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
         let (mut labels, mut files) = (Vec::new(), Vec::new());
         for batch in batches {
-            let name = batch.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = folder::name(batch);
             files.push((labels.len() / size_of::<i64>(), name));
             let (pixels, of_batch) = read(batch, label)?;
             images.write_all(&pixels).map_err(failed)?;

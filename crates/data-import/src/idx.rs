@@ -15,7 +15,7 @@ use crate::{ImportError, folder};
 
 /// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
 pub(crate) fn is_idx(path: &Path) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = folder::name(path);
     ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     let folder = job.folder(arrays::FOLDER)?;
     let write = |split: &[&str], what: &str, name: &str| -> Result<Option<String>, ImportError> {
         let is_wanted = |path: &&PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = folder::name(path);
             name.contains(what) && split.iter().any(|split| name.contains(split))
         };
         let found: Vec<&PathBuf> = files.iter().filter(is_wanted).collect();
@@ -37,11 +37,10 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
             [] => Ok(None),
             [path] => {
                 as_npy(path, &folder.join(name))?;
-                Ok(Some(path.file_name().unwrap_or_default().to_string_lossy().into_owned()))
+                Ok(Some(folder::name(path)))
             }
             [first, second, ..] => {
-                let names =
-                    [first, second].map(|path| path.file_name().unwrap_or_default().to_string_lossy());
+                let names = [first, second].map(|path| folder::name(path));
                 let what =
                     format!("has {} and {}: move one data set to a folder of its own", names[0], names[1]);
                 Err(ImportError::source(source, what))

@@ -10,7 +10,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::Value;
 
-use crate::folder::{Found, Picture};
+use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
@@ -250,7 +250,7 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
             let number = labels.number(&class, class.parse().ok()).map_err(wrong)?;
             let bytes = field(column).and_then(bytes).unwrap_or_default();
             file.write_all(bytes).map_err(failed)?;
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = folder::name(path);
             found.push((start, bytes.len(), format!("{name}:{row}"), number));
             start += bytes.len();
             Ok(())

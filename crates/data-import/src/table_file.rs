@@ -86,7 +86,6 @@ pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<T
                 .collect(),
         }
     };
-    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let Some(train) = TRAIN.iter().map(|name| find(name)).find(|found| !found.is_empty()) else {
         return Ok(match &files[..] {
             [only] if folders.is_empty() && is_table(only) && test_split.is_none() => {
@@ -111,7 +110,7 @@ pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<T
         used.into_iter().any(|used| used.starts_with(path))
     };
     for path in files.iter().filter(|path| is_table(path)).chain(&folders).filter(|path| !is_used(path)) {
-        log::warn!("{} is not used: it is beside {}", name(path), name(&train[0]));
+        log::warn!("{} is not used: it is beside {}", folder::name(path), folder::name(&train[0]));
     }
     Ok(Some(Tables { train, test }))
 }
@@ -292,7 +291,7 @@ impl TableFile {
         let lines = lines(&mut file).map_err(ImportError::read(path))?;
         let mut table = Self {
             path: path.to_owned(),
-            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            name: folder::name(path),
             reader: reader(file, format.separator),
             format,
             header: None,
