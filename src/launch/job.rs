@@ -100,12 +100,13 @@ pub fn run(
 
 /// What a launcher gets for `signal`. srun ends the ranks at once upon SIGTERM, asks upon SIGINT, and
 /// passes SIGUSR1 on. For a closed terminal and Ctrl-\\, which would end a launcher itself, it is SIGUSR1 too, which
-/// none takes as a request to end ranks at once.
+/// none takes as a request to end ranks at once; and for SIGUSR2, which launchers pass on alike.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
     let ends_it = launcher == LauncherKind::Srun || [Signal::HUP, Signal::QUIT].contains(&signal);
     match (ends_it, is_first) {
         (true, true) => Signal::USR1,
         (true, false) => Signal::TERM,
+        (false, _) if signal == Signal::USR2 => Signal::USR1,
         (false, _) => signal,
     }
 }
@@ -195,6 +196,7 @@ mod tests {
             (Srun, &[Signal::INT][..], "USR1"),
             (Srun, &[Signal::INT, Signal::INT], "USR1 TERM"),
             (Mpirun, &[Signal::USR1], "USR1"),
+            (Mpirun, &[Signal::USR2], "USR1"),
             (Mpirun, &[Signal::HUP, Signal::HUP], "USR1 TERM"),
             (Mpirun, &[Signal::QUIT], "USR1"),
             (Srun, &[Signal::HUP], "USR1"),

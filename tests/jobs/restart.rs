@@ -300,8 +300,8 @@ fn what_would_repeat_is_not_started_again() {
 #[test]
 fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint_and_ends_the_restarts() {
     let lab = Lab::new();
-    // The last two are those of a terminal, and of a launch without restarts.
-    for name in ["USR1", "TERM", "HUP", "QUIT"] {
+    // The last two are those of a terminal; they and SIGUSR2 go to a launch without restarts.
+    for name in ["USR1", "TERM", "USR2", "HUP", "QUIT"] {
         // Where the tests run under nohup, SIGHUP is ignored, and would be by the launch as well.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP,QUIT", binary(), "launch", "1x2"]);
