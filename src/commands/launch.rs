@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
+use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, line};
 use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use restart::Training;
@@ -42,8 +42,7 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
             launch.program.truncate(1);
             launch.program.extend(training.as_typed());
         }
-        launch::bind_here(&mut launch);
-        println!("{}", line(&launch.command()?));
+        print_dry(&mut launch)?;
         return Ok(0);
     }
     if let Err(error) = launch::check(&mut launch, &stop) {
@@ -86,9 +85,18 @@ pub(super) fn prepare(
     Ok(Launch { topology, launcher, mpi, hosts, by, binding: Binding::Core, program })
 }
 
-/// A command line, quoted for a shell.
-pub(super) fn line(command: &[String]) -> String {
-    command.iter().map(|word| launch::quoted(word)).collect::<Vec<_>>().join(" ")
+/// Prints the command line of a launch that does not take place.
+pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
+    let unknown = launch::bind_here(launch)?;
+    if !unknown.is_empty() {
+        log::info!(
+            "not asked: {}; where one has fewer cores than {}, the launch has another --bind-to",
+            unknown.join(", "),
+            launch.topology.ranks_per_node
+        );
+    }
+    println!("{}", line(&launch.command()?));
+    Ok(())
 }
 
 #[cfg(test)]

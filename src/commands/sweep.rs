@@ -12,8 +12,8 @@ use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
-use super::launch::{hostfile, hostfile_place, line, prepare};
-use crate::launch::{self, LauncherKind, Topology};
+use super::launch::{hostfile, hostfile_place, prepare, print_dry};
+use crate::launch::{self, LauncherKind, Topology, line};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
@@ -70,7 +70,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     if args.dry_run {
         for (run, before) in runs.iter().zip(&before).filter(|(run, _)| chosen(args, &run.name)) {
             let resumes = matches!(before, Earlier::Interrupted);
-            println!("{}", line(&command(run, args, &folder, resumes)?.command()?));
+            print_dry(&mut command(run, args, &folder, resumes)?)?;
         }
         return Ok(0);
     }

@@ -120,9 +120,7 @@ impl Launch {
         if let Some(hosts) = &self.hosts {
             let names = hosts.for_topology(self.topology)?;
             add(&["--hostfile", &hosts.path.display().to_string()]);
-            // Open MPI 4 would reach node1.example.com as node1, by which alone it knows this machine.
-            let (own, is_ip) = (own_name(), |name: &str| name.parse::<Ipv4Addr>().is_ok());
-            if names.iter().any(|name| name.contains('.') && !is_ip(name) && short(name) != short(&own)) {
+            if keeps_full_names(&names) {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
             }
         }
@@ -209,15 +207,32 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
+/// Command words as a shell reads them.
+pub fn line(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether mpirun is told to take names as they are: Open MPI 4 would reach node1.example.com as node1, by which alone
+/// it knows this machine.
+pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
+    let is_ip = |name: &str| name.parse::<Ipv4Addr>().is_ok();
+    hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
+}
+
+/// Whether a host has the name of this machine, whole or up to the first dot.
+pub(super) fn has_own_name(host: &str, whole: bool) -> bool {
+    let (own, name) = (own_name(), without_user(host));
+    own == name || (!whole && own.split('.').next() == name.split('.').next())
+}
+
 /// The name of this machine.
-fn own_name() -> String {
+pub(super) fn own_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A host's name without user and domain.
-fn short(name: &str) -> &str {
-    let name = name.rsplit('@').next().unwrap_or(name);
-    name.split('.').next().unwrap_or(name)
+/// A host of a host file without its user.
+pub(super) fn without_user(host: &str) -> &str {
+    host.rsplit('@').next().unwrap_or(host)
 }
 
 #[cfg(test)]
@@ -247,7 +262,7 @@ mod tests {
         assert!(line.contains(expected) && line.ends_with("mpiburn train"), "{line}");
         assert!(!line.contains("fqdn"), "{line}");
         let mut dotted = launch("1x2");
-        let own = format!("{}.example.com", short(&own_name()));
+        let own = format!("{}.example.com", own_name().split('.').next().unwrap());
         for (name, keeps) in [("10.0.0.1", false), ("alpha.example.com", true), (&*own, false)] {
             dotted.hosts.as_mut().unwrap().entries[0].0 = name.into();
             let line = dotted.command().unwrap().join(" ");

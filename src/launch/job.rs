@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cause::Watched;
-use super::{LauncherKind, MpiFlavour};
+use super::{LauncherKind, MpiFlavour, line};
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -54,7 +54,7 @@ pub fn run(
     streams: Streams,
     stop: &StopRequest,
 ) -> anyhow::Result<(Outcome, Option<String>)> {
-    let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", command.join(" "));
+    let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", line(command));
     let mut job = Command::new(&command[0]);
     // Its own process group: a terminal's Ctrl-C then reaches this process only and is
     // forwarded once; mpirun takes a second one as a request to abort.

@@ -14,7 +14,7 @@ mod reach;
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";
 
-pub use command::{Binding, Launch, LauncherKind, MpiFlavour, quoted};
+pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line, quoted};
 pub use hosts::{Hosts, Topology};
 pub use job::{Outcome, Streams, explain, run};
 pub use preflight::{bind_here, check, impossible};

@@ -4,7 +4,7 @@
 //! mpirun reports these errors as well, in twenty lines, and some only after minutes.
 
 use std::cell::LazyCell;
-use std::net::UdpSocket;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -12,9 +12,11 @@ use anyhow::{Context, anyhow, bail, ensure};
 use burn_mpi::lab::cores_and_cpus;
 use rustix::process::{Resource, getrlimit};
 
-use super::command::{find, is_executable, needs_launcher};
-use super::reach::{Agent, addresses};
-use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
+use super::command::{
+    find, has_own_name, is_executable, keeps_full_names, needs_launcher, own_name, without_user,
+};
+use super::reach::{Agent, Patience, addresses};
+use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quoted};
 use crate::stop::StopRequest;
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
@@ -36,8 +38,9 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
         })?;
         ensure!(
             is_executable(&file),
-            "{0} is not an executable file: name a program or a script, and make it executable (chmod +x {0})",
-            file.display()
+            "{} is not an executable file: name a program or a script, and make it executable (chmod +x {})",
+            file.display(),
+            quoted(&file.display().to_string())
         );
     }
     // A script in the launcher's place has its own list of machines, and so has
@@ -55,37 +58,78 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
         check_space(&temporary(), SPACE_MB)?;
         check_file_size(getrlimit(Resource::Fsize).current)?;
     }
-    bind_here(launch);
-    let (here, ranks) = (cores_and_cpus(), launch.topology.ranks_per_node);
+    bind_here(launch)?;
     let Some(hosts) = &launch.hosts else { return Ok(()) };
-    let (mut needed, mut own) = (Binding::Core, None);
+    let names = hosts.for_topology(launch.topology)?;
+    let mut own = None;
+    let patience = Patience::until(stop);
     let agent = LazyCell::new(|| Agent::of(launch.mpi).map_err(|error| error.to_string()));
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
-    for host in hosts.for_topology(launch.topology)? {
-        let counts = match is_this_machine(host, hosts, || Ok(agent()?.may_know(host)))? {
-            true => {
-                if let Some(other) = own.replace(host).filter(|_| launch.mpi == MpiFlavour::OpenMpi) {
-                    bail!(
-                        "{other} and {host} of {} are both this machine, which Open MPI counts as one: write one line \
-                         with the sum of their slots",
-                        hosts.path.display()
-                    );
-                }
-                here
+    let mut needed = launch.binding;
+    for host in &names {
+        let here = own_addresses(host, hosts, patience, || Ok(agent()?.may_know(host, patience)));
+        let counts = here.and_then(|here| {
+            if here.is_empty() {
+                return agent()?.ask(host, Path::new(&launch.program[0]), patience);
             }
-            false => agent()?.ask(host, Path::new(&launch.program[0]), stop)?,
-        };
-        needed = needed.max(binding(ranks, counts));
+            if launch.mpi == MpiFlavour::OpenMpi {
+                check_own(host, &here, own.replace(*host), &names, hosts)?;
+            }
+            Ok(cores_and_cpus())
+        });
+        if let (Err(_), Some(signal)) = (&counts, stop.signal()) {
+            bail!("{signal} came before {host} answered: no job was started");
+        }
+        needed = needed.max(binding(launch.topology.ranks_per_node, counts?));
     }
     launch.binding = needed;
     Ok(())
 }
 
-/// Sets what the ranks of a job on this machine alone are bound to.
-pub fn bind_here(launch: &mut Launch) {
-    if launch.by.is_none() && launch.launcher == LauncherKind::Mpirun && launch.hosts.is_none() {
+/// Checks that Open MPI takes `host` for this machine, which has its addresses `here`, and that it is the only one.
+fn check_own(
+    host: &str,
+    here: &[IpAddr],
+    other: Option<&str>,
+    names: &[&str],
+    hosts: &Hosts,
+) -> anyhow::Result<()> {
+    let path = hosts.path.display();
+    if let Some(other) = other {
+        bail!(
+            "{other} and {host} of {path} are both this machine, which Open MPI counts as one: write one line with the \
+             sum of their slots"
+        );
+    }
+    // It knows the addresses of interfaces, of which 127.0.1.1 in Debian's /etc/hosts is none (4.1.4).
+    let is_known = |ip: &IpAddr| !ip.is_loopback() || *ip == Ipv4Addr::LOCALHOST || ip.is_ipv6();
+    ensure!(
+        here.iter().any(is_known) || has_own_name(host, keeps_full_names(names)),
+        "{host} of {path} is this machine by the address {}, which Open MPI would reach by ssh as another one: write {} \
+         in its place",
+        here[0],
+        own_name()
+    );
+    Ok(())
+}
+
+/// Sets what the ranks are bound to, as far as this machine tells; returns the hosts that only an answer tells of.
+///
+/// # Errors
+/// If the hosts have too few slots.
+pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
+    if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
+        return Ok(Vec::new());
+    }
+    let names = launch.hosts.as_ref().map(|hosts| hosts.for_topology(launch.topology)).transpose()?;
+    let is_own =
+        |host: &&str| ["localhost", "127.0.0.1"].contains(&without_user(host)) || has_own_name(host, false);
+    let (own, others): (Vec<&str>, Vec<&str>) = names.iter().flatten().copied().partition(is_own);
+    let others = others.into_iter().map(ToOwned::to_owned).collect();
+    if names.is_none() || !own.is_empty() {
         launch.binding = binding(launch.topology.ranks_per_node, cores_and_cpus());
     }
+    Ok(others)
 }
 
 /// What `ranks` can be bound to on a machine with that many cores, and CPUs that they may use.
@@ -134,20 +178,19 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether an address of `host` is one of this machine's; of a name that ssh or another agent alone may know, it is
-/// none.
-fn is_this_machine(
+/// The addresses of `host` that are this machine's; none of a name that ssh or another agent alone may know.
+fn own_addresses(
     host: &str,
     hosts: &Hosts,
+    patience: Patience<'_>,
     agent: impl FnOnce() -> anyhow::Result<bool>,
-) -> anyhow::Result<bool> {
-    match addresses(host) {
+) -> anyhow::Result<Vec<IpAddr>> {
+    match addresses(host, patience) {
         // A socket can be bound only to an address of this machine.
-        Ok(all) => Ok(all.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok())),
-        Err(_) if agent()? => Ok(false),
-        Err(error) => {
-            let (path, reason) = (hosts.path.display(), error.to_string());
-            let reason = reason.trim_start_matches("failed to lookup address information: ");
+        Ok(all) => Ok(all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect()),
+        Err(_) if agent()? => Ok(Vec::new()),
+        Err(reason) => {
+            let path = hosts.path.display();
             bail!(
                 "cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts or ~/.ssh/config"
             )
@@ -192,8 +235,10 @@ fn unknown_host(topology: Topology, hostfile: &Path) -> Option<String> {
     let mpi = MpiFlavour::of_this_build();
     let hosts = Hosts::read(hostfile, mpi).ok()?;
     let agent = LazyCell::new(|| Agent::of(mpi).ok());
-    let may_know = |host: &str| agent.as_ref().is_some_and(|agent| agent.may_know(host));
-    let unknown = |host: &&str| addresses(host).is_err() && !may_know(host);
+    let stop = StopRequest::default();
+    let patience = Patience::until(&stop);
+    let may_know = |host: &str| agent.as_ref().is_some_and(|agent| agent.may_know(host, patience));
+    let unknown = |host: &&str| addresses(host, patience).is_err() && !may_know(host);
     hosts.for_topology(topology).ok()?.into_iter().find(unknown).map(ToOwned::to_owned)
 }
 
@@ -247,6 +292,37 @@ mod tests {
             check(&mut launch("no-such-host.invalid"), &StopRequest::default()).unwrap_err().to_string();
         let start = "cannot resolve host no-such-host.invalid of hostfiles/1x2 (";
         assert!(message.starts_with(start), "{message}");
+    }
+
+    /// As of Debian's /etc/hosts, and of a typing error.
+    #[test]
+    fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
+        if MpiFlavour::of_this_build() == MpiFlavour::OpenMpi {
+            for host in ["127.0.1.1", "me@127.0.0.2"] {
+                let message = check(&mut launch(host), &StopRequest::default()).unwrap_err().to_string();
+                assert!(
+                    message.starts_with(&format!("{host} of hostfiles/1x2 is this machine by the")),
+                    "{message}"
+                );
+                assert!(message.ends_with(&format!("write {} in its place", own_name())), "{message}");
+            }
+        }
+        let own = own_name();
+        let full = format!("{own}.lan");
+        let debian = [IpAddr::from([127, 0, 1, 1])];
+        let hosts = launch("x").hosts.unwrap();
+        let check = |host: &str, names: &[&str]| check_own(host, &debian, None, names, &hosts).is_ok();
+        assert!(check(&full, &[&full]) && check(&own, &[&own, "alpha.lan"]));
+        assert!(!check(&full, &[&full, "alpha.lan"]), "both are then compared as a whole");
+    }
+
+    #[test]
+    fn a_dry_run_knows_this_machine_and_names_the_others() {
+        let mut mixed = launch("localhost");
+        mixed.topology = "2x1000".parse().unwrap();
+        mixed.hosts.as_mut().unwrap().entries.push(("alpha".into(), Slots::Given(1000)));
+        assert_eq!(bind_here(&mut mixed).unwrap(), ["alpha"]);
+        assert_eq!(mixed.binding, Binding::Overload);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,20 +14,66 @@ use run_record::files;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::MpiFlavour;
-use super::command::{find, is_executable};
+use super::command::{find, is_executable, line, quoted, without_user};
 use super::job::TICK;
 use crate::stop::StopRequest;
 
 /// How long an agent may take to answer: ssh has given up after `ConnectTimeout`, a login may take as long again.
 const DEADLINE: Duration = Duration::from_secs(30);
 
+/// After what time a line tells what is waited for.
+const SOON: Duration = Duration::from_secs(5);
+
+/// How long answers of other machines are waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Patience<'a> {
+    deadline: Duration,
+    stop: &'a StopRequest,
+}
+
+impl<'a> Patience<'a> {
+    pub(super) fn until(stop: &'a StopRequest) -> Self {
+        Self { deadline: DEADLINE, stop }
+    }
+
+    /// The answer to `what`; `None` where the deadline or a stop request was first.
+    fn wait<T>(self, answer: &Receiver<T>, what: &str) -> Option<T> {
+        let (start, mut told) = (Instant::now(), false);
+        loop {
+            match answer.recv_timeout(TICK) {
+                Ok(answer) => return Some(answer),
+                Err(RecvTimeoutError::Timeout)
+                    if self.stop.signal().is_none() && start.elapsed() < self.deadline => {}
+                Err(_) => return None,
+            }
+            if start.elapsed() > SOON && !std::mem::replace(&mut told, true) {
+                log::info!("waiting for {what}, at most {} s", self.deadline.as_secs());
+            }
+        }
+    }
+
+    fn late(self) -> String {
+        format!("no answer within {} s", self.deadline.as_secs())
+    }
+}
+
 /// The addresses of a host of a host file, which may be `user@host`.
 ///
 /// # Errors
-/// If its name has none.
-pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
-    let name = host.rsplit('@').next().unwrap_or(host);
-    Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
+/// If its name has none, or a name server does not answer.
+pub(super) fn addresses(host: &str, patience: Patience<'_>) -> Result<Vec<IpAddr>, String> {
+    let name = without_user(host).to_owned();
+    let what = format!("the address of {name}");
+    let (sender, answer) = channel();
+    // A lookup takes as long as the settings of the resolver say, and cannot be ended.
+    thread::spawn(move || sender.send((name.as_str(), 0).to_socket_addrs()));
+    match patience.wait(&answer, &what) {
+        Some(Ok(addresses)) => Ok(addresses.map(|address| address.ip()).collect()),
+        Some(Err(error)) => {
+            Err(error.to_string().trim_start_matches("failed to lookup address information: ").to_owned())
+        }
+        None => Err(patience.late()),
+    }
 }
 
 /// The command that mpirun starts a process on another machine with: `ssh`, unless its settings name another.
@@ -35,7 +81,6 @@ pub(super) fn addresses(host: &str) -> io::Result<Vec<IpAddr>> {
 pub(super) struct Agent {
     words: Vec<String>,
     is_ssh: bool,
-    deadline: Duration,
 }
 
 impl Agent {
@@ -71,12 +116,8 @@ impl Agent {
                 (of("HYDRA_LAUNCHER_EXEC").or_else(|| of("HYDRA_LAUNCHER")), of("HYDRA_LAUNCHER_EXTRA_ARGS"))
             }
         };
-        let agents = agents.unwrap_or_else(|| "ssh : rsh".to_owned());
-        let words = first_installed(&agents).with_context(|| {
-            format!(
-                "{agents} not found, by which mpirun starts ranks on other machines: install openssh-client"
-            )
-        })?;
+        let agents = agents.unwrap_or_else(|| DEFAULT.to_owned());
+        let words = first_installed(&agents).ok_or_else(|| not_installed(mpi, &agents))?;
         Ok(Self::with(words, &more.unwrap_or_default()))
     }
 
@@ -87,7 +128,7 @@ impl Agent {
             // It takes the first value of an option, so the user's own count.
             words.extend(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"].map(ToOwned::to_owned));
         }
-        Self { words, is_ssh, deadline: DEADLINE }
+        Self { words, is_ssh }
     }
 
     fn command(&self) -> Command {
@@ -98,15 +139,17 @@ impl Agent {
 
     /// Whether it may reach a host whose name has no address here: `~/.ssh/config` may know an address or a way,
     /// and so may any agent but ssh.
-    pub(super) fn may_know(&self, host: &str) -> bool {
+    pub(super) fn may_know(&self, host: &str, patience: Patience<'_>) -> bool {
         if !self.is_ssh {
             return true;
         }
         // Prints the settings for a host, and connects to none.
-        let output = self.command().arg("-G").arg(host).output();
-        let settings = output.map_or_else(|_| String::new(), |output| in_text(&output.stdout));
+        let mut command = self.command();
+        command.arg("-G").arg(host);
+        let output = output(command, &format!("ssh -G {host}"), patience).ok().flatten();
+        let settings = output.map_or_else(String::new, |output| in_text(&output.stdout));
         settings.lines().filter_map(|line| line.split_once(' ')).any(|(name, value)| match name {
-            "hostname" => addresses(value).is_ok(),
+            "hostname" => addresses(value, patience).is_ok(),
             "proxyjump" | "proxycommand" => value != "none",
             _ => false,
         })
@@ -116,21 +159,24 @@ impl Agent {
     /// path.
     ///
     /// # Errors
-    /// If it cannot be reached, or has not, or `stop` came.
-    pub(super) fn ask(&self, host: &str, program: &Path, stop: &StopRequest) -> anyhow::Result<[usize; 2]> {
+    /// If it cannot be reached, or has not.
+    pub(super) fn ask(
+        &self,
+        host: &str,
+        program: &Path,
+        patience: Patience<'_>,
+    ) -> anyhow::Result<[usize; 2]> {
         let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
         let path = program.display();
-        let agent = self.words.join(" ");
+        let agent = line(&self.words);
         let mut command = self.command();
         command.arg(host).arg(script(&path.to_string()));
-        let output = output(command, self.deadline, stop)
-            .map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
-        if let (None, Some(signal)) = (&output, stop.signal()) {
-            bail!("{signal} came before {host} answered: no job was started");
-        }
-        let late = format!("no answer within {} s", self.deadline.as_secs());
-        let (stdout, errors) =
-            output.map_or((String::new(), late), |output| (in_text(&output.stdout), in_text(&output.stderr)));
+        let output =
+            output(command, host, patience).map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
+        let (stdout, errors) = output.map_or_else(
+            || (String::new(), patience.late()),
+            |output| (in_text(&output.stdout), in_text(&output.stderr)),
+        );
         let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
         let there = said(&stdout, DIGEST).and_then(|said| said.split_whitespace().next()).with_context(|| {
             match self.is_ssh {
@@ -159,23 +205,38 @@ impl Agent {
 }
 
 /// What `command` prints until it ends; `None` where the deadline or a stop request was first, which kills it.
-fn output(mut command: Command, deadline: Duration, stop: &StopRequest) -> io::Result<Option<Output>> {
+fn output(mut command: Command, what: &str, patience: Patience<'_>) -> io::Result<Option<Output>> {
     // A group of its own, so that the processes of a script end with it.
     let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
-    let (group, start) = (Pid::from_child(&job), Instant::now());
-    let (sender, answer) = channel();
+    let (group, (sender, answer)) = (Pid::from_child(&job), channel());
     thread::spawn(move || sender.send(job.wait_with_output()));
-    loop {
-        match answer.recv_timeout(TICK) {
-            Ok(output) => return output.map(Some),
-            Err(RecvTimeoutError::Timeout) if stop.signal().is_none() && start.elapsed() < deadline => {}
-            Err(_) => {
-                // Fails if it has just ended.
-                let _ = kill_process_group(group, Signal::KILL);
-                return Ok(None);
-            }
-        }
+    let output = patience.wait(&answer, what);
+    if output.is_none() {
+        // Fails if it has just ended.
+        let _ = kill_process_group(group, Signal::KILL);
     }
+    output.transpose()
+}
+
+/// The agents of both MPIs where no setting names others.
+const DEFAULT: &str = "ssh : rsh";
+
+/// The error of agents of which none is installed.
+fn not_installed(mpi: MpiFlavour, agents: &str) -> anyhow::Error {
+    if agents == DEFAULT {
+        return anyhow!(
+            "neither ssh nor rsh is installed, by which mpirun starts ranks on other machines: install openssh-client"
+        );
+    }
+    let setting = match mpi {
+        MpiFlavour::OpenMpi => "plm_rsh_agent (OMPI_MCA_plm_rsh_agent, or a file openmpi-mca-params.conf)",
+        MpiFlavour::Mpich => "HYDRA_LAUNCHER_EXEC or HYDRA_LAUNCHER",
+    };
+    anyhow!(
+        "{} is not an installed program, and {setting} names it, by which mpirun starts ranks on other machines: \
+         correct the setting, or unset it for ssh",
+        quoted(agents)
+    )
 }
 
 /// The first of the commands between colons that is installed, in words.
@@ -246,16 +307,16 @@ mod tests {
             let agent = folder.path().join("agent");
             program(&agent, &format!("#!/bin/sh\nprintf 'Welcome to '\nshift\nexec {shell} -c \"$1\"\n"));
             let agent = Agent::with(vec![agent.display().to_string()], "");
-            assert_eq!(agent.ask("alpha", &path, &StopRequest::default()).unwrap(), [3, 6], "{shell}");
-            let error =
-                agent.ask("alpha", Path::new("/no'where"), &StopRequest::default()).unwrap_err().to_string();
+            let stop = StopRequest::default();
+            let ask = |path| agent.ask("alpha", path, Patience::until(&stop));
+            assert_eq!(ask(&path).unwrap(), [3, 6], "{shell}");
+            let error = ask(Path::new("/no'where")).unwrap_err().to_string();
             assert_eq!(error, "alpha has no /no'where; copy it with make deploy HOSTS=alpha", "{shell}");
         }
+        let stop = StopRequest::default();
         let asked = |agent: &str, path| {
-            Agent::with(vec![agent.into()], "")
-                .ask("alpha", path, &StopRequest::default())
-                .unwrap_err()
-                .to_string()
+            let agent = Agent::with(vec![agent.into()], "");
+            agent.ask("alpha", path, Patience::until(&stop)).unwrap_err().to_string()
         };
         let error = asked("false", &path);
         assert!(
@@ -275,16 +336,40 @@ mod tests {
     #[test]
     fn an_agent_that_hangs_ends_with_the_deadline_or_the_signal() {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("agent");
+        let file = folder.path().join("ssh");
         program(&file, "#!/bin/sh\nexec sleep 3600\n");
-        let mut agent = Agent::with(vec![file.display().to_string()], "");
-        let ask = |agent: &Agent, stop| agent.ask("alpha", Path::new("/p"), stop).unwrap_err().to_string();
+        let (agent, stop) = (Agent::with(vec![file.display().to_string()], ""), StopRequest::default());
+        let short = Patience { deadline: Duration::from_millis(50), stop: &stop };
+        assert!(!agent.may_know("alpha", short));
+        let error = agent.ask("alpha", Path::new("/p"), short).unwrap_err().to_string();
+        assert!(error.starts_with("cannot ssh to alpha: no answer within 0 s; mpirun starts"), "{error}");
+        let stopped = StopRequest::default();
+        stopped.request(15);
+        agent.ask("alpha", Path::new("/p"), Patience::until(&stopped)).unwrap_err();
+    }
+
+    #[test]
+    fn a_lookup_ends_with_the_deadline() {
         let stop = StopRequest::default();
-        stop.request(15);
-        assert_eq!(ask(&agent, &stop), "SIGTERM came before alpha answered: no job was started");
-        agent.deadline = Duration::from_millis(50);
-        let error = ask(&agent, &StopRequest::default());
-        assert!(error.starts_with("cannot reach alpha: no answer within 0 s; mpirun starts"), "{error}");
+        let none = Patience { deadline: Duration::ZERO, stop: &stop };
+        let (sender, answer) = channel::<()>();
+        assert_eq!(none.wait(&answer, "an answer"), None);
+        drop(sender);
+        assert_eq!(
+            addresses("me@127.0.0.1", Patience::until(&stop)).unwrap(),
+            [IpAddr::from([127, 0, 0, 1])]
+        );
+    }
+
+    #[test]
+    fn a_missing_agent_is_named_with_its_setting() {
+        let line = |agents| not_installed(MpiFlavour::OpenMpi, agents).to_string();
+        assert!(line(DEFAULT).ends_with("install openssh-client"), "{}", line(DEFAULT));
+        let named = line("/opt/bin/ssh-none");
+        assert!(
+            named.starts_with("/opt/bin/ssh-none is not an installed program, and plm_rsh_agent"),
+            "{named}"
+        );
     }
 
     #[test]
@@ -293,8 +378,10 @@ mod tests {
         let config = folder.path().join("config");
         std::fs::write(&config, "Host gpu\n HostName localhost\nHost far\n ProxyJump localhost\n").unwrap();
         let agent = Agent::with(vec!["ssh".into()], &format!("-F {}", config.display()));
-        let known = ["gpu", "me@gpu", "far", "no-such-host.invalid"].map(|host| agent.may_know(host));
+        let (stop, hosts) = (StopRequest::default(), ["gpu", "me@gpu", "far", "no-such-host.invalid"]);
+        let known = hosts.map(|host| agent.may_know(host, Patience::until(&stop)));
         assert_eq!(known, [true, true, true, false]);
-        assert!(Agent::with(vec!["sh".into()], "").may_know("no-such-host.invalid"));
+        let other = Agent::with(vec!["sh".into()], "");
+        assert!(other.may_know("no-such-host.invalid", Patience::until(&stop)));
     }
 }

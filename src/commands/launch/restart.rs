@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use run_record::files::FolderLock;
 use run_record::{FailedAttempt, NamedRun, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
-use super::line;
 use crate::commands::{Refused, failure};
-use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
+use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams, line};
 use crate::options::{Cli, Command, Part, TrainArgs, part};
 use crate::stop::StopRequest;
 
