@@ -1,5 +1,6 @@
-//! Compiles the small C layers over MPI and gloo.
+//! Compiles the small C layers over MPI and gloo, and notes what this crate is built from.
 
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
@@ -26,6 +27,21 @@ fn main() {
     }
 
     println!("cargo:rustc-env=BURN_MPI_FLAVOUR={}", flavour(&mpicc));
+    println!("cargo:rerun-if-changed=src");
+    println!("cargo:rustc-env=BURN_MPI_SOURCES={:016x}", sources(Path::new("src"), 0xcbf2_9ce4_8422_2325));
+}
+
+/// The digest of all files in `folder`, after those with the digest `before` (FNV-1a, 64 bits): equal for all
+/// compilers and machines.
+fn sources(folder: &Path, before: u64) -> u64 {
+    let mut paths: Vec<_> = folder.read_dir().into_iter().flatten().flatten().map(|e| e.path()).collect();
+    paths.sort();
+    paths.iter().fold(before, |digest, path| match std::fs::read(path) {
+        Ok(bytes) => bytes
+            .iter()
+            .fold(digest, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)),
+        Err(_) => sources(path, digest),
+    })
 }
 
 /// Whose compiler wrapper this is: Open MPI's has an option that no other has.

@@ -75,19 +75,38 @@ fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
     }
 }
 
-/// One byte more than the other's.
-#[test]
-fn another_binary_is_refused() {
+/// The line of a job whose rank 1 has this binary after a change, and its exit code.
+fn line_on_another_binary(change: impl FnOnce(&mut Vec<u8>)) -> (String, Option<i32>) {
     let lab = Lab::new();
     let other = lab.path("mpiburn");
     let mut bytes = fs::read(binary()).unwrap();
-    bytes.push(0);
+    change(&mut bytes);
     fs::write(&other, bytes).unwrap();
     fs::set_permissions(&other, fs::metadata(binary()).unwrap().permissions()).unwrap();
     let output = fails(&training(&lab, &[]), &other, &training(&lab, &[]));
     let errors = errors(&output);
-    assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{}", text(&output));
-    assert!(errors[0].contains("rank 1 on ") && errors[0].contains("runs another binary than rank 0"));
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    (errors[0].clone(), output.status.code())
+}
+
+#[test]
+fn another_binary_is_refused() {
+    let (line, code) = line_on_another_binary(|bytes| bytes.push(0));
+    assert!(line.contains("rank 1 on ") && line.contains("runs another binary than rank 0"), "{line}");
+    assert_eq!(code, Some(2));
+}
+
+/// By the digest of its sources, before anything is exchanged whose form depends on them.
+#[test]
+fn a_build_of_other_sources_is_refused_in_the_first_exchange() {
+    let (line, code) = line_on_another_binary(|bytes| {
+        let mark = b"burn-mpi 0.2.0, sources ";
+        let at =
+            bytes.windows(mark.len()).position(|part| part == mark).expect("the build's name") + mark.len();
+        bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+    });
+    assert!(line.starts_with("mpiburn: rank 1 on ") && line.contains(": it has another build"), "{line}");
+    assert_eq!(code, Some(1));
 }
 
 #[test]

@@ -258,6 +258,7 @@ impl CommError {
             Self::ForeignLauncher { launcher, .. } | Self::Inherited { launcher, .. } => {
                 launcher.leaves_printing_to_rank_0()
             }
+            Self::Shared(_) => process::identity().is_some_and(|(rank, ..)| rank > 0),
             _ => false,
         }
     }

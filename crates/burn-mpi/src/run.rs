@@ -23,7 +23,7 @@ use crate::host::{oversubscribed, tell_apart};
 use crate::launcher::stat;
 use crate::member::Member;
 use crate::process::{self, identity, print_line};
-use crate::{CommError, Launcher, Place, World, environment, guard};
+use crate::{CommError, Launcher, Place, SharedError, World, environment, guard};
 
 impl World {
     /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
@@ -86,6 +86,7 @@ impl World {
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
         process::identify(&member, false);
+        check_builds(&mpi(&member))?;
         let messages = MpiLink::of_job(&mpi(&member))?;
         let of = |member: &Member, places, library| {
             Self::new(Rc::new(member.clone()), messages.clone(), places, library)
@@ -99,6 +100,34 @@ impl World {
         log::debug!("rank {rank}: the guard has started");
         Ok(world)
     }
+}
+
+/// The version of this crate and the digest of its sources: what ranks exchange depends on them.
+const BUILD: &str = concat!("burn-mpi ", env!("CARGO_PKG_VERSION"), ", sources ", env!("BURN_MPI_SOURCES"));
+
+/// Compares the builds of all ranks, in the first exchange of all, whose form is the same in each build: 128 bytes
+/// for the build and 128 for the host, with zeros after both.
+///
+/// # Errors
+/// On all ranks, [`SharedError::Elsewhere`] names those with another build than rank 0.
+fn check_builds(mpi: &Mpi) -> Result<(), CommError> {
+    const ROOM: usize = 128;
+    let mut mine = [BUILD, &mpi.host].map(|text| text.as_bytes()[..text.len().min(ROOM)].to_vec());
+    mine.iter_mut().for_each(|bytes| bytes.resize(ROOM, 0));
+    let all = mpi.gather_first(&mine.concat())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
+    let ranks: Vec<[String; 2]> =
+        all.chunks_exact(2 * ROOM).map(|rank| [text(&rank[..ROOM]), text(&rank[ROOM..])]).collect();
+    let others: Vec<usize> = (1..ranks.len()).filter(|&rank| ranks[rank][0] != ranks[0][0]).collect();
+    let Some((&rank, more)) = others.split_first() else { return Ok(()) };
+    let [build, host] = ranks[rank].clone();
+    let more: String = more.iter().map(|&rank| format!(", rank {rank} on {}", ranks[rank][1])).collect();
+    let also = if more.is_empty() { String::new() } else { format!("; so it is with{}", &more[1..]) };
+    let reason = format!(
+        "it has another build ({build}) than rank 0 on {} ({}): copy one program to all machines{also}",
+        ranks[0][1], ranks[0][0]
+    );
+    Err(CommError::Shared(SharedError::Elsewhere { rank, host, reason }))
 }
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
