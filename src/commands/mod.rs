@@ -292,8 +292,9 @@ fn print_own(world: &World, line: Option<&str>) {
 /// Prints an error of the command line, once for all ranks that have it; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
+    let displays = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     // MPI starts once: a program that the same rank runs next needs it.
-    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+    if displays && !start::is_of_several_programs() {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
             run_report::console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
         }
@@ -301,10 +302,19 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
-    let text = wrong_value(error).unwrap_or_else(|| error.to_string());
+    let text = match displays {
+        true => {
+            "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
+        }
+        false => wrong_value(error).unwrap_or_else(|| error.to_string()),
+    };
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
+    let mut code = if displays { 0 } else { OPTIONS };
     match verdict {
-        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| logging::error(line)),
+        Some(Ok(Verdict::Refuse(line))) => {
+            line.iter().for_each(|line| logging::error(line));
+            code = OPTIONS;
+        }
         _ if world.as_ref().is_none_or(World::is_root) => print_usage(error),
         _ => {}
     }
@@ -312,7 +322,7 @@ pub fn usage(error: &clap::Error) -> u8 {
     if let Some(world) = world {
         let _ = world.barrier();
     }
-    OPTIONS
+    code
 }
 
 /// An error of the command line as it is printed.

@@ -49,6 +49,11 @@ pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
+/// Whether mpirun has started several programs as one job (`mpirun -n 1 mpiburn … : -n 1 …`), by a variable of Open MPI's.
+pub fn is_of_several_programs() -> bool {
+    has_peers() && std::env::var("OMPI_NUM_APP_CTX").is_ok_and(|number| number != "1")
+}
+
 /// Compares what this rank `does`, or prints in its place, with the other ranks', options included, and sets the widest
 /// SIMD level that all processors have: hosts may differ, and a run gives the same bits for any placement of ranks.
 ///
