@@ -149,7 +149,8 @@ impl Agent {
         let output = output(command, &format!("ssh -G {host}"), patience).ok().flatten();
         let settings = output.map_or_else(String::new, |output| in_text(&output.stdout));
         settings.lines().filter_map(|line| line.split_once(' ')).any(|(name, value)| match name {
-            "hostname" => addresses(value, patience).is_ok(),
+            // The host's own name has been looked up.
+            "hostname" => value != without_user(host) && addresses(value, patience).is_ok(),
             "proxyjump" | "proxycommand" => value != "none",
             _ => false,
         })
