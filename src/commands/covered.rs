@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::data::{Description, Element, SampleSource, Split, shard};
 use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
 use burn_mpi::World;
-use run_record::{Attempt, Change, DataRecord, Manifest};
+use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
 /// checkpoint `folder` was written, with the changes that its history has noted since then.
@@ -40,7 +40,11 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     let remedy = match can_change(&option) {
         Ok(()) => {
             let value = if first.to.is_null() { "none".into() } else { shown(&first.to) };
-            format!("then change it with train --resume {} --{option} {value}", run.display())
+            format!(
+                "then change it with train --resume {} --{option} {}",
+                quoted(run.display()),
+                quoted(value)
+            )
         }
         Err(reason) => format!("it cannot change: {reason}"),
     };

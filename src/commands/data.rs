@@ -121,7 +121,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         _ if fits(ModelKind::Convnet) => ModelKind::Convnet,
         _ => ModelKind::Mlp,
     };
-    let folder = quoted(&args.out.display().to_string());
+    let folder = quoted(args.out.display());
     print!("{described}");
     println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}");
     Ok(())

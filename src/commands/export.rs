@@ -7,8 +7,8 @@ use crate::device::DeviceKind;
 use crate::export::{OnnxFile, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
 use burn_mpi::{ParamLayout, World};
-use run_record::Method;
 use run_record::files::replace_file;
+use run_record::{Method, quoted};
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
@@ -40,7 +40,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
                     "{} is a dynamic model, whose scales are each batch's own: make a static one with \
                      mpiburn quantize {} --kind ptq",
                     path.display(),
-                    args.run.display()
+                    quoted(args.run.display())
                 );
                 return Err(Refused(reason).into());
             }

@@ -25,7 +25,9 @@ use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
-use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now};
+use run_record::{
+    Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now, quoted,
+};
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;
@@ -216,7 +218,7 @@ impl Run {
         if complete {
             // Its record has what a process that trains nothing cannot measure again.
             if let Some(dir) = &dir {
-                let shown = dir.path().display();
+                let shown = quoted(dir.path().display());
                 log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
             }
             return Ok(world.barrier()?);

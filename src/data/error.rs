@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use data_import::ImportError;
+use run_record::quoted;
 
 use super::DataFormat;
 
@@ -109,20 +110,26 @@ fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
         return format!(
-            "is a file: `mpiburn data import {folder} --out DIR` may make one of it, for --data-root DIR"
+            "is a file: `mpiburn data import {} --out DIR` may make one of it, for --data-root DIR",
+            quoted(folder)
         );
     }
     if let Some(what) = data_import::recognised(root) {
-        let out = folder.to_string().trim_end_matches('/').to_owned();
-        return format!("has {what}, of which `mpiburn data import {folder} --out {out}-set` makes one");
+        let set = format!("{}-set", folder.to_string().trim_end_matches('/'));
+        return format!(
+            "has {what}, of which `mpiburn data import {} --out {}` makes one",
+            quoted(folder),
+            quoted(set)
+        );
     }
     // One that is named after a kind is generated as those of `mpiburn data` are.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
     format!(
         "has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate \
-         one with `mpiburn data {} --out {folder}`{others}, make one of your own pictures or table with `mpiburn data \
+         one with `mpiburn data {} --out {}`{others}, make one of your own pictures or table with `mpiburn data \
          import`, or point --data-root at one",
-        named.unwrap_or("digits")
+        named.unwrap_or("digits"),
+        quoted(folder)
     )
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::ValueEnum;
 
+use super::quoted;
 use super::{Hosts, Topology};
 
 /// How the ranks are started.
@@ -198,18 +199,9 @@ pub(super) fn is_executable(file: &Path) -> bool {
     file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
-/// A word as a shell reads it.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
-}
-
 /// Command words as a shell reads them.
 pub fn line(words: &[String]) -> String {
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 /// Whether mpirun is told to take names as they are: Open MPI 4 would reach node1.example.com as node1, by which alone

@@ -55,7 +55,7 @@ impl Hosts {
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
         if mpi == MpiFlavour::OpenMpi {
             let shown = path.display();
-            let word = quoted(&shown.to_string());
+            let word = quoted(&shown);
             ensure!(
                 !text.starts_with(BYTE_ORDER_MARK),
                 "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i \

@@ -14,7 +14,8 @@ mod reach;
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";
 
-pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line, quoted};
+pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
 pub use hosts::{Hosts, Topology};
 pub use job::{Outcome, Streams, explain, run};
 pub use preflight::{bind_here, check, impossible};
+pub use run_record::quoted;

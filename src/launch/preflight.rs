@@ -40,7 +40,7 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
             is_executable(&file),
             "{} is not an executable file: name a program or a script, and make it executable (chmod +x {})",
             file.display(),
-            quoted(&file.display().to_string())
+            quoted(file.display().to_string())
         );
     }
     // A script in the launcher's place has its own list of machines, and so has

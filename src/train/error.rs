@@ -4,7 +4,7 @@ use super::Rule;
 use crate::data::DataError;
 use crate::quant::QuantError;
 use burn_mpi::CommError;
-use run_record::RecordError;
+use run_record::{RecordError, quoted};
 
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ pub enum TrainError {
     State(String),
     /// A signal requested a stop; every rank stops after the same step, with a
     /// checkpoint of it.
-    #[error("stopped by {signal} after step {step}; go on with --resume {run}")]
+    #[error("stopped by {signal} after step {step}; go on with --resume {}", quoted(run))]
     Stopped {
         /// Name of the signal.
         signal: &'static str,

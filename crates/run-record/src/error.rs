@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use super::quoted;
+
 /// An error of a run directory, with the file and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -28,7 +30,8 @@ pub enum RecordError {
     },
     /// The run directory already exists.
     #[error(
-        "{0} exists already: choose another --out, go on with it (--resume {0}) or replace it (--overwrite)"
+        "{0} exists already: choose another --out, go on with it (--resume {quoted}) or replace it (--overwrite)",
+        quoted = quoted(.0.display())
     )]
     Exists(PathBuf),
     /// Another process writes to the folder.
@@ -50,8 +53,9 @@ pub enum RecordError {
     NotReplaced(PathBuf),
     /// A run that a process was replacing when it was killed.
     #[error(
-        "{0}/.replaced holds the run that was being replaced when a process was killed: mpiburn train --resume {0} puts \
-         it back"
+        "{0}/.replaced holds the run that was being replaced when a process was killed: mpiburn train --resume \
+         {quoted} puts it back",
+        quoted = quoted(.0.display())
     )]
     Replaced(PathBuf),
     /// A file is damaged.

@@ -23,6 +23,8 @@ mod tensor_file;
 mod tensorboard;
 mod writer;
 
+use std::fmt::Display;
+
 pub use checkpoint::{Beside, Checkpoint};
 pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use confusion::{ByClass, ClassRecord, Confusion};
@@ -46,6 +48,16 @@ pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
 pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 
+/// A word or a path as a shell reads it, for commands that readers copy.
+pub fn quoted(word: impl Display) -> String {
+    let word = word.to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word,
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 /// A number and its noun, of which a regular plural is made: `1 batch`, `2 batches`.
 pub fn count(number: usize, noun: &str) -> String {
     let ending = match number {
@@ -58,11 +70,24 @@ pub fn count(number: usize, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
     fn a_single_thing_is_no_plural() {
         let counted = [(1, "batch"), (2, "batch"), (1, "inference"), (0, "run")].map(|(n, of)| count(n, of));
         assert_eq!(counted, ["1 batch", "2 batches", "1 inference", "0 runs"]);
+    }
+
+    #[test]
+    fn a_shell_reads_quoted_words_as_they_were() {
+        for word in ["results/try-1", "", "it's a run", "a b", "$HOME `ls` \\ \"x\" \n;&|*?", "~/runs", "#1"]
+        {
+            let line = format!("printf %s {}", quoted(word));
+            let output = Command::new("sh").args(["-c", &line]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), word, "{line}");
+        }
+        assert_eq!(quoted("results/try-1"), "results/try-1");
     }
 }

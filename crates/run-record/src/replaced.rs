@@ -8,9 +8,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::RecordError;
 use super::folders::is_of_run;
 use super::run_dir::{RUN_JSON, content};
+use super::{RecordError, quoted};
 use crate::files;
 
 const REPLACED: &str = ".replaced";
@@ -59,7 +59,7 @@ fn move_all(from: &Path, to: &Path, mut names: Vec<OsString>) -> Result<(), Reco
 /// As [`put_back`], after an error that says more than one of its own.
 pub fn put_back_or_warn(run: &Path) {
     if let Err(error) = put_back(run) {
-        log::warn!("{error}: mpiburn train --resume {} puts the rest of the run back", run.display());
+        log::warn!("{error}: mpiburn train --resume {} puts the rest of the run back", quoted(run.display()));
     }
 }
 

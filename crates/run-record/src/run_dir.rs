@@ -267,10 +267,10 @@ mod tests {
     #[test]
     fn a_run_that_was_being_replaced_is_named_until_it_is_put_back() {
         let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("run");
+        let path = root.path().join("it's a run");
         fs::create_dir_all(path.join(".replaced/checkpoints/step-00000001")).unwrap();
         fs::write(path.join(".replaced/run.json"), "{}").unwrap();
-        let words = format!("mpiburn train --resume {} puts it back", path.display());
+        let words = format!("mpiburn train --resume {} puts it back", crate::quoted(path.display()));
         let error = RunDir::open::<Value>(&path).unwrap_err();
         assert!(error.to_string().ends_with(&words) && !error.is_missing(), "{error}");
         let newest =

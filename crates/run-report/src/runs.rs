@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
-use run_record::{EpochRow, Method, RecordError, Results, RunDir, Status, overfits_after};
+use run_record::{EpochRow, Method, RecordError, Results, RunDir, Status, overfits_after, quoted};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -174,7 +174,8 @@ fn finished(path: &Path) -> Result<Run, String> {
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
     let config =
         Config::of(&record.config).map_err(|error| other(RecordError::damaged(&file, error.to_string())))?;
-    let resume = format!("continue with mpirun -n {} ... mpiburn train --resume {shown}", record.world_size);
+    let (ranks, named) = (record.world_size, quoted(&shown));
+    let resume = format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}");
     let why = one_line(record.error.as_deref());
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) => {
@@ -421,6 +422,19 @@ mod tests {
         assert_eq!(check(&waiting).unwrap_err(), "missing field `steps`");
         waiting["status"] = "running".into();
         assert_eq!(check(&waiting), Ok(()));
+    }
+
+    #[test]
+    fn the_command_that_continues_a_run_can_be_pasted() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("it's a run");
+        std::fs::create_dir(&run).unwrap();
+        let mut json = json();
+        json["status"] = "failed".into();
+        std::fs::write(run.join("run.json"), json.to_string()).unwrap();
+        let note = finished(&run).unwrap_err();
+        let name = format!("'{}/it'\\''s a run'", folder.path().display());
+        assert!(note.ends_with(&format!("mpirun -n 2 ... mpiburn train --resume {name}")), "{note}");
     }
 
     #[test]
