@@ -218,7 +218,7 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
         sheets.extend(by_rank(section, &rows, reference.as_ref()));
         sheets.extend(ratios(section, &rows));
         sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
-        plots = pictures(section, &rows, baseline, palette);
+        plots = pictures(section, &rows, baseline, palette, &mut notes);
     }
     let (findings, facts) = (findings(&rows, baseline), facts(&rows, baseline));
     let (title, name) = (section.title.clone(), section.name.clone());

@@ -1,11 +1,13 @@
 //! The plots of a section: times by topology, and curves of loss and accuracy.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use plotters::style::RGBColor;
 use run_record::EpochRow;
 use run_record::files::read_regular;
 
+use super::csv_table::problem;
 use super::matrix::Matrix;
 use super::measures::exposed_percent;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span, ticks};
@@ -20,8 +22,15 @@ pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     rows.iter().map(|row| row.place(&varied)).collect()
 }
 
-/// The plots of `rows`, in the colours of `palette`; efficiency is relative to `baseline`.
-pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str, palette: &Palette) -> Vec<Picture> {
+/// The plots of `rows`, in the colours of `palette`; efficiency is relative to `baseline`. Curves that are damaged are in
+/// none, and have a line in `notes`.
+pub fn pictures(
+    section: &Section,
+    rows: &[Row<'_>],
+    baseline: &str,
+    palette: &Palette,
+    notes: &mut Vec<String>,
+) -> Vec<Picture> {
     let named: Vec<Named<'_, '_>> = names(rows)
         .into_iter()
         .zip(rows)
@@ -72,7 +81,7 @@ pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str, palette: &P
     });
     let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
     let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
-        let (plot, marks) = curves(quantity, ending, &named)?;
+        let (plot, marks) = curves(quantity, ending, &named, notes)?;
         let caption = format!(
             "{word} of each configuration's first run: the mean over ranks; the band is from the minimum to the maximum \
              over ranks. Equal curves take turns.{marks}"
@@ -120,21 +129,24 @@ type Point = [f64; 4];
 /// Training and test curves of each row's first run, from the files `train.ENDING` and `test.ENDING` of
 /// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
 /// run has any.
-fn curves(quantity: &str, ending: &str, rows: &[Named<'_, '_>]) -> Option<(Plot, String)> {
-    let of = |row: &Row<'_>| {
-        ["train", "test", "test.int8"].map(|name| read(row.first(), &format!("{name}.{ending}")))
-    };
+fn curves(
+    quantity: &str,
+    ending: &str,
+    rows: &[Named<'_, '_>],
+    notes: &mut Vec<String>,
+) -> Option<(Plot, String)> {
     let (mut panels, mut legend) = ([Vec::new(), Vec::new()], Vec::new());
     let (mut has_epochs, mut has_int8, mut has_rings) = (false, false, false);
     for Named { name, colour, row } in rows {
-        let [mut train, test, int8] = of(row);
+        let read = |name: &str| read(row.first(), name, ending).map_err(|line| notes.push(line));
+        let [train, test, int8] = ["train", "test", "test.int8"].map(read);
+        let (is_whole, mut train) = (train.is_ok(), train.unwrap_or_default());
+        let [test, int8] = [test, int8].map(Result::unwrap_or_default);
         // Of a run with fewer than two times --log-every steps.
-        if train.len() < 2 {
-            let by_epoch = by_epoch(row.first(), ending);
-            if by_epoch.len() > train.len() {
-                train = by_epoch;
-                has_epochs = true;
-            }
+        let of_epochs = if is_whole && train.len() < 2 { by_epoch(row.first(), ending) } else { Vec::new() };
+        if of_epochs.len() > train.len() {
+            train = of_epochs;
+            has_epochs = true;
         }
         if train.is_empty() && test.is_empty() {
             continue;
@@ -209,19 +221,16 @@ fn by_epoch(run: &Run, ending: &str) -> Vec<Point> {
     epochs(run).into_iter().map(point).filter(|point| point[1].is_finite()).collect()
 }
 
-/// All ranks' lines of one file, merged by step. Damaged lines are skipped.
-fn read(run: &Run, file: &str) -> Vec<Point> {
+/// All ranks' lines of the files `NAME.ENDING`, merged by step.
+///
+/// # Errors
+/// The first line of one that is damaged.
+fn read(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
     let mut values: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for rank in 0..run.record.world_size {
-        let bytes = read_regular(&run.path.join(format!("rank{rank}")).join(file)).unwrap_or_default();
-        let text = String::from_utf8_lossy(&bytes);
-        for (step, value) in text.lines().filter_map(|line| line.split_once(' ')) {
-            if let (Ok(step), Ok(value)) = (step.parse(), value.trim().parse::<f64>())
-                && value.is_finite()
-            {
-                values.entry(step).or_default().push(value);
-            }
-        }
+        let file = run.path.join(format!("rank{rank}/{name}.{ending}"));
+        let points = of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })?;
+        points.into_iter().for_each(|(step, value)| values.entry(step).or_default().push(value));
     }
     let steps_of_an_epoch = run.results.steps as f64 / run.epochs_done().max(1) as f64;
     let point = |(step, values): (u64, Vec<f64>)| {
@@ -229,7 +238,36 @@ fn read(run: &Run, file: &str) -> Vec<Point> {
         let (min, max) = span(values.into_iter());
         [step as f64 / steps_of_an_epoch.max(1.0), mean, min, max]
     };
-    values.into_iter().map(point).collect()
+    Ok(values.into_iter().map(point).collect())
+}
+
+/// The steps of a file and their values, which are a `quantity`; none if there is no such file.
+fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
+    let bytes = read_regular(file).unwrap_or_default();
+    let mut points: Vec<(u64, f64)> = Vec::new();
+    for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
+        let words = line.split_once(' ').and_then(|(step, value)| Some((step.parse().ok()?, value)));
+        let last = points.last().map_or(0, |(step, _)| *step);
+        let damage = match words {
+            None => Some("not a step and a value".to_owned()),
+            Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
+            Some((step, value)) => match value.parse::<f64>() {
+                Err(error) => Some(format!("{value:?}: {error}")),
+                // Of a step at which the training diverged, which is no point of the plot.
+                Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
+                Ok(number) => {
+                    points.push((step, number));
+                    problem(quantity, value)
+                }
+            },
+        };
+        if let Some(damage) = damage {
+            let (file, line) = (file.display(), at + 1);
+            let remedy = "the curve is left out: put the file back, or run it again";
+            return Err(format!("{file}: damaged (line {line}: {damage}); {remedy}"));
+        }
+    }
+    Ok(points)
 }
 
 #[cfg(test)]

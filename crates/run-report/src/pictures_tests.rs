@@ -9,7 +9,7 @@ use crate::testing::{run, with_test_losses};
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
     let palette = Palette::of(&[names(rows)]);
     let named = |(name, row): (String, _)| Named { colour: palette.colour(&name), name, row };
-    curves(ending, ending, &names(rows).into_iter().zip(rows).map(named).collect::<Vec<_>>())
+    curves(ending, ending, &names(rows).into_iter().zip(rows).map(named).collect::<Vec<_>>(), &mut Vec::new())
 }
 
 /// The pictures of a run's loss and of its accuracy, and whether each marks
@@ -118,6 +118,46 @@ fn a_plot_without_a_logged_value_says_so() {
 }
 
 #[test]
+fn damaged_curves_are_named_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let rank = folder.path().join("rank0");
+    std::fs::create_dir(&rank).unwrap();
+    let runs = [with_test_losses(run((1, 1), &[], 4.0), folder.path(), &[2.0, 1.5, 1.25])];
+    let rows = group(&runs);
+    std::fs::write(rank.join("test.acc"), "1 50\n2 60\n").unwrap();
+    let drawn = |text: &str, ending: &str| {
+        std::fs::write(rank.join(format!("train.{ending}")), text).unwrap();
+        let named = vec![Named { name: "a".into(), colour: RGBColor(0, 0, 0), row: &rows[0] }];
+        let mut notes = Vec::new();
+        let plot = curves(ending, ending, &named, &mut notes);
+        let panels = plot.map(|(plot, _)| match plot {
+            Plot::Lines(plot) => plot.panels,
+            _ => panic!("lines"),
+        });
+        let points = panels.map(|panels| [0, 1].map(|panel| panels[panel].lines[0].points.len()));
+        (points.unwrap_or_default(), notes.join("\n"))
+    };
+    assert_eq!(drawn("1 50\n2 0\n2 100\n", "acc"), ([2, 2], String::new()));
+    for (text, expected) in [
+        (
+            "1 50\n2 150\n",
+            "rank0/train.acc: damaged (line 2: 150 is not from 0 to 100); the curve is left out",
+        ),
+        ("1 NaN\n", "line 1: NaN is not from 0 to 100"),
+        ("1 50\n2 -3\n", "line 2: -3 is not from 0 to 100"),
+        ("1 50\n2 many\n", "line 2: \"many\": invalid float literal"),
+        ("2 50\n3 50\n1 50\n", "line 3: step 1 after step 3"),
+        ("1 50\n\n2 50\n", "line 2: not a step and a value"),
+        ("\0\0", "line 1: not a step and a value"),
+    ] {
+        let (points, note) = drawn(text, "acc");
+        assert!(points == [0, 2] && note.contains(expected) && !note.contains('\n'), "{points:?} {note}");
+    }
+    assert_eq!(drawn("1 2.5\n2 inf\n3 2.5\n", "loss"), ([2, 0], String::new()), "a step that diverged");
+    assert!(drawn("1 2.5\n2 -1\n", "loss").1.contains("train.loss: damaged (line 2: -1 is not from 0"));
+}
+
+#[test]
 fn labels_of_one_value_differ() {
     let point = [54.2085; 4];
     let axis = panel("loss", vec![line(&Line::default(), &[point], None)]).y;
@@ -139,7 +179,7 @@ fn a_configuration_has_one_name_and_one_colour_in_all_charts() {
         [of("a", (1, 1), &[]), of("b", (1, 2), &[]), of("c", (1, 2), &gloo), of("d", (2, 2), &["--shuffle"])];
     let rows = group(&runs);
     let palette = Palette::of(&[names(&rows)]);
-    let pictures = pictures(&Section::default(), &rows, "1x1", &palette);
+    let pictures = pictures(&Section::default(), &rows, "1x1", &palette, &mut Vec::new());
     let of = |name: &str| pictures.iter().find(|picture| picture.name.ends_with(name)).unwrap();
     let (Plot::Bars(bars), Plot::Lines(lines)) = (&of("time").plot, &of("loss").plot) else {
         panic!("bars and lines")
