@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use itertools::Itertools;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use run_record::files::same_file;
+use run_record::files::{read_regular, read_text, same_file, sha256};
 use run_record::is_own_file;
 
 use super::card::Fact;
@@ -310,7 +310,8 @@ fn terminal_width() -> Option<u16> {
 }
 
 /// Writes the tables of `parts` as Markdown and CSV, their plots as SVG and PNG, and the page `name` into `folder`, and
-/// prints the page's path; `read` are the files that they are made of.
+/// prints the page's path; `read` are the files that they are made of. Files of an earlier report that this one does not
+/// have are removed.
 ///
 /// # Errors
 /// If a file cannot be written, or would replace one that is read.
@@ -318,10 +319,12 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
     let sheets = || parts.iter().flat_map(|part| &part.sheets);
     let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
     sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;
+    let mut written = Vec::new();
     for sheet in sheets() {
         let [markdown, csv] = files(sheet);
         write(&markdown, &sheet.markdown())?;
         write(&csv, &sheet.csv()?)?;
+        written.extend([markdown, csv]);
     }
     let mut svgs = BTreeMap::new();
     for picture in parts.iter().flat_map(|part| &part.pictures) {
@@ -330,6 +333,7 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
         write_file(&file, svg.as_bytes())?;
         picture.plot.save(&png)?;
         svgs.insert(picture.name.as_str(), svg);
+        written.extend([file, png]);
     }
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
     let made = format!(
@@ -339,8 +343,25 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
     );
     let file = folder.join(name);
     write(&file, &page(parts, &svgs, folder, &made))?;
+    remove_earlier(&folder.join(format!(".{name}.sha256")), folder, &written)?;
     eprintln!("{}", file.display());
     Ok(())
+}
+
+/// Removes the files of `folder` that `list` names and that are not `written` again, unless somebody has changed them
+/// since, and lists those that are written, as `sha256sum` does.
+fn remove_earlier(list: &Path, folder: &Path, written: &[PathBuf]) -> Result<(), ReportError> {
+    let digest = |file: &Path| read_regular(file).map(|bytes| sha256(&bytes)).unwrap_or_default();
+    let earlier = read_text(list).unwrap_or_default();
+    for (known, name) in earlier.lines().filter_map(|line| line.split_once("  ")) {
+        let file = folder.join(name);
+        let is_own = Path::new(name).file_name() == Some(name.as_ref()) && digest(&file) == known;
+        if is_own && !written.contains(&file) {
+            std::fs::remove_file(&file).map_err(|error| ReportError::new(&file, error))?;
+        }
+    }
+    let line = |file: &PathBuf| Some(format!("{}  {}\n", digest(file), file.file_name()?.to_str()?));
+    write_file(list, written.iter().filter_map(line).collect::<String>().as_bytes())
 }
 
 /// Writes a text, which names and messages in files of others must not make more than a text.
@@ -427,5 +448,40 @@ mod tests {
         assert_eq!(text.matches(&noise::rule()).count(), 1, "how differences are decided: {text}");
         assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
         assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+    }
+
+    #[test]
+    fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        let sheet = |name: &str| Sheet { name: name.into(), ..Sheet::default() };
+        let report = |names: &[&str]| {
+            let sheets = names.iter().map(|name| sheet(name)).collect();
+            publish(&[Part { sheets, ..Part::default() }], folder, "report.html", &[]).unwrap();
+        };
+        let names = || {
+            let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+            entries
+                .filter_map(|name| name.into_string().ok())
+                .filter(|name| !name.starts_with('.'))
+                .sorted()
+                .join(" ")
+        };
+        report(&["a", "b"]);
+        assert_eq!(names(), "a.csv a.md b.csv b.md report.html");
+        std::fs::write(folder.join("b.md"), "a user's").unwrap();
+        std::fs::write(folder.join("c.svg"), "a user's").unwrap();
+        report(&["a"]);
+        assert_eq!(names(), "a.csv a.md b.md c.svg report.html");
+        publish(&[], folder, "prediction.html", &[]).unwrap();
+        assert_eq!(names(), "a.csv a.md b.md c.svg prediction.html report.html");
+        let list = folder.join(".report.html.sha256");
+        std::fs::write(folder.with_extension("kept"), "").unwrap();
+        let outside = folder.with_extension("kept");
+        let name = outside.file_name().unwrap().to_str().unwrap();
+        std::fs::write(&list, format!("{}  ../{name}\n", sha256(b""))).unwrap();
+        report(&[]);
+        assert!(outside.exists(), "not in the folder");
+        std::fs::remove_file(outside).unwrap();
     }
 }
