@@ -1,13 +1,12 @@
 //! Accuracies by rank beside the published ones: of float trainings, and of quantized ones with those of
 //! the int8 model.
 
-use super::measures::Measure;
 use super::published::{Figures, Line, described, word};
 use super::remarks::tested;
 use super::rows::Row;
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
-use super::summary::{Labels, is_quantized, paths, titled};
+use super::summary::{Labels, Measure, is_quantized, paths, titled};
 use run_record::RankRecord;
 
 /// A measurement of each rank.

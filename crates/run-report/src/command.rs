@@ -26,7 +26,7 @@ use super::rows::{Row, group};
 use super::runs::Section;
 use super::sheet::escaped;
 use super::summary::summary;
-use super::{UsageError, noise, prediction};
+use super::{UsageError, prediction, rows};
 
 const ROOT: &str = "results";
 
@@ -232,7 +232,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
         }
-        println!("{}\n", noise::rule());
+        println!("{}\n", rows::rule());
     }
     for part in parts {
         for sheet in &part.sheets {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
-use super::noise::few_differ;
 use super::published::{Figures, Line, cell};
+use super::rows::few_differ;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 

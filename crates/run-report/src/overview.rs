@@ -5,13 +5,11 @@ use indexmap::IndexMap;
 use itertools::Itertools;
 
 use super::card::Question;
-use super::footnotes::is_sound;
-use super::measures::{exposed_percent, stored_kb, times_smaller};
-use super::noise::{Interval, chance, times_differ};
 use super::pairs::{Pair, pairs};
-use super::rows::{Row, Spread, varied};
+use super::remarks::is_sound;
+use super::rows::{Interval, Row, Spread, chance, times_differ, varied};
 use super::runs::Run;
-use super::summary::speed_up;
+use super::summary::{exposed_percent, speed_up, stored_kb, times_smaller};
 use run_record::count;
 
 /// The card's answer where nothing differs.

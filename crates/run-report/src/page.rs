@@ -14,7 +14,7 @@ use super::command::Format;
 use super::console::without_controls;
 use super::plots::Picture;
 use super::sheet::{Cell, Sheet, split};
-use super::{ReportError, UsageError, noise, write_file};
+use super::{ReportError, UsageError, rows, write_file};
 
 /// A section of the page: one set of runs.
 #[derive(Default)]
@@ -157,7 +157,7 @@ fn findings(parts: &[Part]) -> Markup {
                     }
                 }
             }
-            p.soft { (noise::rule()) }
+            p.soft { (rows::rule()) }
         }
     }
 }
@@ -445,7 +445,7 @@ mod tests {
             text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
             "{text}"
         );
-        assert_eq!(text.matches(&noise::rule()).count(), 1, "how differences are decided: {text}");
+        assert_eq!(text.matches(&rows::rule()).count(), 1, "how differences are decided: {text}");
         assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
         assert!(!text.contains("<script") && !text.contains("http"), "{text}");
     }

@@ -1,13 +1,11 @@
 //! Rows that differ in one thing alone, beside each other: backends, and quantization.
 
-use super::footnotes::is_sound;
-use super::measures::TRAIN;
-use super::noise::times_differ;
 use super::quantized::measure;
-use super::rows::{Row, Spread};
+use super::remarks::is_sound;
+use super::rows::{Row, Spread, times_differ};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Field, Sheet};
-use super::summary::{Labels, is_quantized, own_columns, paths, setting, titled};
+use super::summary::{Labels, TRAIN, is_quantized, own_columns, paths, setting, titled};
 
 // gloo's options are settings of mpi runs as well, without an effect.
 const TRANSPORT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];

@@ -9,12 +9,11 @@ use run_record::files::read_regular;
 
 use super::csv_table::problem;
 use super::matrix::Matrix;
-use super::measures::exposed_percent;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span, ticks};
 use super::rows::{Row, Spread, varied};
 use super::runs::{Run, Section, epochs, overfitting_epoch};
 use super::sheet::significant;
-use super::summary::speed_up;
+use super::summary::{exposed_percent, speed_up};
 
 /// The name of a row in charts, in which all of its settings that differ are.
 pub fn names(rows: &[Row<'_>]) -> Vec<String> {

@@ -4,15 +4,15 @@ use anyhow::bail;
 use plotters::style::BLACK;
 
 use super::command::ReportArgs;
-use super::footnotes::is_sound;
 use super::link::Link;
-use super::measures::STEP;
 use super::page::Part;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, log_ticks, span, ticks};
 use super::predict::{Algorithm, Work, rank_counts};
+use super::remarks::is_sound;
 use super::rows::{Row, group};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, significant};
+use super::summary::STEP;
 
 /// The prediction of each section.
 ///

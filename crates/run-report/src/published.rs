@@ -19,11 +19,11 @@ use run_record::files::read_regular;
 
 use super::ReportError;
 use super::csv_table::all_quotes_closed;
-use super::measures::{Beside, Measure, TRAIN, with_tests};
 use super::remarks::tested;
 use super::rows::{Row, compare, varied};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet};
+use super::summary::{Beside, Measure, TRAIN, with_tests};
 
 const MEASURES: [Measure; 5] = [
     TRAIN,

@@ -1,11 +1,10 @@
 //! Quantized trainings: the int8 model beside the float one.
 
-use super::footnotes::is_sound;
-use super::measures::{Beside, Measure, OTHERS, TRAIN};
+use super::remarks::is_sound;
 use super::rows::Row;
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Sheet, Value};
-use super::summary::{Labels, is_quantized, titled};
+use super::summary::{Beside, Labels, Measure, OTHERS, TRAIN, is_quantized, titled};
 
 const SPEED: &str = "times_as_fast";
 

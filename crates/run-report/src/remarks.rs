@@ -1,14 +1,16 @@
-//! Remarks below the main table: what a reader would otherwise take for something else.
+//! Remarks below the main table: what a reader would otherwise take for something else. Marks beside the times of a row,
+//! each with a footnote: reasons to doubt a time, options that a resume changed, and attempts that failed.
 
 use std::collections::BTreeMap;
 
-use super::footnotes::footnotes;
-use super::noise::Interval;
-use super::rows::{Row, varied};
-use super::runs::Run;
-use super::summary::speed_up;
+use indexmap::IndexMap;
 use itertools::Itertools;
-use run_record::{LEAST_RISE, count};
+use run_record::{Change, FailedAttempt, LEAST_RISE, count};
+use serde_json::Value;
+
+use super::rows::{Interval, Row, varied};
+use super::runs::{Run, one_line};
+use super::summary::speed_up;
 
 /// The remarks on the table of `rows`.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
@@ -162,107 +164,199 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     Some(format!("The batch is each rank's: {fewer}{of}, in equally many epochs."))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rows::group;
-    use crate::runs::Run;
-    use crate::testing::run;
-    use run_record::DataRecord;
-    use run_record::Machine;
+/// Shorter trainings, in seconds, can be compared only if they are repeated: one busy moment changes the time of a
+/// single one by several times.
+const SHORTEST_SECONDS: f64 = 2.0;
+/// Repeats of a shorter training, whose median says something.
+pub const REPEATS: usize = 3;
+/// Percent of a machine's CPU time that other programs may use.
+const OTHERS_PERCENT: f64 = 10.0;
+/// Range of repeated times, in percent of their median, beyond which no ratio is computed: it would be off by more
+/// than what a second transport or launcher usually costs.
+const RANGE_PERCENT: f64 = 25.0;
 
-    fn of(runs: &[Run]) -> String {
-        remarks(&group(runs), "1x1", false).join(" ")
+/// A reason to doubt a row's times.
+pub struct TimingWarning {
+    mark: &'static str,
+    /// Its name for programs.
+    pub name: &'static str,
+    footnote: fn() -> String,
+    /// Whether a row has it, among the rows of a table.
+    is_of: fn(&Row<'_>, &[Row<'_>]) -> bool,
+}
+
+/// All of them, in the order of their marks. Load and time are medians over repeats.
+const WARNINGS: [TimingWarning; 4] = [
+    TimingWarning {
+        mark: "ᵃ",
+        name: "short",
+        footnote: || {
+            format!(
+                "Too short: under {SHORTEST_SECONDS} s of training, in fewer than {REPEATS} runs. No ratio is computed \
+                 from such a row."
+            )
+        },
+        is_of: |row, _| row.train_seconds().median < SHORTEST_SECONDS && row.runs.len() < REPEATS,
+    },
+    TimingWarning {
+        mark: "ᵇ",
+        name: "disturbed",
+        footnote: || {
+            format!(
+                "Disturbed: other programs used more than {OTHERS_PERCENT}% of the machine's CPU time. No ratio is \
+                 computed from such a row."
+            )
+        },
+        is_of: |row, _| {
+            row.spread(|run| run.results.others_cpu_percent.unwrap_or(0.0)).median > OTHERS_PERCENT
+        },
+    },
+    TimingWarning {
+        mark: "ᶜ",
+        name: "single",
+        footnote: || "Not repeated: one run, where other rows have several.".into(),
+        is_of: |row, rows| row.runs.len() == 1 && rows.iter().any(|other| other.runs.len() > 1),
+    },
+    TimingWarning {
+        mark: "ᶠ",
+        name: "unsteady",
+        footnote: || {
+            format!(
+                "Unsteady: times of repeats have a range of more than {RANGE_PERCENT}% of their median. No ratio is \
+                 computed from such a row."
+            )
+        },
+        is_of: |row, _| row.train_seconds().range_percent() > RANGE_PERCENT,
+    },
+];
+
+/// The reasons to doubt the times of `row`, one of `rows`.
+pub fn warnings(row: &Row<'_>, rows: &[Row<'_>]) -> impl Iterator<Item = &'static TimingWarning> {
+    WARNINGS.iter().filter(move |warning| (warning.is_of)(row, rows))
+}
+
+/// Whether ratios of the row's times mean something: it is neither too short, nor disturbed, nor unsteady.
+pub fn is_sound(row: &Row<'_>) -> bool {
+    warnings(row, &[]).next().is_none()
+}
+
+/// The mark of rows with runs whose options a resume changed: their settings are those of their last part.
+const CHANGED: &str = "ᵈ";
+/// The mark of rows with runs of which attempts failed and were started again (`mpiburn launch --restart`). Their
+/// times can be compared: a process that goes on after a checkpoint takes over the seconds that led to it.
+const RESTARTED: &str = "ᵉ";
+
+/// The marks of `row`, one of `rows`.
+pub fn marks(row: &Row<'_>, rows: &[Row<'_>]) -> String {
+    let changed = (!changes_of(row).is_empty()).then_some(CHANGED);
+    let restarted = (failures(row) > 0).then_some(RESTARTED);
+    warnings(row, rows).map(|warning| warning.mark).chain(changed).chain(restarted).collect()
+}
+
+/// The footnotes of the marks in a table of `rows`, which have these names.
+pub fn footnotes(rows: &[Row<'_>], names: &[String]) -> Vec<String> {
+    let is_found = |warning: &&TimingWarning| rows.iter().any(|row| (warning.is_of)(row, rows));
+    let found = WARNINGS.iter().filter(is_found);
+    let found = found.map(|warning| format!("{} {}", warning.mark, (warning.footnote)()));
+    let changed = "Resumed with other options, of which the columns have the last value.";
+    let restarted = "Started again after failures (launch --restart); times have each step that counts once, without the \
+                     steps that were lost and the time between attempts.";
+    let named =
+        |mark, what, of: fn(&Row<'_>) -> Vec<String>| footnote(mark, what, rows.iter().map(of).zip(names));
+    found.chain(named(CHANGED, changed, changes_of)).chain(named(RESTARTED, restarted, attempts)).collect()
+}
+
+/// A footnote on what is found in rows, with their names; equal finds are said once.
+fn footnote<'a>(
+    mark: &str,
+    what: &str,
+    found: impl Iterator<Item = (Vec<String>, &'a String)>,
+) -> Option<String> {
+    let mut texts: IndexMap<String, Vec<&str>> = IndexMap::new();
+    for (lines, name) in found.filter(|(lines, _)| !lines.is_empty()) {
+        texts.entry(lines.join(", ")).or_default().push(name);
     }
+    let lines = texts.iter().map(|(text, names)| format!("{}: {text}", names.join(", "))).join(". ");
+    (!texts.is_empty()).then(|| format!("{mark} {what} {lines}."))
+}
 
-    #[test]
-    fn runs_of_several_builds_are_reported() {
-        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
-        runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
-        assert!(!of(&runs).contains("builds"));
-        runs[1].record.git = "bbbb".into();
-        assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
-    }
+/// How many attempts of the row's runs failed.
+pub fn failures(row: &Row<'_>) -> usize {
+    row.runs.iter().map(|run| run.record.failed_attempts.len()).sum()
+}
 
-    #[test]
-    fn runs_of_several_processors_are_reported() {
-        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
-        let machine = |cpu: &str| Machine {
-            host: "node0".into(),
-            cpu: cpu.into(),
-            memory_bytes: 0,
-            kernel: "6.1".into(),
-        };
-        runs.iter_mut().for_each(|run| run.record.machines = vec![machine("slow"), machine("slow")]);
-        assert!(!of(&runs).contains("kinds of machines"));
-        runs[1].record.machines = vec![machine("fast"), machine("slow")];
-        assert!(of(&runs).contains("several kinds of machines (fast and slow; slow)"), "{}", of(&runs));
-    }
+/// The failed attempts of each run that has any.
+fn attempts(row: &Row<'_>) -> Vec<String> {
+    let of_run = |run: &&Run| {
+        let failed = &run.record.failed_attempts;
+        let lines = failed.iter().map(attempt).join("; ");
+        (!failed.is_empty()).then(|| format!("{} ({lines})", count(failed.len(), "failed attempt")))
+    };
+    row.runs.iter().filter_map(of_run).collect()
+}
 
-    #[test]
-    fn early_stopping_does_not_explain_itself_by_the_batch() {
-        let mut runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
-        runs[1].results.stopped_early_after = Some(2);
-        assert!(!of(&runs).contains("in equally many epochs"), "{}", of(&runs));
-    }
-
-    #[test]
-    fn a_speed_up_is_explained_where_there_is_one() {
-        let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
-        assert!(of(&runs(8.0)).contains("speed-up and efficiency are relative to 1x1"));
-        let gloo = [run((1, 1), &["--backend", "gloo"], 8.0), run((1, 2), &[], 4.0)];
-        assert!(of(&gloo).contains("of a backend without it to that of another"), "{}", of(&gloo));
-        assert!(!of(&runs(8.0)).contains("that of another"));
-        let short = of(&runs(1.0));
-        assert!(!short.contains("speed-up") && short.contains("Too short"), "{short}");
-    }
-
-    #[test]
-    fn shared_cores_and_machines_are_explained() {
-        let mut runs = vec![run((2, 2), &[], 4.0)];
-        runs[0].record.oversubscribed = true;
-        runs[0].record.shared_machine = true;
-        assert!(of(&runs).contains("not representative") && of(&runs).contains("Shared:"), "{}", of(&runs));
-    }
-
-    #[test]
-    fn updates_and_accumulated_steps_are_explained_where_they_differ() {
-        let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
-        assert!(of(&runs).contains("1x2 makes 2814 updates where 1x1 makes 5625"), "{}", of(&runs));
-        let few = ["--train-samples", "6000"];
-        let jobs = [runs[0].clone(), runs[1].clone(), run((1, 1), &few, 8.0), run((1, 2), &few, 4.0)];
-        let text = of(&jobs.map(|mut run| {
-            run.results.steps /= if run.record.data.as_ref().unwrap().train_samples == 6000 { 10 } else { 1 };
-            run
-        }));
-        assert!(text.contains("2814 updates where 1x1 makes 5625 (plain), in equally"), "{text}");
-        assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
-        let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
-        assert!(of(&accumulated).contains("a step is `accumulate` batches"), "{}", of(&accumulated));
-    }
-
-    #[test]
-    fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
-        let mut runs = vec![run((1, 1), &[], 8.0)];
-        assert!(of(&runs).contains("over the whole test set"));
-        let all = DataRecord {
-            train_samples: 6000,
-            train_available: 6000,
-            test_samples: 500,
-            test_available: 500,
-            ..DataRecord::default()
-        };
-        runs[0].record.data = None;
-        assert!(of(&runs).contains("over the whole test set"));
-        runs[0].record.data = Some(all.clone());
-        assert!(of(&runs).contains("over the whole test set"));
-        runs[0].record.data = Some(DataRecord { test_samples: 100, train_samples: 640, ..all });
-        let expected =
-            "over the first 100 of 500 test samples, after training on the first 640 of 6000 samples";
-        assert!(of(&runs).contains(expected), "{}", of(&runs));
-        let mut earlier = [run((1, 1), &["--test-samples", "7"], 8.0)];
-        earlier[0].record.data = None;
-        let text = of(&earlier);
-        assert!(text.contains("over the first 7 test samples") && !text.contains("interval"), "{text}");
+fn attempt(failed: &FailedAttempt) -> String {
+    let place = match failed.step > failed.from_step {
+        true => format!("after step {}", failed.step),
+        false => "before its first step".to_owned(),
+    };
+    match &failed.cause {
+        Some(cause) => format!("{place}: {}", one_line(Some(cause))),
+        None => format!("{place}: exit code {}", failed.exit_code),
     }
 }
+
+/// Options that have no effect on results.
+const WITHOUT_EFFECT: [&str; 4] = ["checkpoint_every", "comm_timeout", "keep", "log_every"];
+
+/// The changes of a run's options that affect results, as a setting that distinguishes runs; `None` without any.
+pub fn changed_setting(run: &Run) -> Option<String> {
+    let lines = changes(run, |change| !WITHOUT_EFFECT.contains(&change.field.as_str()));
+    (!lines.is_empty()).then(|| lines.join(", "))
+}
+
+/// The changes of all runs of a row, each once.
+pub fn changes_of(row: &Row<'_>) -> Vec<String> {
+    let mut lines: Vec<String> = row.runs.iter().flat_map(|run| changes(run, |_| true)).collect();
+    lines.dedup();
+    lines
+}
+
+/// A line for each change of which `is_shown` is true, in order: the option, its values, and from which step and
+/// epoch. Several of an option at one step are one: no step was made between them, as after an attempt that failed
+/// at once.
+fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
+    let mut changes: Vec<(usize, Change)> = Vec::new();
+    for attempt in &run.record.history {
+        for change in &attempt.changed {
+            let at_once =
+                |known: &&mut (usize, Change)| known.0 == attempt.step && known.1.field == change.field;
+            match changes.iter_mut().find(at_once) {
+                Some((_, known)) => known.to = change.to.clone(),
+                None => changes.push((attempt.step, change.clone())),
+            }
+        }
+    }
+    let epochs = run.results.epochs_run.unwrap_or_else(|| run.epochs_done());
+    let steps = run.results.steps.checked_div(epochs).filter(|steps| *steps > 0);
+    let line = |(step, change): &(usize, Change)| {
+        let [from, to] = [&change.from, &change.to].map(shown);
+        let epoch = steps.map_or_else(String::new, |steps| format!(" (epoch {})", step / steps + 1));
+        let option = change.field.replace('_', "-");
+        format!("--{option} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")
+    };
+    let shown = changes.iter().filter(|(_, change)| change.from != change.to && is_shown(change));
+    shown.map(line).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "none".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[path = "remarks_tests.rs"]
+mod tests;

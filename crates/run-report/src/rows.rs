@@ -1,11 +1,12 @@
-//! Rows of the tables: repeats of one configuration are grouped, and rows are compared
-//! with each other.
+//! Rows of the tables: repeats of one configuration are grouped, and rows are compared with each other. A difference of
+//! times is a finding beyond the spread of repeats, one of accuracies beyond their binomial intervals.
 
 use itertools::Itertools;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::allreduce::median;
+use super::remarks::REPEATS;
 use super::runs::Run;
 
 /// Median and range of a measurement over repeats.
@@ -231,144 +232,93 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     names.into_iter().filter(differs).filter(shown).cloned().collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::run;
+/// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: the ranges of three repeats of a
+/// training of one to three seconds, undisturbed on two cores, were up to 7% of their median.
+pub const FEW_PERCENT: f64 = 10.0;
 
-    #[test]
-    fn runs_with_equal_settings_are_repeats() {
-        let runs =
-            [run((1, 2), &[], 3.0), run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((1, 2), &[], 4.0)];
-        let rows = group(&runs);
-        assert_eq!(rows.iter().map(|row| row.runs.len()).collect::<Vec<_>>(), [1, 3]);
-        let spread = rows[1].train_seconds();
-        assert_eq!((spread.median, spread.min, spread.max, spread.range_percent()), (4.0, 3.0, 5.0, 50.0));
-        assert!(varied(&rows).is_empty());
-        assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
+/// The z of a 95% interval.
+const Z: f64 = 1.959_964;
+
+/// How it is decided that a difference is a finding, for readers.
+pub fn rule() -> String {
+    format!(
+        "Times differ if the ranges of their repeats do not overlap and, below {REPEATS} repeats, if they are also \
+         more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap; where they do, \
+         more tested samples may still tell them apart. Accuracy is at chance level if the interval of every run reaches \
+         down to the share of the largest class."
+    )
+}
+
+/// Whether two times differ by more than noise.
+pub fn times_differ(a: &Spread, b: &Spread) -> bool {
+    let apart = a.max < b.min || b.max < a.min;
+    let repeated = a.count >= REPEATS && b.count >= REPEATS;
+    apart && (repeated || few_differ(a.median, b.median))
+}
+
+/// Whether two times of few runs differ by more than noise.
+pub fn few_differ(a: f64, b: f64) -> bool {
+    a.max(b) > (1.0 + FEW_PERCENT / 100.0) * a.min(b)
+}
+
+/// A 95% interval of an accuracy, in percent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    /// Its lower bound.
+    pub low: f64,
+    /// Its upper bound.
+    pub high: f64,
+}
+
+impl Interval {
+    /// The interval of an accuracy of `percent` on `samples` samples: Wilson, "Probable inference, the law of
+    /// succession, and statistical inference" (JASA 22, 1927).
+    pub fn wilson(percent: f64, samples: usize) -> Self {
+        let (n, p) = (samples as f64, percent / 100.0);
+        let centre = (p + Z * Z / (2.0 * n)) / (1.0 + Z * Z / n);
+        let half = Z * (p * (1.0 - p) / n + Z * Z / (4.0 * n * n)).sqrt() / (1.0 + Z * Z / n);
+        Self { low: 100.0 * (centre - half).max(0.0), high: 100.0 * (centre + half).min(1.0) }
     }
 
-    #[test]
-    fn runs_on_other_samples_processors_or_of_other_lengths_are_no_repeats() {
-        let other = |edit: fn(&mut Run)| {
-            let options = ["--early-stopping", "1"];
-            let mut runs = [run((1, 1), &options, 8.0), run((1, 1), &options, 8.0)];
-            for run in &mut runs {
-                run.record.data.as_mut().unwrap().train_sha256 = "0123456789abcdef".into();
-            }
-            edit(&mut runs[1]);
-            let rows = group(&runs);
-            (rows.len(), varied(&rows), rows[0].baseline(&rows, "1x1").is_some())
-        };
-        assert_eq!(other(|_| {}), (1, vec![], true));
-        let of = |name: &str| (2, vec![name.to_owned()], true);
-        assert_eq!(
-            other(|run| run.record.data.as_mut().unwrap().train_sha256 = "fedcba98".into()),
-            of("data")
-        );
-        assert_eq!(other(|run| run.record.simd_level = Some("portable".into())), of("simd_level"));
-        assert_eq!(other(|run| run.results.stopped_early_after = Some(2)), of("epochs_run"));
-        let fewer = other(|run| {
-            run.record.data.as_mut().unwrap().train_sha256 = "fedcba98".into();
-            run.record.data.as_mut().unwrap().train_samples = 100;
-            run.record.config.insert("train_samples".into(), 100.into());
-        });
-        assert_eq!(fewer, of("train_samples"), "whose digest is another one, of course");
+    /// The interval of the accuracy that `read` takes from each run of `row`: from the lowest bound of a run to the
+    /// highest one. `None` if the accuracy or the number of tested samples is unknown.
+    pub fn of(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
+        let intervals: Vec<Self> =
+            row.runs.iter().map(|run| Self::of_run(run, &read)).collect::<Option<_>>()?;
+        Some(Self {
+            low: intervals.iter().map(|of| of.low).fold(f64::INFINITY, f64::min),
+            high: intervals.iter().map(|of| of.high).fold(0.0, f64::max),
+        })
     }
 
-    #[test]
-    fn varied_settings_are_found_and_sorted_as_numbers() {
-        let batch = |size| run((1, 1), &["--batch-size", size], 8.0);
-        let runs = [batch("128"), batch("16"), batch("32")];
-        let rows = group(&runs);
-        assert_eq!(varied(&rows), ["train_batch_size"]);
-        assert_eq!(
-            rows.iter().map(|row| row.setting("train_batch_size")).collect::<Vec<_>>(),
-            ["16", "32", "128"]
-        );
-        assert_eq!(rows[0].label(&varied(&rows)), "mpi, train batch size 16");
-        let on = [run((1, 1), &["--shuffle", "--weight-decay", "0"], 8.0), run((1, 1), &[], 8.0)];
-        let rows = group(&on);
-        let labels: Vec<String> = rows.iter().map(|row| row.label(&varied(&rows))).collect();
-        assert_eq!(labels, ["mpi, weight decay 0.0005", "mpi, shuffle"]);
-        let seeds = ["0", "1"].map(|seed| run((1, 1), &["--seed", seed], 8.0));
-        assert_eq!(group(&seeds)[0].label(&["seed".to_owned()]), "mpi, seed 0", "0 is a seed like others");
-        let mut mixed = ["2", "1a", "10", "–"];
-        mixed.sort_by(|a, b| compare(a, b));
-        assert_eq!(mixed, ["2", "10", "1a", "–"]);
+    /// The interval of the accuracy that `read` takes from `run`.
+    pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
+        let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
+        Some(Self::wilson(percent, Some(tested_samples(run)).filter(|&samples| samples > 0)?))
     }
 
-    #[test]
-    fn an_option_typed_at_its_default_makes_no_other_row() {
-        let qat = ["--quantize", "ptq"];
-        for (plain, typed) in [
-            (&[][..], &["--num-classes", "10"][..]),
-            (&["--optimizer", "sgd"], &["--optimizer", "sgd", "--momentum", "0"]),
-            (&["--model", "mlp"], &["--model", "mlp", "--hidden", "32"]),
-            (&qat, &[&qat[..], &["--calibration", "1024"]].concat()),
-            (&[], &["--gloo-algorithm", "bcube", "--interface", "lo"]),
-            (&[], &["--keep", "5", "--checkpoint-every", "9"]),
-            (&[], &["--test-samples", "10000", "--train-samples", "99999"]),
-        ] {
-            let runs = [run((1, 2), plain, 3.0), run((1, 2), typed, 3.0)];
-            assert_eq!(group(&runs).len(), 1, "{typed:?}");
-        }
-        let runs = [run((1, 1), &[], 3.0), run((1, 1), &["--test-samples", "99"], 3.0)];
-        assert_eq!(group(&runs).len(), 2);
-    }
-
-    #[test]
-    fn seeds_of_a_sweep_are_one_row() {
-        let seeded = |seed, sweep: Option<&str>| {
-            let sweep = sweep.map(Into::into);
-            Run { sweep, ..run((1, 1), &["--seed", seed], 3.0) }
-        };
-        let runs = ["3", "1", "2"].map(|seed| seeded(seed, Some("s")));
-        let rows = group(&runs);
-        assert_eq!((rows.len(), rows[0].setting("seed")), (1, "1, 2, 3"));
-        assert_eq!(
-            group(&["3", "1"].map(|seed| seeded(seed, None))).len(),
-            2,
-            "no sweep says that they are one"
-        );
-    }
-
-    #[test]
-    fn oversubscribed_runs_are_not_repeats_of_others() {
-        let mut runs = [run((1, 2), &[], 3.0), run((1, 2), &[], 9.0)];
-        runs[1].record.oversubscribed = true;
-        let rows = group(&runs);
-        assert_eq!(rows.len(), 2);
-        assert!(varied(&rows).is_empty(), "oversubscription has a fixed column");
-    }
-
-    #[test]
-    fn the_baseline_has_the_same_computation_and_the_closest_transport() {
-        let gloo = ["--backend", "gloo"];
-        let runs = [
-            run((1, 1), &[], 8.0),
-            run((1, 1), &gloo, 7.0),
-            run((1, 1), &["--lr", "1"], 6.0),
-            run((2, 1), &gloo, 4.0),
-            run((2, 1), &["--backend", "mpi", "--bucket-mb", "1"], 4.0),
-            run((2, 1), &["--epochs", "9"], 4.0),
-        ];
-        let rows = group(&runs);
-        let base_of = |backend: &str, epochs: &str| {
-            let row = rows.iter().find(|row| {
-                let wanted = (row.setting("topology"), row.setting("backend"), row.setting("epochs"));
-                wanted == ("2x1", backend, epochs)
-            });
-            row.expect("the row").baseline(&rows, "1x1").map(|base| base.train_seconds().median)
-        };
-        assert_eq!(
-            (base_of("gloo", "3"), base_of("mpi", "3"), base_of("mpi", "9")),
-            (Some(7.0), Some(8.0), None)
-        );
-        let [gloo, mpi] = [3, 4].map(|n| rows.iter().find(|row| row.first().path == runs[n].path).unwrap());
-        assert!(
-            mpi.baseline(std::slice::from_ref(gloo), "2x1").is_none(),
-            "two ranks communicate over another backend"
-        );
+    /// Whether the intervals have no value in common.
+    pub fn is_apart(self, other: Self) -> bool {
+        self.high < other.low || other.high < self.low
     }
 }
+
+/// Test samples of a run; earlier versions noted those of each rank alone.
+fn tested_samples(run: &Run) -> usize {
+    let of_ranks = || run.results.per_rank.iter().map(|rank| rank.test_samples).sum();
+    run.record.data.as_ref().map_or_else(of_ranks, |data| data.test_samples)
+}
+
+/// The accuracy, in percent, of the answer that is the largest class of the tested samples; of any one of equally
+/// large classes if that is unknown.
+pub fn chance(run: &Run) -> Option<f64> {
+    let data = run.record.data.as_ref()?;
+    match data.test_largest_class {
+        Some(largest) => Some(100.0 * largest as f64 / data.test_samples.max(1) as f64),
+        None => run.config.num_classes.map(|classes| 100.0 / classes.max(1) as f64),
+    }
+}
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::csv_table::{self, TableRow, damaged, problem};
-use super::footnotes::changed_setting;
+use super::remarks::changed_setting;
 use super::rows::compare;
 
 /// A finished run.

@@ -2,8 +2,8 @@
 
 use super::file::Profile;
 use super::{Found, Phase, groups, kb, left_out, machines, numbered};
-use crate::noise::few_differ;
 use crate::published::{Figures, cell};
+use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 

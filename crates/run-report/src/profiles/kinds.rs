@@ -1,8 +1,8 @@
 //! Operators of a profile by kind.
 
 use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, machines};
-use crate::noise::few_differ;
 use crate::published::{Figures, cell};
+use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
