@@ -1,7 +1,6 @@
 //! A curve of one rank: lines of step and value, with the digest that checkpoints store.
 
 use std::ffi::OsStr;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,10 +21,8 @@ impl CurveFile {
     /// Opens the curve for a run that goes on from a checkpoint which was written at the length `known`, and
     /// cuts what the run writes again. Creates a missing file.
     pub fn open(path: PathBuf, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
-        let mut kept = match files::read_regular(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            text => text.map_err(|e| RecordError::read(&path, e))?,
-        };
+        let kept = files::if_there(files::read_regular(&path));
+        let mut kept = kept.map_err(|e| RecordError::read(&path, e))?.unwrap_or_default();
         kept.truncate(known.map_or(0, |known| known.bytes as usize));
         files::write_here(&path, &kept).map_err(|e| RecordError::write(&path, e))?;
         Ok(Self { path, bytes: kept.len() as u64, digest: Sha256::new_with_prefix(&kept) })
@@ -56,12 +53,10 @@ impl CurveFile {
 pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
     for (name, CurveDigest { bytes, sha256 }) in curves {
         let path = run.join(name);
-        let found = match files::read_regular(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
-                continue;
-            }
-            found => found.map_err(|e| RecordError::read(&path, e))?,
+        let found = files::if_there(files::read_regular(&path));
+        let Some(found) = found.map_err(|e| RecordError::read(&path, e))? else {
+            log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
+            continue;
         };
         let begin = usize::try_from(*bytes).ok().and_then(|bytes| found.get(..bytes));
         if begin.is_none_or(|begin| files::sha256(begin) != *sha256) {

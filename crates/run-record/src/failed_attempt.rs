@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run_dir::content;
 use super::{RecordError, RunDir, Status, checkpoint};
-use crate::files::{create_here, read_regular};
+use crate::files::{create_here, if_there, read_regular};
 
 /// An attempt of a run that failed under `mpiburn launch --restart`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +53,7 @@ impl Seen {
     /// If something in it cannot be read: what it has is not known then.
     pub fn of(path: &Path) -> Result<Self, RecordError> {
         let file = path.join("run.json");
-        let run_json = match read_regular(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            text => Some(text.map_err(|e| RecordError::read(&file, e))?),
-        };
+        let run_json = if_there(read_regular(&file)).map_err(|e| RecordError::read(&file, e))?;
         let record: serde_json::Value =
             run_json.as_deref().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
         let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
@@ -138,11 +134,8 @@ impl StepFile {
     /// If the file is there and cannot be read.
     pub fn read(dir: &Path) -> Result<Option<usize>, RecordError> {
         let path = dir.join(STEP);
-        match read_regular(&path) {
-            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().parse().ok()),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(RecordError::read(&path, error)),
-        }
+        let bytes = if_there(read_regular(&path)).map_err(|e| RecordError::read(&path, e))?;
+        Ok(bytes.and_then(|bytes| String::from_utf8_lossy(&bytes).trim().parse().ok()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `RunWriter`: curves, epochs and checkpoints of a run.
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
@@ -209,11 +209,8 @@ impl RunWriter {
 fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
     let failed = |e| RecordError::write(path, e);
     let text = csv_lines(rows).map_err(failed)?.concat();
-    let found = match files::read_regular(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-        found => found.map_err(|e| RecordError::read(path, e))?,
-    };
-    warn_of_other_epochs(path, &found, &text);
+    let found = files::if_there(files::read_regular(path)).map_err(|e| RecordError::read(path, e))?;
+    warn_of_other_epochs(path, &found.unwrap_or_default(), &text);
     files::write_here(path, text.as_bytes()).map_err(failed)
 }
 

@@ -6,7 +6,7 @@ use super::remarks::tested;
 use super::rows::Row;
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
-use super::summary::{Labels, Measure, is_quantized, paths, titled};
+use super::summary::{Measure, is_quantized, labels, paths, titled};
 use run_record::RankRecord;
 
 /// A measurement of each rank.
@@ -81,13 +81,12 @@ struct Part<'r, 'a> {
 }
 
 fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: Option<&Figures>) -> Sheet {
-    let labels = Labels::of(shown);
     let line_of = |row: &Row<'_>| {
         let reference = reference?;
         let described = described(reference);
         reference.lines.iter().find(|line| reference.is_of(line, &described, row, rows))
     };
-    let mut columns = labels.columns(|part: &Part<'_, '_>| part.row);
+    let mut columns = labels(shown, |part: &Part<'_, '_>| part.row);
     columns.push(
         Column::words("rank", "rank").means("One rank, or all").of(|part: &Part<'_, '_>| {
             Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))

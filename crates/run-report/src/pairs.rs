@@ -5,7 +5,7 @@ use super::remarks::is_sound;
 use super::rows::{Row, Spread, times_differ};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Field, Sheet};
-use super::summary::{Labels, TRAIN, is_quantized, own_columns, paths, setting, titled};
+use super::summary::{TRAIN, is_quantized, labels, own_columns, paths, setting, titled};
 
 // gloo's options are settings of mpi runs as well, without an effect.
 const TRANSPORT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
@@ -132,7 +132,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         let cell = move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base });
         Column::spread(title, key).means(means).ranked(rank).of(cell)
     };
-    let mut columns = Labels::of(&shown).columns(|pair: &Pair<'_, '_>| pair.other);
+    let mut columns = labels(&shown, |pair: &Pair<'_, '_>| pair.other);
     columns.extend([
         of("train_seconds", false, "train s", "train_seconds", 0, "Seconds of training without quantization"),
         of(

@@ -22,7 +22,7 @@ use super::csv_table::all_quotes_closed;
 use super::remarks::tested;
 use super::rows::{Row, compare, varied};
 use super::runs::Section;
-use super::sheet::{Cell, Column, Sheet};
+use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{Beside, Measure, TRAIN, with_tests};
 
 const MEASURES: [Measure; 5] = [
@@ -62,31 +62,36 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
     let has = |name: &str| header.iter().any(|h| h == name);
     let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
 
-    let mut columns: Vec<Column> =
-        described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
-    columns.push(Column::words("our run", "ours"));
-    for Measure { title, key, .. } in &measures {
-        columns.push(Column::number(&format!("{title} published"), &format!("{key}_published")));
-        columns.push(Column::spread(&format!("{title} ours"), &format!("{key}_ours")));
-    }
-    let varied = varied(rows);
-    let mut cells = Vec::new();
-    for line in lines {
-        let wanted = |name: &str| line.get(name).map_or("", String::as_str);
+    type Entry<'r, 'a> = (&'r Line, Option<&'r Row<'a>>);
+    let entries = lines.iter().flat_map(|line| {
         let same = |row: &&Row<'_>| reference.is_of(line, &described, row, rows);
-        let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
-            none if none.is_empty() => vec![None],
-            some => some,
-        };
-        for row in own {
-            let mut line: Vec<Cell> = described.iter().map(|name| word(wanted(name))).collect();
-            line.push(row.map_or_else(Cell::nothing, |row| Cell::text(row.label(&varied))));
-            for measure in &measures {
-                line.push(word(wanted(measure.key)));
-                line.push(row.map_or_else(Cell::nothing, |row| measure.cell(row)));
-            }
-            cells.push(line);
-        }
+        let own: Vec<Option<&Row<'_>>> = rows.iter().filter(same).map(Some).collect();
+        let own = if own.is_empty() { vec![None] } else { own };
+        own.into_iter().map(move |row| (line, row))
+    });
+    let entries: Vec<Entry<'_, '_>> = entries.collect();
+    let varied = varied(rows);
+    let figure = |name: &str, line: &Line| cell(Some(line), name);
+    let of_row = |row: Option<&Row<'_>>, of: &dyn Fn(&Row<'_>) -> Cell| Cell::maybe(row.map(of));
+    let mut columns: Vec<Field<'_, Entry<'_, '_>>> = Vec::new();
+    for name in &described {
+        let column = Column::words(&name.replace('_', " "), name);
+        columns.push(column.of(move |(line, _): &Entry<'_, '_>| figure(name, line)));
+    }
+    columns.push(
+        Column::words("our run", "ours")
+            .of(|(_, row): &Entry<'_, '_>| of_row(*row, &|row| Cell::text(row.label(&varied)))),
+    );
+    for measure in &measures {
+        let Measure { title, key, .. } = *measure;
+        columns.push(
+            Column::number(&format!("{title} published"), &format!("{key}_published"))
+                .of(move |(line, _): &Entry<'_, '_>| figure(key, line)),
+        );
+        columns.push(
+            Column::spread(&format!("{title} ours"), &format!("{key}_ours"))
+                .of(move |(_, row): &Entry<'_, '_>| of_row(*row, &|row| measure.cell(row))),
+        );
     }
     let mut remarks = vec![format!(
         "Published: {}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
@@ -124,13 +129,9 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
                 .into(),
         );
     }
-    Sheet {
-        name: format!("{}-published", section.name),
-        title: format!("{}: beside published figures", section.title),
-        columns,
-        rows: cells,
-        remarks,
-    }
+    let name = format!("{}-published", section.name);
+    Sheet::of(name, format!("{}: beside published figures", section.title), columns, &entries)
+        .with_remarks(remarks)
 }
 
 /// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what

@@ -4,7 +4,7 @@ use super::remarks::is_sound;
 use super::rows::Row;
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Sheet, Value};
-use super::summary::{Beside, Labels, Measure, OTHERS, TRAIN, is_quantized, titled};
+use super::summary::{Beside, Measure, OTHERS, TRAIN, is_quantized, labels, titled};
 
 const SPEED: &str = "times_as_fast";
 
@@ -18,7 +18,6 @@ pub fn measure(key: &str, title: &'static str, rank: u8) -> Measure {
 pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let quantized: Vec<&Row<'_>> = rows.iter().filter(|row| is_quantized(row)).collect();
     quantized.first()?;
-    let labels = Labels::of(&quantized);
     let measures = [
         measure("test_accuracy", "float acc %", 0),
         measure("int8_test_accuracy", "int8 acc %", 0),
@@ -47,7 +46,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             false => measure.cell(row),
         })
     };
-    let columns = labels.columns(|row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
+    let columns = labels(&quantized, |row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
     let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
     let sheet = Sheet::of(format!("{}-quantized", section.name), title, columns, &quantized)
         .with_remarks(["Float and int8 are the two networks of one training.".into()]);

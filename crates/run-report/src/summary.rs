@@ -132,31 +132,18 @@ pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
     row.runs.iter().map(|run| run.path.clone()).collect()
 }
 
-/// Names of the settings that are columns.
-pub struct Labels(Vec<String>);
-
-impl Labels {
-    /// The topology, and the settings that differ between `rows`.
-    pub fn of(rows: &[&Row<'_>]) -> Self {
-        let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
-        let differs = |name: &str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
-        // What was changed in mid-run is a footnote of the main table.
-        let own = |name: &&&String| !["topology", "changed"].contains(&name.as_str()) && differs(name);
-        Self(
-            ["topology".to_owned()]
-                .into_iter()
-                .chain(names.iter().filter(own).map(|name| (*name).clone()))
-                .collect(),
-        )
-    }
-
-    /// The columns of a table of rows from which `row` takes the one that is labelled.
-    pub fn columns<'a, R: 'a>(
-        &self,
-        row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
-    ) -> Vec<Field<'a, R>> {
-        self.0.iter().map(|name| setting(name, row)).collect()
-    }
+/// The columns of the topology, and of the settings that differ between the rows `shown`, in a table of rows from which
+/// `row` takes the one that is labelled.
+pub fn labels<'a, R: 'a>(
+    shown: &[&Row<'_>],
+    row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
+) -> Vec<Field<'a, R>> {
+    let names: BTreeSet<&str> =
+        shown.iter().flat_map(|row| row.settings.keys()).map(String::as_str).collect();
+    let differs = |name: &str| shown.iter().any(|row| row.setting(name) != shown[0].setting(name));
+    // What was changed in mid-run is a footnote of the main table.
+    let own = names.into_iter().filter(|name| !["topology", "changed"].contains(name) && differs(name));
+    ["topology"].into_iter().chain(own).map(|name| setting(name, row)).collect()
 }
 
 /// The column of a setting of the row that `row` takes.

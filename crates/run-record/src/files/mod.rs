@@ -44,9 +44,17 @@ pub fn sha256_of_f32(values: &[f32]) -> String {
 /// # Errors
 /// If the folder cannot be read, or is none.
 pub fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
-    match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        entries => entries?.collect(),
+    if_there(fs::read_dir(folder))?.into_iter().flatten().collect()
+}
+
+/// What was read; none of what does not exist.
+///
+/// # Errors
+/// If it was not read for another reason.
+pub fn if_there<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
     }
 }
 
