@@ -13,7 +13,7 @@ use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
 use super::launch::{hostfile, hostfile_place, prepare, print_dry};
-use crate::launch::{self, LauncherKind, Topology, line};
+use crate::launch::{self, LauncherKind, Topology, line, quoted};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
@@ -294,7 +294,7 @@ fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     };
     let report = match done {
         0 => String::new(),
-        _ => format!("; mpiburn report {shown} shows them"),
+        _ => format!("; mpiburn report {} shows them", quoted(folder.display())),
     };
     log::info!("{done} of {} runs are in {shown}{skipped}{report}", record.runs.len());
     for runs in record.failed() {

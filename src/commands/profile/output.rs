@@ -18,7 +18,7 @@ pub fn print(file: &File, profile: &Profile, sort: SortKey) {
     println!("{}", operators("kind", &profile.by_kind(sort), is_detailed));
     let collectives: Vec<&ProfileRow> = profile.collectives().collect();
     if !collectives.is_empty() {
-        println!("{}", buckets(&collectives));
+        println!("{}", buckets(&collectives, is_detailed));
     }
     let (with, without) = (file.batch_ms, file.batch_ms_without_profiling);
     println!(
@@ -79,11 +79,11 @@ fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Tab
     table(&header, 2, rows.iter().map(|row| shown.iter().map(|(.., cell)| cell(row)).collect()))
 }
 
-fn buckets(rows: &[&ProfileRow]) -> Table {
+fn buckets(rows: &[&ProfileRow], is_detailed: bool) -> Table {
     let header = ["collective", "size", "hidden", "exposed", "busbw MB/s", "calls"];
     let lines = rows.iter().map(|row| {
         vec![
-            shortened(&row.name, 40),
+            if is_detailed { row.name.clone() } else { shortened(&row.name, 40) },
             bytes(row.bytes.unwrap_or_default() as i64),
             time(row.hidden_ms.unwrap_or_default()),
             time(row.exposed_ms.unwrap_or_default()),
@@ -157,7 +157,7 @@ mod tests {
             text.lines().map(|line| line.chars().count()).max()
         };
         let rows = std::slice::from_ref(&row);
-        for width in [widest(operators("operator", rows, false)), widest(buckets(&[&row]))] {
+        for width in [widest(operators("operator", rows, false)), widest(buckets(&[&row], false))] {
             assert!(width <= Some(100), "{width:?}");
         }
         assert!(widest(operators("operator", rows, true)) > Some(100), "-v has all columns");
