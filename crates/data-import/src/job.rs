@@ -36,8 +36,12 @@ impl<'a> Job<'a> {
         let folder = parent.join(format!(".{name}.part"));
         let is_left = match fs::create_dir(&folder) {
             Ok(()) => false,
-            // A link may be anybody's, and what it leads to.
-            Err(_) if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) => true,
+            // A link may be anybody's, and so is a folder that no import has locked.
+            Err(_)
+                if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) && is_of_import(&folder) =>
+            {
+                true
+            }
             Err(error) => return Err(ImportError::write(&folder)(error)),
         };
         let job = Self { args, progress, _lock: lock(&folder)?, out, folder };
@@ -77,6 +81,11 @@ impl<'a> Job<'a> {
     pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), ImportError> {
         if done.is_multiple_of(TOGETHER) { self.step(done, all) } else { Ok(()) }
     }
+}
+
+/// Whether an import has locked this folder, or was killed before.
+fn is_of_import(folder: &Path) -> bool {
+    folder.join(LOCK).exists() || entries(folder).is_ok_and(|found| found.is_empty())
 }
 
 impl Drop for Job<'_> {

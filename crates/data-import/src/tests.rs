@@ -343,13 +343,17 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     lab.imported("pets", &[]);
     assert_eq!(lab.names(), ["out", "pets"]);
     // Between the two renames, the old data set is the only one.
-    fs::create_dir(lab.path(".out.part")).unwrap();
+    lab.write(".out.part/.lock", "process 1 on elsewhere");
     fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
     let message = lab.import("pets", &[]).unwrap_err();
     assert!(message.contains("has a data set: choose another folder, or pass"), "{message}");
     assert_eq!(lab.names(), ["out", "pets"]);
     // What a link leads to is not an import's.
     lab.write("thesis/text", "mine");
+    lab.write(".out.part/thesis.txt", "mine");
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
+    assert!(lab.path(".out.part/thesis.txt").exists());
+    fs::remove_dir_all(lab.path(".out.part")).unwrap();
     std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
     assert!(lab.path("thesis/text").exists());
