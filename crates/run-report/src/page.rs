@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use itertools::Itertools;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use run_record::files::{read_regular, read_text, same_file, sha256};
+use run_record::files::{if_there, read_regular, read_text, same_file, sha256};
 use run_record::is_own_file;
 
 use super::card::Fact;
@@ -355,9 +355,10 @@ fn remove_earlier(list: &Path, folder: &Path, written: &[PathBuf]) -> Result<(),
     let earlier = read_text(list).unwrap_or_default();
     for (known, name) in earlier.lines().filter_map(|line| line.split_once("  ")) {
         let file = folder.join(name);
-        let is_own = Path::new(name).file_name() == Some(name.as_ref()) && digest(&file) == known;
-        if is_own && !written.contains(&file) {
-            std::fs::remove_file(&file).map_err(|error| ReportError::new(&file, error))?;
+        let is_here = Path::new(name).file_name() == Some(name.as_ref()) && !written.contains(&file);
+        // What cannot be read has no digest.
+        if is_here && !known.is_empty() && digest(&file) == known {
+            if_there(std::fs::remove_file(&file)).map_err(|error| ReportError::new(&file, error))?;
         }
     }
     let line = |file: &PathBuf| Some(format!("{}  {}\n", digest(file), file.file_name()?.to_str()?));
@@ -482,6 +483,11 @@ mod tests {
         std::fs::write(&list, format!("{}  ../{name}\n", sha256(b""))).unwrap();
         report(&[]);
         assert!(outside.exists(), "not in the folder");
+        // Without a digest, as reports at the same time may leave them.
+        std::fs::create_dir(folder.join("d")).unwrap();
+        std::fs::write(&list, "  none.md\n  d\n").unwrap();
+        report(&[]);
+        assert!(folder.join("d").exists());
         std::fs::remove_file(outside).unwrap();
     }
 }
