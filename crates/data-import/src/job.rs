@@ -1,17 +1,21 @@
 //! One import: its options, the folder that it works in, and how far it is.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use run_record::files::{FolderLock, LOCK, entries, lock, place};
 
+use crate::set::FILE;
 use crate::{ImportArgs, ImportError, Progress};
 
 /// Rows between calls of the progress.
 const TOGETHER: usize = 256;
 /// The data set that is replaced, in the folder of the import.
 pub(crate) const OLD: &str = "old";
+/// All that an import makes in its folder.
+const PARTS: [&str; 5] = [OLD, "set", "unpacked", "pictures", crate::arrays::FOLDER];
 
 /// An import that goes on.
 pub(crate) struct Job<'a> {
@@ -36,7 +40,7 @@ impl<'a> Job<'a> {
         let folder = parent.join(format!(".{name}.part"));
         let is_left = match fs::create_dir(&folder) {
             Ok(()) => false,
-            // A link may be anybody's, and so is a folder that no import has locked.
+            // A link may be anybody's, and so is a folder with anything else in it.
             Err(_)
                 if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) && is_of_import(&folder) =>
             {
@@ -44,26 +48,18 @@ impl<'a> Job<'a> {
             }
             Err(error) => return Err(ImportError::write(&folder)(error)),
         };
-        let job = Self { args, progress, _lock: lock(&folder)?, out, folder };
+        let lock = lock(&folder)?;
         if is_left {
-            job.clear().map_err(ImportError::write(&job.folder))?;
+            put_back(args, &out, &folder.join(OLD))?;
+            clear(&folder).map_err(ImportError::write(&folder))?;
             log::info!("removed what a killed import into {} had left", args.out.display());
         }
-        Ok(job)
-    }
-
-    /// Removes what an import has left that held the lock and does no longer.
-    fn clear(&self) -> io::Result<()> {
-        // It was killed between two renames: the data set that it was to replace has no other copy.
-        if !self.out.exists() && self.folder.join(OLD).exists() {
-            fs::rename(self.folder.join(OLD), &self.out)?;
-        }
-        let left = entries(&self.folder)?.into_iter().filter(|entry| entry.file_name() != LOCK);
-        left.map(|entry| entry.path()).try_for_each(fs::remove_dir_all)
+        Ok(Self { args, progress, _lock: lock, out, folder })
     }
 
     /// A folder for what is needed while the import runs.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, ImportError> {
+        debug_assert!(PARTS.contains(&name), "{name}");
         let folder = self.folder.join(name);
         fs::create_dir(&folder).map_err(ImportError::write(&folder))?;
         Ok(folder)
@@ -83,13 +79,37 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Whether an import has locked this folder, or was killed before.
-fn is_of_import(folder: &Path) -> bool {
-    folder.join(LOCK).exists() || entries(folder).is_ok_and(|found| found.is_empty())
-}
-
 impl Drop for Job<'_> {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+        let has_one = !self.folder.join(OLD).exists() || self.out.join(FILE).exists();
+        // The lock's file is last: who makes the next one has a folder that nobody else removes from.
+        if has_one && clear(&self.folder).is_ok() && fs::remove_file(self.folder.join(LOCK)).is_ok() {
+            let _ = fs::remove_dir(&self.folder);
+        }
     }
+}
+
+/// Whether all that is in this folder is of an import.
+fn is_of_import(folder: &Path) -> bool {
+    let is_known = |name: &OsStr| name == LOCK || PARTS.iter().any(|part| name == *part);
+    entries(folder).is_ok_and(|found| found.iter().all(|entry| is_known(&entry.file_name())))
+}
+
+/// An import that was killed between two renames has left the data set that it was to replace as the only one.
+fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), ImportError> {
+    if !old.exists() || out.join(FILE).exists() {
+        return Ok(());
+    }
+    // In the place of an empty folder too.
+    fs::rename(old, out).map_err(|error| {
+        let what =
+            format!("cannot take back the data set that a killed import left in {} ({error})", old.display());
+        ImportError::option("out", args.out.display(), what)
+    })
+}
+
+/// Removes what an import has left but its lock.
+fn clear(folder: &Path) -> io::Result<()> {
+    let left = entries(folder)?.into_iter().filter(|entry| entry.file_name() != LOCK);
+    left.map(|entry| entry.path()).try_for_each(fs::remove_dir_all)
 }

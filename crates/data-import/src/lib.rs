@@ -245,9 +245,11 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
 
 /// Checks that neither folder is in the other.
 fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
-    let place = |path: &Path| run_record::files::place(path).unwrap_or_else(|_| path.to_owned());
     let from = source.canonicalize().map_err(ImportError::read(source))?;
-    let to = place(out);
+    let to = std::path::absolute(out).map_err(ImportError::write(out))?;
+    // Through links as far as there is anything.
+    let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
+    let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if to.starts_with(&from) || from.starts_with(&to) {
         return Err(ImportError::option(
             "out",

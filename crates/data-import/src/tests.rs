@@ -348,6 +348,39 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     let message = lab.import("pets", &[]).unwrap_err();
     assert!(message.contains("has a data set: choose another folder, or pass"), "{message}");
     assert_eq!(lab.names(), ["out", "pets"]);
+    // An empty folder in its place is none, and an error loses no data set.
+    lab.write(".out.part/.lock", "");
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    fs::create_dir(lab.path("out")).unwrap();
+    lab.import("pets", &["--size", "0x0"]).unwrap_err();
+    lab.import("pets", &[]).unwrap_err();
+    assert!(lab.path("out/dataset.json").exists() && !lab.path(".out.part").exists());
+    lab.write(".out.part/.lock", "");
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    std::os::unix::fs::symlink("nowhere", lab.path("out")).unwrap();
+    assert!(lab.import("pets", &[]).unwrap_err().contains("cannot take back the data set"));
+    fs::remove_file(lab.path("out")).unwrap();
+    lab.import("pets", &[]).unwrap_err();
+    assert!(lab.path("out/dataset.json").exists());
+    // A file that somebody puts there meanwhile stays.
+    let first = lab.import_while("pets", &["--overwrite"], &|_, _| {
+        lab.write("out/notes.txt", "mine");
+        ControlFlow::Continue(())
+    });
+    assert!(first.unwrap_err().contains("has notes.txt in it"));
+    assert!(lab.path("out/notes.txt").exists());
+    fs::remove_file(lab.path("out/notes.txt")).unwrap();
+    // The source through a link.
+    fs::rename(lab.path("out"), lab.path("kept")).unwrap();
+    std::os::unix::fs::symlink("pets", lab.path("out")).unwrap();
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("are one folder"));
+    fs::remove_file(lab.path("out")).unwrap();
+    fs::rename(lab.path("kept"), lab.path("out")).unwrap();
+    lab.write(".out.part/.lock", "");
+    lab.write(".out.part/run.json", "another's");
+    lab.import("pets", &["--overwrite"]).unwrap_err();
+    assert!(lab.path(".out.part/run.json").exists());
+    fs::remove_dir_all(lab.path(".out.part")).unwrap();
     // What a link leads to is not an import's.
     lab.write("thesis/text", "mine");
     lab.write(".out.part/thesis.txt", "mine");

@@ -252,6 +252,8 @@ impl Writer {
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
+        // Somebody may have put a file there meanwhile.
+        check_free(&job.out, job.args.overwrite)?;
         put(&folder, job).map_err(ImportError::write(&job.out))?;
         Ok(Imported { set, counts })
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::open_here;
@@ -40,6 +41,11 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             log::warn!("{} cannot be locked ({error}): start no second job there", path.display());
             return Ok(FolderLock { _file: None });
         }
+    }
+    // With its folder, it may have been removed since it was opened, and another have been made.
+    let place = |found: fs::Metadata| (found.dev(), found.ino());
+    if file.metadata().map(place).ok() != fs::symlink_metadata(&path).map(place).ok() {
+        return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // What is written only names the holder: a full disk must not keep a run from starting.
