@@ -94,10 +94,12 @@ mod tests {
 
     #[test]
     fn a_signal_is_recorded_by_name() {
-        let request = StopRequest::listen().unwrap();
-        assert_eq!(request.signal(), None);
-        signal_hook::low_level::raise(SIGUSR2).unwrap();
-        assert_eq!(request.signal(), Some("SIGUSR2"));
+        for (signal, name) in [(SIGUSR1, "SIGUSR1"), (SIGUSR2, "SIGUSR2")] {
+            let request = StopRequest::listen().unwrap();
+            assert_eq!(request.signal(), None);
+            signal_hook::low_level::raise(signal).unwrap();
+            assert_eq!(request.signal(), Some(name));
+        }
     }
 
     #[test]

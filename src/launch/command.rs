@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::ValueEnum;
 
-use super::quoted;
-use super::{Hosts, Topology};
+use super::{Hosts, Topology, quoted};
 
 /// How the ranks are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]

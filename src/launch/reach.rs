@@ -13,10 +13,9 @@ use anyhow::{Context, anyhow, bail, ensure};
 use run_record::files;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::MpiFlavour;
 use super::command::{find, is_executable, line, without_user};
 use super::job::TICK;
-use super::quoted;
+use super::{MpiFlavour, quoted};
 use crate::stop::StopRequest;
 
 /// How long an agent may take to answer: ssh has given up after `ConnectTimeout`, a login may take as long again.

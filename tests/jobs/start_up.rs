@@ -100,7 +100,7 @@ fn another_binary_is_refused() {
 #[test]
 fn a_build_of_other_sources_is_refused_in_the_first_exchange() {
     let (line, code) = line_on_another_binary(|bytes| {
-        let mark = b"burn-mpi 0.2.0, sources ";
+        let mark = concat!("burn-mpi ", env!("CARGO_PKG_VERSION"), ", sources ").as_bytes();
         let at =
             bytes.windows(mark.len()).position(|part| part == mark).expect("the build's name") + mark.len();
         bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };

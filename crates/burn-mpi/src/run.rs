@@ -54,6 +54,7 @@ impl World {
     /// [`CommError::Inherited`] if its launcher's process manager is not there,
     /// [`CommError::Cleared`] if its launcher's variables are not, and
     /// [`CommError::ByHand`] if torchrun's variables alone number it.
+    /// [`SharedError::Elsewhere`] on all ranks if one is built of other sources of this crate.
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
         let library = mpi_library();

@@ -46,6 +46,11 @@ impl<'a> Job<'a> {
             {
                 true
             }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let what =
+                    format!("an import works in {}: move what is there, or choose another", folder.display());
+                return Err(ImportError::option("out", args.out.display(), what));
+            }
             Err(error) => return Err(ImportError::write(&folder)(error)),
         };
         let lock = lock(&folder)?;
@@ -59,7 +64,7 @@ impl<'a> Job<'a> {
 
     /// A folder for what is needed while the import runs.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, ImportError> {
-        debug_assert!(PARTS.contains(&name), "{name}");
+        assert!(PARTS.contains(&name), "{name}");
         let folder = self.folder.join(name);
         fs::create_dir(&folder).map_err(ImportError::write(&folder))?;
         Ok(folder)

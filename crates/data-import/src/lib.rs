@@ -250,6 +250,11 @@ fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
     // Through links as far as there is anything.
     let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
+    if std::env::current_dir().is_ok_and(|here| to == here) {
+        let problem =
+            "is the folder that you are in, in whose place the import puts another: start it outside";
+        return Err(ImportError::option("out", out.display(), problem));
+    }
     if to.starts_with(&from) || from.starts_with(&to) {
         return Err(ImportError::option(
             "out",

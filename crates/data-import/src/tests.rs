@@ -352,7 +352,7 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     lab.write(".out.part/.lock", "");
     fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
     fs::create_dir(lab.path("out")).unwrap();
-    lab.import("pets", &["--size", "0x0"]).unwrap_err();
+    lab.import("pets", &["--label", "nope"]).unwrap_err();
     lab.import("pets", &[]).unwrap_err();
     assert!(lab.path("out/dataset.json").exists() && !lab.path(".out.part").exists());
     lab.write(".out.part/.lock", "");
@@ -362,6 +362,11 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     fs::remove_file(lab.path("out")).unwrap();
     lab.import("pets", &[]).unwrap_err();
     assert!(lab.path("out/dataset.json").exists());
+    // A folder that was private is so afterwards.
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(lab.path("out"), fs::Permissions::from_mode(0o700)).unwrap();
+    lab.imported("pets", &[]);
+    assert_eq!(fs::metadata(lab.path("out")).unwrap().permissions().mode() & 0o777, 0o700);
     // A file that somebody puts there meanwhile stays.
     let first = lab.import_while("pets", &["--overwrite"], &|_, _| {
         lab.write("out/notes.txt", "mine");
@@ -381,12 +386,12 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     lab.import("pets", &["--overwrite"]).unwrap_err();
     assert!(lab.path(".out.part/run.json").exists());
     fs::remove_dir_all(lab.path(".out.part")).unwrap();
-    // What a link leads to is not an import's.
-    lab.write("thesis/text", "mine");
     lab.write(".out.part/thesis.txt", "mine");
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
     assert!(lab.path(".out.part/thesis.txt").exists());
     fs::remove_dir_all(lab.path(".out.part")).unwrap();
+    // What a link leads to is not an import's.
+    lab.write("thesis/text", "mine");
     std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
     assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
     assert!(lab.path("thesis/text").exists());

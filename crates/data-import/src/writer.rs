@@ -353,6 +353,8 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError>
 fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
     let (out, old) = (&job.out, job.folder.join(OLD));
     let is_replaced = job.args.overwrite && out.exists();
+    // A folder that was private stays so.
+    let permissions = out.metadata().ok().map(|found| found.permissions());
     if is_replaced {
         fs::rename(out, &old)?;
     }
@@ -361,6 +363,9 @@ fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
             fs::rename(old, out)?;
         }
         return Err(error);
+    }
+    if let Some(permissions) = permissions {
+        fs::set_permissions(out, permissions)?;
     }
     run_record::files::sync_folder(out.parent().unwrap_or(Path::new("/")))
 }

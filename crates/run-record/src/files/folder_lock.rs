@@ -8,8 +8,8 @@ use std::path::Path;
 use super::open_here;
 use crate::RecordError;
 
-/// Name of the file in the folder that is locked. It stays: removing it, a process could lock one
-/// that another has just opened.
+/// Name of the file in the folder that is locked. It stays with the folder; only who holds the lock removes it, as the
+/// last of its files.
 pub const LOCK: &str = ".lock";
 
 /// The lock, until dropped or until the process ends.
@@ -42,9 +42,8 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
             return Ok(FolderLock { _file: None });
         }
     }
-    // With its folder, it may have been removed since it was opened, and another have been made.
-    let place = |found: fs::Metadata| (found.dev(), found.ino());
-    if file.metadata().map(place).ok() != fs::symlink_metadata(&path).map(place).ok() {
+    // Removed between opening and locking: another process may have made another one since.
+    if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return Err(RecordError::InUse { folder: folder.to_owned(), holder: "another process".into() });
     }
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
