@@ -95,6 +95,7 @@ pub(super) fn backward(
             output: widen(back.output, sizes[1], output),
             argmax,
             gradient: widen(back.gradient, sizes[1], gradient),
+            normed: None,
             of_input: back.of_input,
         };
         let Gradients { input: found, weights, bias } = block.backward(back, poll);

@@ -223,13 +223,22 @@ impl Saved<3> for State {
         let (of_images, of_weights, of_bias) = match Half::of(self.images.dtype()) {
             Some(half) => {
                 let [input, output, gradient] = tensors.map(|tensor| half.bits(tensor));
-                let back = Back { input, weights, output, argmax: &[], gradient, of_input: of_images };
+                let back =
+                    Back { input, weights, output, argmax: &[], gradient, normed: None, of_input: of_images };
                 let found = conv_mixed::backward(half, conv, back, &argmax, poll);
                 (found.input.map(|found| half.tensor(found, &size)), found.weights, found.bias)
             }
             None => {
                 let [input, output, gradient] = tensors.map(values);
-                let back = Back { input, weights, output, argmax: &argmax[0], gradient, of_input: of_images };
+                let back = Back {
+                    input,
+                    weights,
+                    output,
+                    argmax: &argmax[0],
+                    gradient,
+                    normed: None,
+                    of_input: of_images,
+                };
                 let found = conv.backward(back, poll);
                 (found.input.map(|found| found.into_tensor(&size)), found.weights, found.bias)
             }

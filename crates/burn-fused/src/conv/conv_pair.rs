@@ -183,6 +183,7 @@ impl Saved<5> for State {
                     output: &[],
                     argmax: &between.argmax[1],
                     gradient: values(&gradient),
+                    normed: None,
                     of_input: of_images,
                 },
                 weights,

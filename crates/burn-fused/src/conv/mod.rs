@@ -3,6 +3,7 @@
 
 mod algorithm;
 mod conv_mixed;
+mod conv_norm;
 mod conv_operator;
 mod conv_pair;
 #[cfg(feature = "tch")]
@@ -12,5 +13,6 @@ mod conv_tests;
 mod cpu;
 
 pub use algorithm::Algorithm;
+pub(crate) use conv_norm::conv_norm;
 pub use conv_operator::{ConvLayer, conv, conv_relu, conv_relu_pool};
 pub use conv_pair::{conv_relu_pool_twice, conv_relu_pool_twice_quantized};

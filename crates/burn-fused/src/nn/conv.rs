@@ -5,7 +5,9 @@ use burn::module::{Module, Param};
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
+use super::BatchNorm;
 use super::convert::{converts, shown_as_burns};
+use crate::Epilogue;
 use crate::conv::{conv, conv_relu, conv_relu_pool};
 
 pub use burn::nn::conv::*;
@@ -97,6 +99,17 @@ impl Conv2d {
         conv_relu(input, self)
     }
 
+    /// `epilogue` of the outputs normalised by `norm`: in training of f32 one operator, where vectors are filled: with 12
+    /// images or more, or from 16 input channels on with 12 outputs or more. Its outputs and gradients differ from those
+    /// of the two apart by rounding.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward), or if the outputs are not the channels of `norm`.
+    #[track_caller]
+    pub fn forward_norm(&self, input: Tensor<4>, norm: &BatchNorm, epilogue: Epilogue) -> Tensor<4> {
+        norm.forward_conv(self, input, epilogue)
+    }
+
     /// 2x2 max pooling with stride 2 of ReLU of the outputs, in the same operator.
     ///
     /// # Panics
@@ -112,9 +125,11 @@ mod tests {
     use burn::nn;
     use burn::nn::pool::MaxPool2dConfig;
     use burn::tensor::activation::relu;
+    use burn::tensor::{DType, TensorData};
 
     use super::*;
-    use crate::nn::testing::{assert_close, autodiff_devices, fixed, random, results};
+    use crate::nn::testing::{Part, assert_close, autodiff_devices, fixed, random, results};
+    use crate::simd::Level;
 
     const ONE: PaddingConfig2d = PaddingConfig2d::Explicit(1, 1, 1, 1);
 
@@ -151,6 +166,150 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[derive(Module, Debug)]
+    struct Ours {
+        conv: Conv2d,
+        norm: BatchNorm,
+    }
+
+    #[derive(Module, Debug)]
+    struct Burns {
+        conv: nn::conv::Conv2d,
+        norm: nn::BatchNorm,
+    }
+
+    impl Burns {
+        fn forward(&self, x: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
+            epilogue.composed(self.norm.forward(self.conv.forward(x)))
+        }
+    }
+
+    fn blocks(channels: [usize; 2], bias: bool, device: &Device) -> (Ours, Burns) {
+        let config = nn::conv::Conv2dConfig::new(channels, [3, 3]).with_padding(ONE).with_bias(bias);
+        let norm = || nn::BatchNormConfig::new(channels[1]).init(device);
+        let burns = fixed(Burns { conv: config.init(device), norm: norm() });
+        // Running statistics are shared by what is converted.
+        let ours = BatchNorm::from(norm()).load_record(burns.norm.clone().into_record());
+        (Ours { conv: burns.conv.clone().into(), norm: ours }, burns)
+    }
+
+    /// The parts but that of the convolution's bias, which a normalisation takes away again: its gradient is 0 but for
+    /// rounding.
+    fn of_block<M: Module>(
+        module: &M,
+        x: &Tensor<4>,
+        forward: impl Fn(&M, Tensor<4>) -> Tensor<4>,
+    ) -> Vec<Part> {
+        let parts = results(module, std::slice::from_ref(x), |module, x| forward(module, x[0].clone()));
+        let is_bias = |(name, _): &Part| name == "gradient of conv.bias";
+        let bias = parts.iter().find(|part| is_bias(part)).map(|(_, values)| values.clone());
+        assert!(bias.unwrap_or_default().iter().all(|x| x.abs() < 1e-3), "{parts:?}");
+        parts.into_iter().filter(|part| !is_bias(part)).collect()
+    }
+
+    #[test]
+    fn a_normalised_convolution_is_that_of_burns_layers() {
+        let epilogues = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
+        for device in autodiff_devices() {
+            // Direct, with lanes that have no image; Winograd, with lanes that have no channel and with blocks of a
+            // part of an image; and some without an operator.
+            for (channels, [batch, height, width]) in [
+                ([1, 32], [29, 9, 7]),
+                ([3, 5], [14, 8, 8]),
+                ([2, 4], [12, 2, 3]),
+                ([1, 2], [12, 3, 1100]),
+                ([16, 28], [5, 9, 10]),
+                ([32, 46], [3, 14, 14]),
+                ([16, 16], [2, 67, 70]),
+                ([4, 64], [2, 6, 6]),
+                ([2, 4], [3, 7, 6]),
+                ([16, 20], [5, 9, 10]),
+            ] {
+                let x = random([batch, channels[0], height, width], 5, &device);
+                for (level, epilogue) in
+                    Level::available().flat_map(|level| epilogues.map(|epilogue| (level, epilogue)))
+                {
+                    let _held = level.hold();
+                    let (ours, burns) = blocks(channels, channels[0] != 3, &device);
+                    let expected = of_block(&burns, &x, |burns, x| burns.forward(x, epilogue));
+                    let found =
+                        of_block(&ours, &x, |ours, x| ours.conv.forward_norm(x, &ours.norm, epilogue));
+                    let context = format!("{channels:?}, {:?}, {epilogue:?} at {level}", x.dims());
+                    assert_close(&found, &expected, &context);
+                    let running = [
+                        [&ours.norm.running_mean, &burns.norm.running_mean],
+                        [&ours.norm.running_var, &burns.norm.running_var],
+                    ];
+                    for both in running {
+                        let [found, expected] = both.map(|state| state.value_sync().into_data());
+                        let part = |data: TensorData| [(String::new(), data.try_into_vec().expect("f32"))];
+                        assert_close(&part(found), &part(expected), &format!("statistics of {context}"));
+                    }
+                    let (ours, burns, x) = (ours.valid(), burns.valid(), x.clone().inner());
+                    let part = |x: Tensor<4>| [(String::new(), x.into_data().try_into_vec().expect("f32"))];
+                    let found = part(ours.conv.forward_norm(x.clone(), &ours.norm, epilogue));
+                    assert_close(
+                        &found,
+                        &part(burns.forward(x, epilogue)),
+                        &format!("inference of {context}"),
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn statistics_of_values_far_from_zero_are_exact() {
+        let device = Device::flex().autodiff();
+        for channels in [[2, 4], [16, 28]] {
+            let norm =
+                BatchNorm::from(nn::BatchNormConfig::new(channels[1]).with_momentum(1.0).init(&device));
+            let mut conv = blocks(channels, true, &device).0.conv;
+            conv.bias = Some(Param::from_tensor(Tensor::full([channels[1]], 4096.0, &device)));
+            let x = random([28, channels[0], 9, 8], 3, &device) * 0.1;
+            conv.forward_norm(x.clone(), &norm, Epilogue::Identity);
+            let values = |x: Tensor<1>| x.into_data().try_into_vec::<f32>().expect("f32");
+            let sums = values(conv.forward(x).swap_dims(0, 1).flatten(0, 3));
+            for (sums, found) in sums.chunks(28 * 9 * 8).zip(values(norm.running_var.value_sync())) {
+                let mean = |of: &dyn Fn(f64) -> f64| {
+                    sums.iter().map(|&x| of(f64::from(x))).sum::<f64>() / sums.len() as f64
+                };
+                let center = mean(&|x| x);
+                let expected = mean(&|x| (x - center).powi(2));
+                assert!((f64::from(found) / expected - 1.0).abs() < 1e-3, "{found}, not {expected}");
+            }
+            // Of equal values, nothing is left.
+            conv.weight = Param::from_tensor(Tensor::zeros(conv.weight.dims(), &device));
+            conv.bias = Some(Param::from_tensor(Tensor::full([channels[1]], 100.1, &device)));
+            let x = random([12, channels[0], 3000, 1], 3, &device);
+            let output = conv.forward_norm(x, &norm, Epilogue::Identity);
+            assert!(values(output.flatten(0, 3)).iter().all(|&x| x == 0.0));
+            assert!(values(norm.running_var.value_sync()).iter().all(|&x| x < 1e-9));
+        }
+    }
+
+    #[test]
+    fn a_normalised_convolution_passes_nan_on_and_computes_16_bits_apart() {
+        let device = Device::flex().autodiff();
+        for channels in [[2, 4], [16, 28]] {
+            let (ours, _) = blocks(channels, true, &device);
+            let x = random([12, channels[0], 8, 8], 3, &device);
+            let forward = |x: Tensor<4>| ours.conv.forward_norm(x, &ours.norm, Epilogue::ReluPool);
+            assert_eq!(forward(x.clone().cast(DType::BF16)).dtype(), DType::BF16);
+            let x = x.clone().slice_fill([1..2, 0..1, 3..4, 3..4], f32::NAN);
+            assert!(forward(x).into_data().iter::<f32>().all(f32::is_nan));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "axis 1 expected 4, got 3")]
+    fn a_normalisation_of_other_channels_is_a_panic() {
+        let device = Device::flex().autodiff();
+        let (ours, _) = blocks([2, 3], true, &device);
+        let other = BatchNorm::from(nn::BatchNormConfig::new(4).init(&device));
+        ours.conv.forward_norm(random([1, 2, 5, 5], 1, &device), &other, Epilogue::Relu);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
 //! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_relu_pool) |
 //! | [`BatchNorm`] | statistics and output; [with ReLU and max pooling](BatchNorm::forward_with) |
+//! | both | [convolution, statistics and output](conv::Conv2d::forward_norm), with ReLU and max pooling |
 //! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
 //! | [`Lstm`], [`BiLstm`], [`Gru`], [`BiGru`] | all steps and gates; gradients of weights and inputs are one product each |
 //!

@@ -10,7 +10,8 @@ use crate::fallback::unsupported;
 use crate::flex_tensor::{f32_on_flex, tensor, values};
 use crate::shapes::expect;
 
-pub(crate) use batch_norm::batch_norm_inference;
+pub(crate) use batch_norm::statistics;
+pub(crate) use batch_norm::{Affine, Back, Moments, batch_norm_inference};
 pub use batch_norm::{Normalised, batch_norm};
 pub(crate) use layer_norm::{layer_norm, rms_norm};
 

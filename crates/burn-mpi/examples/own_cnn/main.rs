@@ -52,8 +52,8 @@ pub mod stock {
     use burn::{nn, optim};
     include!("network.rs");
 
-    fn normalised(block: &Block, x: Tensor<4>) -> Tensor<4> {
-        block.pool.forward(block.activation.forward(block.norm.forward(x)))
+    fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
+        block.pool.forward(block.activation.forward(block.norm.forward(block.conv.forward(x))))
     }
 }
 
@@ -62,9 +62,9 @@ pub mod fused {
     use burn_fused::{Epilogue, nn, optim};
     include!("network.rs");
 
-    /// In one pass: with the imports alone, it would be the three modules' passes as above.
-    fn normalised(block: &Block, x: Tensor<4>) -> Tensor<4> {
-        block.norm.forward_with(x, Epilogue::ReluPool)
+    /// In one operator: with the imports alone, it would be the four modules' as above.
+    fn forward(block: &Block, x: Tensor<4>) -> Tensor<4> {
+        block.conv.forward_norm(x, &block.norm, Epilogue::ReluPool)
     }
 }
 

@@ -29,10 +29,6 @@ impl Block {
             pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
         }
     }
-
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        normalised(self, self.conv.forward(x))
-    }
 }
 
 #[derive(Module, Debug)]
@@ -59,7 +55,7 @@ impl Network for Cnn {
         let mut pixels = Vec::with_capacity(images.len() * SIDE * SIDE);
         images.iter().for_each(|image| pixels.extend_from_slice(&image.pixels));
         let pixels = TensorData::new(pixels, [images.len(), 1, SIDE, SIDE]);
-        let x = self.block2.forward(self.block1.forward(Tensor::from_data(pixels, device)));
+        let x = forward(&self.block2, forward(&self.block1, Tensor::from_data(pixels, device)));
         let x = self.activation.forward(self.linear1.forward(x.flatten(1, 3)));
         self.linear2.forward(x)
     }

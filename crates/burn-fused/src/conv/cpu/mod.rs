@@ -10,6 +10,7 @@ mod blocks;
 mod correlation;
 mod direct;
 mod im2col;
+mod norm;
 mod plane;
 mod scratch;
 mod source;
@@ -20,6 +21,7 @@ pub(super) mod tiles;
 mod winograd;
 
 pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
+pub use norm::{Forward as NormForward, Means, Normed, Saved as NormSaved};
 pub use scratch::with_buffers;
 
 use crate::conv::Algorithm;
@@ -107,6 +109,8 @@ pub struct Back<'a, T = f32> {
     pub argmax: &'a [u8],
     /// Of the output.
     pub gradient: &'a [T],
+    /// The normalisation that follows, if one does; then `output` is not read.
+    pub normed: Option<&'a Normed<'a>>,
     /// Whether the input's gradient is requested.
     pub of_input: bool,
 }

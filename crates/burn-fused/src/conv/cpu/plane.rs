@@ -37,6 +37,12 @@ impl Plane {
         Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }
     }
 
+    /// A plane without a border, of whole tiles of 4x4 pixels.
+    pub fn tiled([height, width]: [usize; 2]) -> Self {
+        let stride = width.next_multiple_of(4);
+        Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(4) * stride }
+    }
+
     /// A plane without a border.
     pub fn plain([height, width]: [usize; 2]) -> Self {
         Self { size: [height, width], stride: width, first: 0, len: height * width }

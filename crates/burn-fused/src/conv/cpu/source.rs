@@ -1,6 +1,7 @@
 //! What a convolution reads: images, or the gradient of an output before its epilogue.
 
 use super::blocks::spread;
+use super::norm::Normed;
 use super::plane::Plane;
 use super::{Back, Shape};
 use crate::epilogue::Epilogue;
@@ -17,6 +18,8 @@ pub struct Source<'a, T = f32> {
     pub channels: usize,
     /// Height and width, before pooling.
     pub size: [usize; 2],
+    /// The normalisation whose gradient it is, if one follows.
+    pub normed: Option<&'a Normed<'a>>,
 }
 
 /// What the epilogue passes on of a gradient.
@@ -46,17 +49,19 @@ pub struct Planes {
 impl<'a, T> Source<'a, T> {
     /// The input of a convolution.
     pub fn input(shape: Shape, values: &'a [T]) -> Self {
-        Self { values, mask: Mask::All, channels: shape.inputs, size: [shape.height, shape.width] }
+        let size = [shape.height, shape.width];
+        Self { values, mask: Mask::All, channels: shape.inputs, size, normed: None }
     }
 
     /// The gradient of a convolution's sums from that of its output.
     pub fn gradient(shape: Shape, epilogue: Epilogue, back: Back<'a, T>) -> Self {
         let mask = match epilogue {
-            Epilogue::Identity => Mask::All,
-            Epilogue::Relu => Mask::Relu(back.output),
+            Epilogue::Relu if back.normed.is_none() => Mask::Relu(back.output),
+            Epilogue::Identity | Epilogue::Relu => Mask::All,
             Epilogue::ReluPool => Mask::Pool(back.argmax),
         };
-        Self { values: back.gradient, mask, channels: shape.outputs, size: [shape.height, shape.width] }
+        let (size, normed) = ([shape.height, shape.width], back.normed);
+        Self { values: back.gradient, mask, channels: shape.outputs, size, normed }
     }
 
     /// Vectors of all channels of a pixel.
@@ -94,10 +99,14 @@ impl Source<'_> {
         let [height, width] = self.size;
         let Planes { first, step, count, vector } = planes;
         let (from, step) = ((first * height + rows[0]) * width, [count, step * height * width]);
-        match self.mask {
-            Mask::All => plane.load(simd, lanes, step, &self.values[from..], None),
+        let sum = match self.mask {
+            Mask::All => {
+                plane.load(simd, lanes, step, &self.values[from..], None);
+                None
+            }
             Mask::Relu(output) => {
                 plane.load(simd, lanes, step, &self.values[from..], Some(&output[from..]));
+                None
             }
             Mask::Pool(argmax) => {
                 let [height, width] = [height / 2, width / 2];
@@ -106,9 +115,11 @@ impl Source<'_> {
                 let gradient = &self.values[first * pixels + above..];
                 Plane::plain(size).load(simd, pooled, [count, planes.step * pixels], gradient, None);
                 let argmax = &argmax[(vector * pixels + above) * S::F32_LANES..];
-                return Some(spread(simd, plane, size, argmax, pooled, lanes));
+                Some(spread(simd, plane, size, argmax, pooled, lanes))
             }
-        }
+        };
+        let Some(normed) = self.normed else { return sum };
+        normed.apply(simd, planes, rows, plane, lanes);
         None
     }
 }

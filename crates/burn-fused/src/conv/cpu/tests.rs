@@ -122,6 +122,7 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
         output: &output,
         argmax: &argmax,
         gradient: &gradient,
+        normed: None,
         of_input: true,
     };
     let mut polls = 0;
@@ -130,7 +131,7 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
     assert_close(&what("weights"), &found.weights, &expected.weights);
     assert_close(&what("bias"), &found.bias, &expected.bias);
     assert_close(&what("input"), found.input.as_deref().unwrap(), &expected.input);
-    let less = conv.backward(Back { of_input: false, ..back }, &mut || ());
+    let less = conv.backward(Back { normed: None, of_input: false, ..back }, &mut || ());
     assert!(less.input.is_none());
     assert_eq!((&less.weights[..], less.bias), (&found.weights[..], found.bias), "{}", what("twice"));
 }

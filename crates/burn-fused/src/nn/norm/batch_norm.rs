@@ -5,10 +5,13 @@ use burn::module::{Flag, Module, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::Epilogue;
+use crate::conv::{ConvLayer, conv_norm};
 use crate::fallback::unsupported;
+use crate::nn::conv::Conv2d;
 use crate::nn::convert::{converts, shown_as_burns};
-use crate::norm::{batch_norm, batch_norm_inference, moving_average};
+use crate::norm::{Normalised, batch_norm, batch_norm_inference, moving_average};
 use crate::precision::in_f32;
+use crate::shapes::of_conv;
 
 /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
 #[derive(Config, Debug)]
@@ -90,7 +93,31 @@ impl BatchNorm {
             let burns = burn::nn::BatchNorm::from(self.clone());
             return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }
-        let batch = batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue);
+        self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue))
+    }
+
+    /// `epilogue` of the normalised outputs of `conv`, in one operator where both are: in training, of f32.
+    ///
+    /// # Panics
+    /// As [`Conv2d::forward`], and [`forward`](Self::forward) of its output.
+    #[track_caller]
+    pub(crate) fn forward_conv(&self, conv: &Conv2d, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
+        of_conv(input.dims(), &conv.as_burns());
+        let is_trained = input.device().is_autodiff() && self.training.is_enabled();
+        let fits = is_trained && conv.weight.dims()[0] == self.gamma.dims()[0];
+        let found = match fits {
+            true => conv_norm(&input, conv, [self.gamma.val(), self.beta.val()], self.epsilon, epilogue),
+            false => None,
+        };
+        match found {
+            Some(batch) => self.keep(batch),
+            None => self.forward_with(conv.forward(input), epilogue),
+        }
+    }
+
+    /// Adds a batch's statistics to the running ones.
+    fn keep<const D: usize>(&self, batch: Normalised<D>) -> Tensor<D> {
+        let device = batch.output.device();
         for (running, batch) in [(&self.running_mean, batch.mean), (&self.running_var, batch.variance)] {
             let before = running.value_sync().to_device(&device);
             running.update(moving_average(before, batch, 1.0, self.momentum));

@@ -84,18 +84,18 @@ pub fn batch_norm<const D: usize>(
     let rule = "Scale and shift must have one value for each channel of the input tensor.";
     expect("batch_norm", rule, [scale.dims(), shift.dims()], [[channels]; 2]);
     let tensors = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
-    let mut statistics = None;
+    let mut moments = None;
     let output = on_flex(
         tensors,
         |tensors| shape_of(tensors, epilogue),
         |tensors, shape, backward| {
             let (output, state) = forward(tensors, shape, epilogue, epsilon, backward);
-            statistics = Some(state.statistics());
+            moments = Some(state.results.0.clone());
             (output, state)
         },
     );
-    let output: Tensor<D> = match output {
-        Ok(output) => Tensor::from_dispatch(output),
+    match output {
+        Ok(output) => statistics(Tensor::from_dispatch(output), &moments.expect("forward has run")),
         Err(tensors) => {
             let [x, scale, shift] = unsupported_tensors("batch_norm", tensors);
             let x = Tensor::<D>::from_dispatch(x);
@@ -104,11 +104,15 @@ pub fn batch_norm<const D: usize>(
             let (activations, parameters) = (x.dtype(), scale.dtype());
             let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
             let output = cast(epilogue.composed(found.output), activations);
-            return Normalised { output, mean: found.mean, variance: found.variance };
+            Normalised { output, mean: found.mean, variance: found.variance }
         }
-    };
-    let [mean, variance] = statistics.expect("forward has run").map(|values| {
-        let values = Tensor::<1>::from_primitive::<Flex>(values);
+    }
+}
+
+/// The output with its statistics, on the same device.
+pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -> Normalised<D> {
+    let [mean, variance] = [&moments.mean, &moments.variance].map(|values| {
+        let values = Tensor::<1>::from_primitive::<Flex>(tensor(values.clone(), &[values.len()]));
         match output.gradient_checkpointing_strategy() {
             Some(strategy) => Tensor::from_inner(values).with_gradient_checkpointing_strategy(strategy),
             None => values,
@@ -213,15 +217,15 @@ struct Input<'a> {
 
 /// Statistics of the channels.
 #[derive(Debug, Clone, Default)]
-struct Moments {
-    mean: Vec<f32>,
-    variance: Vec<f32>,
+pub(crate) struct Moments {
+    pub mean: Vec<f32>,
+    pub variance: Vec<f32>,
     /// Reciprocal square root of variance plus epsilon.
-    inverse: Vec<f32>,
+    pub inverse: Vec<f32>,
 }
 
 impl Moments {
-    fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
+    pub fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
         self.mean.push(mean);
         self.variance.push(variance as f32);
         self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
@@ -291,10 +295,10 @@ impl Kernel for Backward<'_> {
 /// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
 /// find the values that ReLU passed.
 #[derive(Debug, Clone, Copy)]
-struct Affine {
-    mean: f32,
-    factor: f32,
-    shift: f32,
+pub(crate) struct Affine {
+    pub mean: f32,
+    pub factor: f32,
+    pub shift: f32,
 }
 
 impl Affine {
@@ -313,20 +317,20 @@ impl Affine {
 /// Gradient of a channel's values from that of the normalised values: the parts that
 /// flow through the mean and the variance are subtracted.
 #[derive(Debug, Clone, Copy)]
-struct Back {
+pub(crate) struct Back {
     mean: f32,
     factor: f32,
     /// Mean gradient.
-    level: f32,
+    pub level: f32,
     /// Mean gradient for a distance of 1 from the mean.
-    slope: f32,
+    pub slope: f32,
 }
 
 impl Back {
     /// From the sum of `gradients` of a channel, and of their products with the
     /// `distances` of its values from the mean.
     #[inline(always)]
-    fn of(affine: Affine, inverse: f32, gradients: f64, distances: f64, values: usize) -> Self {
+    pub fn of(affine: Affine, inverse: f32, gradients: f64, distances: f64, values: usize) -> Self {
         let (values, inverse) = (values as f64, f64::from(inverse));
         let level = (gradients / values) as f32;
         let slope = (distances / values * inverse * inverse) as f32;
@@ -379,14 +383,6 @@ struct State {
     level: Level,
     /// And the argmax.
     results: Arc<(Moments, Vec<u8>)>,
-}
-
-impl State {
-    /// Mean and variance.
-    fn statistics(&self) -> [FlexTensor; 2] {
-        let (Moments { mean, variance, .. }, _) = &*self.results;
-        [mean, variance].map(|values| tensor(values.clone(), &[values.len()]))
-    }
 }
 
 impl Saved<3> for State {

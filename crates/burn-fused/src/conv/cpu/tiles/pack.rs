@@ -145,7 +145,8 @@ fn load<S: Lanes>(
             }
             Mask::Pool(argmax) => Mask::Pool(argmax),
         };
-        let source = Source { values: &*values, mask, channels: source.channels, size: source.size };
+        let source =
+            Source { values: &*values, mask, channels: source.channels, size: source.size, normed: None };
         let pooled = bytemuck::cast_slice_mut(pooled);
         source.load(simd, Planes { first: 0, ..planes }, [0, height], flat.plane(), pooled, lanes);
     }

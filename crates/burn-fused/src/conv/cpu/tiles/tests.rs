@@ -46,6 +46,7 @@ fn tiles_give_the_convolutions_of_f32() {
         let conv = Convolution { level: LEVEL, route: Route::Gemm, shape, epilogue };
         let (output, argmax) = conv.forward(&images, [&weights, &bias], true);
         let back = Back {
+            normed: None,
             input: &images[..],
             weights: &weights,
             output: &output,
@@ -59,6 +60,7 @@ fn tiles_give_the_convolutions_of_f32() {
         let (found_output, found) = testing::run_where_needed(|| {
             let (output, argmax) = forward(shape, epilogue, &images, [&weights, &bias], true);
             let back = Back {
+                normed: None,
                 input: &images[..],
                 weights: &weights,
                 output: &output,

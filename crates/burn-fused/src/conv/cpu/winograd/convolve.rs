@@ -3,6 +3,7 @@
 
 use super::super::Shape;
 use super::super::activation::finish;
+use super::super::plane::Plane;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
 use super::blocks::{BORDER, Block, Pace, TILE};
@@ -34,6 +35,9 @@ pub struct Convolve<'a> {
     pub bias: Option<&'a [f32]>,
     /// Whether the argmax of a pooling is kept.
     pub keeps_argmax: bool,
+    /// Receives the results instead of an output, in their lanes: for each image and vector of channels a
+    /// [plane of whole tiles](Plane::tiled).
+    pub sums: Option<&'a mut [f32]>,
     pub between: &'a mut dyn FnMut(),
     pub buffers: &'a mut Buffers,
 }
@@ -61,7 +65,8 @@ impl Convolve<'_> {
         transform_weights(simd, shape, self.weights, self.flipped, part.take(shape.inputs * 9), weights);
 
         let mut pace = Pace::new(self.between);
-        let mut result = Buffer::new(shape.output_len(epilogue));
+        let mut kept = self.sums.map(bytemuck::cast_slice_mut);
+        let mut result = Buffer::new(if kept.is_some() { 0 } else { shape.output_len(epilogue) });
         let [height, width] = shape.output_size(epilogue);
         let argmax_len = shape.batch * panels.vectors * height * width * S::F32_LANES;
         let mut argmax = vec![0; if self.keeps_argmax { argmax_len } else { 0 }];
@@ -97,7 +102,8 @@ impl Convolve<'_> {
                 }
                 let finish = Finish { shape, epilogue, block, bias: self.bias };
                 let lanes = part.take(2 * plane);
-                finish.run(simd, [first, vectors], (products, step), lanes, &mut result, &mut argmax);
+                let kept = kept.as_deref_mut();
+                finish.run(simd, [first, vectors], (products, step), (lanes, kept), &mut result, &mut argmax);
             }
         }
         (result, argmax)
@@ -149,14 +155,15 @@ impl Finish<'_> {
     /// Stores the outputs of `vectors` vectors of channels, from vector `first` on, and the argmax of each
     /// pooled pixel, with as many channels side by side as there are lanes, unless `argmax` is empty.
     /// The products of a tile are side by side, and points `step` vectors apart; `lanes`
-    /// is scratch of two planes. All values of these outputs are initialised afterwards.
+    /// is scratch of two planes. All values of these outputs are initialised afterwards. With `kept`, sums are stored
+    /// there alone.
     #[inline(always)]
     fn run<S: Lanes>(
         &self,
         simd: S,
         [first, vectors]: [usize; 2],
         (products, step): (&[S::f32s], usize),
-        lanes: &mut [S::f32s],
+        (lanes, mut kept): (&mut [S::f32s], Option<&mut [S::f32s]>),
         output: &mut [f32],
         argmax: &mut [u8],
     ) {
@@ -165,6 +172,7 @@ impl Finish<'_> {
         let (lanes, scratch) = lanes.split_at_mut(plane.len);
         let [height, width] = shape.output_size(*epilogue);
         let above = epilogue.size(block.pixels(0))[0] * width;
+        let (whole, is_kept) = (Plane::tiled([shape.height, shape.width]), kept.is_some());
         for at in 0..vectors {
             let channel = (first + at) * S::F32_LANES;
             let channels = S::F32_LANES.min(shape.outputs - channel);
@@ -174,6 +182,13 @@ impl Finish<'_> {
             };
             let mut tile = at;
             for image in block.first..block.first + block.images {
+                let vector = image * shape.outputs.div_ceil(S::F32_LANES) + first + at;
+                let lanes = match &mut kept {
+                    Some(kept) => {
+                        &mut kept[vector * whole.len + block.pixels(0)[0] * whole.stride..][..plane.len]
+                    }
+                    None => &mut *lanes,
+                };
                 for row in 0..block.rows() {
                     for column in 0..block.columns() {
                         let products = &products[tile..=tile + (PRODUCTS - 1) * step];
@@ -193,8 +208,10 @@ impl Finish<'_> {
                         tile += vectors;
                     }
                 }
+                if is_kept {
+                    continue;
+                }
                 let from = (image * shape.outputs + channel) * height * width + above;
-                let vector = image * shape.outputs.div_ceil(S::F32_LANES) + first + at;
                 let kept = (vector * height * width + above) * S::F32_LANES;
                 let size = [channels, height * width];
                 let argmax = argmax.get_mut(kept..).unwrap_or_default();

@@ -22,7 +22,7 @@ mod tests;
 mod transform;
 mod weight_gradient;
 
-use convolve::Convolve;
+pub use convolve::Convolve;
 use weight_gradient::WeightGradient;
 
 use super::scratch::with_buffers;
@@ -48,6 +48,7 @@ pub fn forward(
             flipped: false,
             bias: Some(bias),
             keeps_argmax: keeps,
+            sums: None,
             between: &mut || (),
             buffers,
         })
@@ -72,6 +73,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
                 flipped: true,
                 bias: None,
                 keeps_argmax: false,
+                sums: None,
                 between: &mut *between,
                 buffers,
             });

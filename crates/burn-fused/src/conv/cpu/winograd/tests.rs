@@ -67,12 +67,13 @@ impl Case {
             output: &output,
             argmax: &argmax,
             gradient,
+            normed: None,
             of_input: true,
         };
         let mut polls = 0;
         let found = conv.backward(back, &mut || polls += 1);
         assert!(polls > 1, "not polled");
-        let less = conv.backward(Back { of_input: false, ..back }, &mut || ());
+        let less = conv.backward(Back { normed: None, of_input: false, ..back }, &mut || ());
         assert!(less.input.is_none());
         assert_eq!(bits(&less.weights), bits(&found.weights), "without the input's: {shape:?}");
         let argmax = if argmax.is_empty() { argmax } else { in_order(level, shape, &argmax) };
