@@ -29,14 +29,17 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     };
     let tested = if args.int8 {
         let mut quantized = opened.int8(world, run)?;
-        evaluation
-            .run_with(world, |samples| evaluation.int8_scores(&mut quantized, samples).inspect(&mut keep))?
+        evaluation.run_with(world, |samples| {
+            let scores = evaluation.int8_scores(&mut quantized, samples);
+            keep(&scores);
+            scores
+        })?
     } else {
         let network = opened.float(world, run)?;
         evaluation.run_with(world, |samples| {
             let scores = network.forward(samples.batch(0..samples.count(), &device).0);
             keep(&scores);
-            Ok(scores)
+            scores
         })?
     };
     if let Some(file) = &args.logits {

@@ -8,7 +8,6 @@ use crate::export::{OnnxFile, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
 use burn_mpi::{ParamLayout, World};
 use run_record::files::replace_file;
-use run_record::{Method, quoted};
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
@@ -35,15 +34,6 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
         true => {
             let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
             checkpoint::quantized(stored.clone(), &path)?;
-            if stored.method == Method::Dynamic {
-                let reason = format!(
-                    "{} is a dynamic model, whose scales are each batch's own: make a static one with \
-                     mpiburn quantize {} --kind ptq",
-                    path.display(),
-                    quoted(args.run.display())
-                );
-                return Err(Refused(reason).into());
-            }
             int8_network(&stored)
         }
     };

@@ -211,7 +211,7 @@ impl Predictor {
         let scores = match &mut self.trained {
             Trained::Int8(network) => {
                 let mut scores = Vec::new();
-                network.infer(&values, &mut scores)?;
+                network.infer(&values, &mut scores);
                 scores
             }
             Trained::Float(network, device) => {

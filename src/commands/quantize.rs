@@ -11,8 +11,8 @@ use super::eval::shown;
 use crate::data::{SampleSource, Split};
 use crate::device::DeviceKind;
 use crate::model::Network;
-use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
-use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme};
+use crate::options::{ConfigError, QuantizeArgs, RunConfig};
+use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, QuantizeKind, Quantized, WeightScheme};
 use crate::train::{Evaluation, Tally};
 use burn_fused::int8::Int8Error;
 use burn_mpi::World;
@@ -23,8 +23,8 @@ use run_record::{INT8_FILE, Method};
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let post = post_training(args)?;
     let checked: &[Split] = match post {
-        Some(PostTraining { calibration: Some(_), .. }) => &Split::ALL,
-        _ => &[Split::Test],
+        Some(_) => &Split::ALL,
+        None => &[Split::Test],
     };
     let adapt = |config| Ok(RunConfig { device: DeviceKind::Flex, ..config });
     let opened = Opened::open(world, &args.run, args.data_root.as_ref(), checked, adapt)?;
@@ -52,16 +52,15 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
 fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigError> {
     let scheme = args.weight_scheme.unwrap_or_default();
     match (args.kind, args.calibration) {
-        (QuantKind::Qat, _) if args.weight_scheme.is_some() => {
+        (QuantizeKind::Qat, _) if args.weight_scheme.is_some() => {
             Err(ConfigError::new("weight-scheme", scheme, "was chosen in the training; leave it out"))
         }
-        (QuantKind::Dynamic | QuantKind::Qat, Some(samples)) => {
+        (QuantizeKind::Qat, Some(samples)) => {
             Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
         }
-        (QuantKind::Qat, None) => Ok(None),
-        (QuantKind::Dynamic, None) => Ok(Some(PostTraining { scheme, calibration: None })),
-        (QuantKind::Ptq, samples) => {
-            Ok(Some(PostTraining { scheme, calibration: Some(samples.unwrap_or(CALIBRATION)) }))
+        (QuantizeKind::Qat, None) => Ok(None),
+        (QuantizeKind::Ptq, samples) => {
+            Ok(Some(PostTraining { scheme, calibration: samples.unwrap_or(CALIBRATION) }))
         }
     }
 }
@@ -87,12 +86,11 @@ fn calibrated(
     args: &QuantizeArgs,
 ) -> anyhow::Result<Quantized> {
     let quantizer = post.load(source, config.data.train_samples)?;
-    if let Some(samples) = quantizer.samples() {
-        if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
-            log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
-        }
-        log::info!("calibrating on {samples} training samples");
+    let samples = quantizer.samples();
+    if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
+        log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
     }
+    log::info!("calibrating on {samples} training samples");
     Ok(quantizer.quantize(network)?)
 }
 
@@ -142,12 +140,12 @@ mod tests {
     #[test]
     fn senseless_options_are_refused_by_name() {
         let scheme = WeightScheme::Channel;
-        let expected = PostTraining { scheme, calibration: Some(CALIBRATION) };
+        let expected = PostTraining { scheme, calibration: CALIBRATION };
         assert_eq!(plan(&[]), Ok(Some(expected)));
-        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Some(PostTraining { scheme, calibration: None })));
         for (options, expected) in [
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
-            (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
+            (&["--kind", "dynamic"], "--kind dynamic: choose qat, ptq"),
+            (&["--kind", "qat", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
             (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: was chosen"),
             (&["--weight-scheme", "row"], "--weight-scheme row: choose channel, tensor"),
         ] {

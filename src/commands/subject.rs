@@ -34,7 +34,7 @@ impl Subject {
         let dimensions = config.model.dimensions();
         let source = Box::new(Synthetic::new(dimensions.input, dimensions.classes, samples));
         let network = config.network(dimensions, &config.device.device());
-        let post = PostTraining { scheme: WeightScheme::Channel, calibration: Some(samples) };
+        let post = PostTraining { scheme: WeightScheme::Channel, calibration: samples };
         let int8 = match int8 {
             true => Some(world.agree(post.load(source.as_ref(), None))?.quantize(&network)?),
             false => None,

@@ -1,4 +1,4 @@
-//! Static int8 models as ONNX in QDQ form.
+//! Int8 models as ONNX in QDQ form.
 //!
 //! Constants are the model's integers. Dequantized weights and activations are the
 //! inputs of a float operator, whose output is quantized with the output's scale and
@@ -13,9 +13,9 @@ use super::proto::DataType;
 use super::{average, windows};
 use crate::model::Dimensions;
 use crate::quant::Int8File;
-use crate::quant::int8_file::{Bias, LayerValues, StoredLayer};
+use crate::quant::int8_file::{LayerValues, StoredLayer};
 
-/// The ONNX file of a static `network`.
+/// The ONNX file of a `network`.
 ///
 /// # Panics
 /// If it is not one that is valid.
@@ -79,7 +79,6 @@ fn requantize(graph: &mut Graph, name: &str, parameters: QParams) {
 /// biases.
 fn constants(graph: &mut Graph, name: &str, values: &LayerValues, input: QParams) -> [String; 2] {
     let LayerValues { shape, weights, scales, bias } = values;
-    let Bias::Integer(bias) = bias else { panic!("{name}: a dynamic network has no integer biases") };
     // A scalar, or a vector along the outputs.
     let scale_shape: Vec<usize> = if scales.len() == 1 { Vec::new() } else { vec![scales.len()] };
     let steps: Vec<f32> = scales.iter().map(|&scale| input.scale * scale).collect();

@@ -133,7 +133,7 @@ fn quantized_is_another_name_of_qat() {
 
 #[test]
 fn a_layer_that_cannot_be_quantized_is_rejected_by_name() {
-    for kind in ["qat", "ptq", "dynamic"] {
+    for kind in ["qat", "ptq"] {
         let config = train(&format!("--quantize {kind} --activation tanh")).unwrap();
         let network = Network::with_options(
             config.model,
@@ -153,12 +153,10 @@ fn models_of_float_weights_are_an_option_of_the_training() {
     let post = |words: &str| train(words).unwrap().quantization.post_training();
     assert_eq!((post(""), post("--quantized")), (None, None));
     let scheme = WeightScheme::Channel;
-    let expected = PostTraining { scheme, calibration: Some(CALIBRATION) };
+    let expected = PostTraining { scheme, calibration: CALIBRATION };
     assert_eq!(post("--quantize ptq"), Some(expected));
     let (words, scheme) = ("--quantize ptq --calibration 9 --weight-scheme tensor", WeightScheme::Tensor);
-    assert_eq!(post(words), Some(PostTraining { scheme, calibration: Some(9) }));
-    let words = "--quantize dynamic --weight-scheme tensor";
-    assert_eq!(post(words), Some(PostTraining { scheme, calibration: None }));
+    assert_eq!(post(words), Some(PostTraining { scheme, calibration: 9 }));
 }
 
 #[test]

@@ -2,21 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use crate::quant::WeightScheme;
+use crate::quant::{QuantizeKind, WeightScheme};
 use crate::values::{one_of, positive};
-
-/// How a trained network is quantized.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum QuantKind {
-    /// Static, post-training: ranges of activations from training samples.
-    Ptq,
-    /// Weights alone; ranges of activations are each batch's own.
-    Dynamic,
-    /// Static, with the ranges that a quantization-aware training has found.
-    Qat,
-}
 
 #[derive(Debug, Args)]
 #[command(
@@ -24,17 +13,16 @@ pub enum QuantKind {
     after_help = "\
 Examples:
   mpiburn quantize results/try
-  mpiburn quantize results/try --kind dynamic --weight-scheme tensor
+  mpiburn quantize results/try --weight-scheme tensor
   mpiburn eval results/try --int8"
 )]
 pub struct QuantizeArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// ptq (static: scales from calibration samples), dynamic (weights only) or qat (the ranges of a
-    /// run with --quantize qat).
-    #[arg(long, value_enum, default_value = "ptq")]
-    pub kind: QuantKind,
+    /// ptq (scales from calibration samples) or qat (the ranges of a run with --quantize qat).
+    #[arg(long, value_name = "KIND", default_value = "ptq", value_parser = one_of::<QuantizeKind>())]
+    pub kind: QuantizeKind,
     /// Take the ranges of activations from the first N training samples [default: 1024].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub calibration: Option<usize>,

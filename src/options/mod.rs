@@ -28,7 +28,7 @@ pub use bench::{
 };
 pub use check::ConfigError;
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
-pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
+pub use int8::{ExportArgs, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use predict::PredictArgs;
 pub use profile::ProfileArgs;

@@ -41,8 +41,7 @@ pub struct Int8File {
     pub layers: Vec<StoredLayer>,
     /// SHA-256 of the file with zeros in place of these 64 digits, which it has in memory.
     pub(super) sha256: String,
-    /// Scale and zero point of the input and of the output of each layer with weights;
-    /// empty for a [`Method::Dynamic`].
+    /// Scale and zero point of the input and of the output of each layer with weights.
     #[serde(skip)]
     pub activations: Vec<QParams>,
 }
@@ -98,23 +97,8 @@ pub struct LayerValues {
     pub weights: Vec<i8>,
     /// Scale of each output's weights, or one for all.
     pub scales: Vec<f32>,
-    /// One for each output.
-    pub bias: Bias,
-}
-
-/// Biases of a layer.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Bias {
-    /// In steps of input scale · weight scale.
-    Integer(Vec<i32>),
-    /// Real values, for a [`Method::Dynamic`].
-    Float(Vec<f32>),
-}
-
-impl Default for Bias {
-    fn default() -> Self {
-        Self::Integer(Vec::new())
-    }
+    /// One for each output, in steps of input scale · weight scale.
+    pub bias: Vec<i32>,
 }
 
 impl fmt::Display for StoredLayer {
@@ -172,18 +156,12 @@ impl Int8File {
         for (name, LayerValues { shape, weights, scales, bias }) in self.products() {
             add(format!("{name}.weight"), Dtype::I8, shape, bytemuck::cast_slice(weights));
             add(format!("{name}.weight_scale"), Dtype::F32, &[scales.len()], bytemuck::cast_slice(scales));
-            let (dtype, count, bytes) = match bias {
-                Bias::Integer(steps) => (Dtype::I32, steps.len(), bytemuck::cast_slice(steps)),
-                Bias::Float(values) => (Dtype::F32, values.len(), bytemuck::cast_slice(values)),
-            };
-            add(format!("{name}.bias"), dtype, &[count], bytes);
+            add(format!("{name}.bias"), Dtype::I32, &[bias.len()], bytemuck::cast_slice(bias));
         }
-        if self.method != Method::Dynamic {
-            let scales: Vec<f32> = self.activations.iter().map(|p| p.scale).collect();
-            let zeros: Vec<u8> = self.activations.iter().map(|p| p.zero_point as u8).collect();
-            add(SCALES.into(), Dtype::F32, &[scales.len()], bytemuck::cast_slice(&scales));
-            add(ZERO_POINTS.into(), Dtype::U8, &[zeros.len()], &zeros);
-        }
+        let scales: Vec<f32> = self.activations.iter().map(|p| p.scale).collect();
+        let zeros: Vec<u8> = self.activations.iter().map(|p| p.zero_point as u8).collect();
+        add(SCALES.into(), Dtype::F32, &[scales.len()], bytemuck::cast_slice(&scales));
+        add(ZERO_POINTS.into(), Dtype::U8, &[zeros.len()], &zeros);
         let entry = serde_json::to_string(self).map_err(|e| failed(e.to_string()))?;
         let metadata = HashMap::from([(INT8_ENTRY.to_owned(), entry)]);
         let mut bytes = safetensors_file(&tensors, Some(metadata)).map_err(|e| failed(e.to_string()))?;
@@ -242,7 +220,6 @@ impl Int8File {
         if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {
             return Err(format!("a size of {size} is above {LARGEST}"));
         }
-        let is_dynamic = self.method == Method::Dynamic;
         let mut known = 0;
         for layer in &mut self.layers {
             let rank = if matches!(layer, StoredLayer::Conv { .. }) { 4 } else { 2 };
@@ -253,12 +230,8 @@ impl Int8File {
                 return Err(format!("{name}.weight has the shape {shape:?}, expected {rank} sizes above 0"));
             }
             let scales = floats(&tensor(tensors, &format!("{name}.weight_scale"), Dtype::F32)?);
-            let of = if is_dynamic { Dtype::F32 } else { Dtype::I32 };
-            let bias = tensor(tensors, &format!("{name}.bias"), of)?;
-            let bias = match of {
-                Dtype::F32 => Bias::Float(floats(&bias)),
-                _ => Bias::Integer(chunks(&bias).map(i32::from_le_bytes).collect()),
-            };
+            let bias = tensor(tensors, &format!("{name}.bias"), Dtype::I32)?;
+            let bias: Vec<i32> = chunks(&bias).map(i32::from_le_bytes).collect();
             let (outputs, biases) = (shape[0], bias.len());
             if biases != outputs || ![1, outputs].contains(&scales.len()) {
                 let scales = scales.len();
@@ -270,30 +243,19 @@ impl Int8File {
             }
             known += 3;
         }
-        if !is_dynamic {
-            let scales = floats(&tensor(tensors, SCALES, Dtype::F32)?);
-            let zeros = tensor(tensors, ZERO_POINTS, Dtype::U8)?;
-            let (expected, found) = (known / 3 + 1, [scales.len(), zeros.data().len()]);
-            if found != [expected; 2] {
-                return Err(format!("{SCALES} and {ZERO_POINTS} have {found:?} values, expected {expected}"));
-            }
-            let pairs = scales.into_iter().zip(zeros.data());
-            self.activations =
-                pairs.map(|(scale, &zero)| QParams { scale, zero_point: i32::from(zero) }).collect();
-            known += 2;
+        let scales = floats(&tensor(tensors, SCALES, Dtype::F32)?);
+        let zeros = tensor(tensors, ZERO_POINTS, Dtype::U8)?;
+        let (expected, found) = (known / 3 + 1, [scales.len(), zeros.data().len()]);
+        if found != [expected; 2] {
+            return Err(format!("{SCALES} and {ZERO_POINTS} have {found:?} values, expected {expected}"));
         }
+        let pairs = scales.into_iter().zip(zeros.data());
+        self.activations =
+            pairs.map(|(scale, &zero)| QParams { scale, zero_point: i32::from(zero) }).collect();
+        known += 2;
         match tensors.len() == known {
             true => Ok(()),
             false => Err(format!("it has {} tensors, and its layers {known}", tensors.len())),
-        }
-    }
-}
-
-impl Bias {
-    fn len(&self) -> usize {
-        match self {
-            Self::Integer(steps) => steps.len(),
-            Self::Float(values) => values.len(),
         }
     }
 }

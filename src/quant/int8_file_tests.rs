@@ -11,7 +11,7 @@ fn stored(by_channel: bool) -> Int8File {
         let values = (0..shape.iter().product()).map(|i: usize| ((i * 37) % 19) as f32 / 40.0 - 0.2);
         let scales = vec![0.3 / 127.0; if by_channel { shape[0] } else { 1 }];
         let weights = quantize_weights(&values.collect::<Vec<_>>(), &scales);
-        LayerValues { shape: shape.to_vec(), weights, scales, bias: Bias::Integer(bias.to_vec()) }
+        LayerValues { shape: shape.to_vec(), weights, scales, bias: bias.to_vec() }
     };
     Int8File {
         version: VERSION,
@@ -70,19 +70,6 @@ fn a_model_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_dynamic_network_has_real_biases_and_no_activations() {
-    let mut file = stored(true);
-    file.method = Method::Dynamic;
-    file.activations.clear();
-    assert!(refusal_of(&file).contains("conv1.bias holds I32, expected F32"));
-    for values in file.layers.iter_mut().filter_map(StoredLayer::values_mut) {
-        values.bias = Bias::Float(vec![0.25; values.shape[0]]);
-    }
-    let bytes = file.encode(path()).unwrap();
-    assert_eq!(Int8File::decode(path(), &bytes).unwrap(), file);
-}
-
-#[test]
 fn every_cut_and_every_changed_byte_is_an_error() {
     let bytes = stored(true).encode(path()).unwrap();
     for length in 0..bytes.len() {
@@ -114,14 +101,10 @@ fn what_does_not_fit_together_is_named() {
         (conv(&|values| values.scales[1] = f32::NAN), "conv1: "),
         (conv(&|values| values.scales[1] = -1.0), "conv1: "),
         (conv(&|values| values.scales.push(0.1)), "conv1 has 3 scales and 2 biases for 2 outputs"),
-        (
-            conv(&|values| values.bias = Bias::Integer(vec![0])),
-            "conv1 has 2 scales and 1 biases for 2 outputs",
-        ),
-        (conv(&|values| values.bias = Bias::Float(vec![0.0; 2])), "conv1.bias holds F32, expected I32"),
+        (conv(&|values| values.bias = vec![0]), "conv1 has 2 scales and 1 biases for 2 outputs"),
         (conv(&|values| values.shape = vec![2, 9]), "conv1.weight has the shape [2, 9], expected 4 sizes"),
         (conv(&|values| values.shape = vec![2, 3, 3, 1]), "does not fit an input of [1, 4, 4]"),
-        (conv(&|values| values.bias = Bias::Integer(vec![i32::MAX; 2])), "overflows a 32-bit accumulator"),
+        (conv(&|values| values.bias = vec![i32::MAX; 2]), "overflows a 32-bit accumulator"),
         (change(&|file| file.activations[1].scale = 1e-30), "the scale overflows"),
         (change(&|file| file.activations[0].scale = 0.0), "scale"),
         (
@@ -137,7 +120,6 @@ fn what_does_not_fit_together_is_named() {
             }),
             "max pooling",
         ),
-        (change(&|file| file.method = Method::Dynamic), "conv1.bias holds I32, expected F32"),
     ] {
         assert!(error.starts_with("some/int8.safetensors: ") && error.contains(expected), "{error}");
     }

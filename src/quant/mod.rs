@@ -3,7 +3,6 @@
 //!
 //! [`burn_fused::int8`] has the formulas and the integer kernels.
 
-mod dynamic;
 mod error;
 mod groups;
 pub mod int8_file;

@@ -22,9 +22,8 @@ const BATCH: usize = 128;
 pub struct PostTraining {
     /// Scales of weights.
     pub scheme: WeightScheme,
-    /// Number of the first training samples from which ranges of activations follow; `None` if only weights are
-    /// quantized in advance.
-    pub calibration: Option<usize>,
+    /// Number of the first training samples from which ranges of activations follow.
+    pub calibration: usize,
 }
 
 /// Makes int8 models of float networks. It holds the calibration samples, which are the same on
@@ -32,8 +31,8 @@ pub struct PostTraining {
 #[derive(Debug)]
 pub struct PostQuantizer {
     scheme: WeightScheme,
-    /// `None` for dynamic quantization.
-    calibration: Option<(Shard, Normalizer)>,
+    shard: Shard,
+    normalizer: Normalizer,
 }
 
 impl PostTraining {
@@ -42,21 +41,17 @@ impl PostTraining {
     /// # Errors
     /// If they cannot be read.
     pub fn load(self, source: &dyn SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
-        let Self { scheme, calibration } = self;
-        let load = |samples: usize| {
-            let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
-            let plan = ShardPlan { samples: samples.min(known), world_size: 1, batch_size: BATCH };
-            let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
-            Ok::<_, DataError>((shard, Normalizer::new(source.description())))
-        };
-        Ok(PostQuantizer { scheme, calibration: calibration.map(load).transpose()? })
+        let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
+        let plan = ShardPlan { samples: self.calibration.min(known), world_size: 1, batch_size: BATCH };
+        let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
+        Ok(PostQuantizer { scheme: self.scheme, shard, normalizer: Normalizer::new(source.description()) })
     }
 }
 
 impl PostQuantizer {
-    /// Number of calibration samples; `None` for dynamic quantization.
-    pub fn samples(&self) -> Option<usize> {
-        self.calibration.as_ref().map(|(shard, _)| shard.len())
+    /// Number of calibration samples.
+    pub fn samples(&self) -> usize {
+        self.shard.len()
     }
 
     /// The int8 model of `network`, which is on a device without autodiff.
@@ -64,13 +59,10 @@ impl PostQuantizer {
     /// # Errors
     /// If a layer cannot be quantized, or values are NaN or infinite.
     pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
-        let Some((shard, normalizer)) = &self.calibration else {
-            return Quantized::dynamic(network, self.scheme);
-        };
         let mut calibration = Calibration::new(network)?;
         let device = DeviceKind::Flex.device();
-        for from in (0..shard.len()).step_by(BATCH) {
-            calibration.observe(normalizer.images(shard.samples(from, BATCH).0, &device))?;
+        for from in (0..self.shard.len()).step_by(BATCH) {
+            calibration.observe(self.normalizer.images(self.shard.samples(from, BATCH).0, &device))?;
         }
         Quantized::of_ranges(network, Method::Ptq, &calibration.into_ranges(), self.scheme)
     }

@@ -1,13 +1,12 @@
-//! Quantized networks, static or dynamic: made of a float network, compared with one, and run.
+//! Quantized networks: made of a float network, compared with one, and run.
 
 use burn_fused::int8::{
     AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
-    fixed_point, min_max_by_channel, quantize_weights,
+    fixed_point, min_max_by_channel,
 };
 use burn_mpi::ParamLayout;
 
-use super::dynamic;
-use super::int8_file::{Bias, Int8File, LayerValues, StoredLayer, VERSION};
+use super::int8_file::{Int8File, LayerValues, StoredLayer, VERSION};
 use super::ranges::{Ranges, WeightScheme, parameters};
 use super::{Product, QuantError, groups, padding};
 use crate::model::Network;
@@ -19,8 +18,10 @@ use run_record::files::{NO_DIGEST, sha256_of_f32};
 pub struct Quantized {
     /// The network.
     pub file: Int8File,
-    /// Integers from input to output, and their memory; `None` if only weights are integers.
-    pub model: Option<(Model, Workspace)>,
+    /// Integers from input to output.
+    pub model: Model,
+    /// Their memory.
+    pub workspace: Workspace,
 }
 
 impl Quantized {
@@ -29,21 +30,11 @@ impl Quantized {
     /// # Errors
     /// If the values are not a valid model.
     pub fn new(file: Int8File) -> Result<Self, QuantError> {
-        let model = match file.method {
-            Method::Dynamic => {
-                dynamic::check(&file)?;
-                None
-            }
-            Method::Qat | Method::Ptq => {
-                let model = file.model()?;
-                let workspace = model.workspace();
-                Some((model, workspace))
-            }
-        };
-        Ok(Self { file, model })
+        let model = file.model()?;
+        Ok(Self { workspace: model.workspace(), file, model })
     }
 
-    /// A static model of `network`, which is on a device without autodiff: batch norm folded into the
+    /// A model of `network`, which is on a device without autodiff: batch norm folded into the
     /// weights by its running statistics, weights quantized by `scheme`, activations by `ranges`. If ranges
     /// of weights were never observed, those of the current weights are used.
     ///
@@ -69,35 +60,15 @@ impl Quantized {
         Self::new(Int8File::of(network, method, activations, scales)?)
     }
 
-    /// A network of which only the weights are quantized, by `scheme`; otherwise as
-    /// [`of_ranges`](Self::of_ranges).
-    ///
-    /// # Errors
-    /// If a layer cannot be quantized, or weights are not finite or too large.
-    pub fn dynamic(network: &Network, scheme: WeightScheme) -> Result<Self, QuantError> {
-        let scales =
-            |_, weights: &[f32], outputs| scales_of(&min_max_by_channel(weights, scheme.scales(outputs))?);
-        Self::new(Int8File::of(network, Method::Dynamic, Vec::new(), scales)?)
-    }
-
     /// Writes class scores `[batch, outputs]` of `samples` `[batch, channels, height,
-    /// width]` to `scores`, whose length it sets. Those of a dynamic model depend on the whole batch.
-    ///
-    /// # Errors
-    /// If the input of a dynamic model's layer contains NaN or infinite values; the layer is named.
+    /// width]` to `scores`, whose length it sets.
     ///
     /// # Panics
     /// If the length is not that of samples.
-    pub fn infer(&mut self, samples: &[f32], scores: &mut Vec<f32>) -> Result<(), QuantError> {
-        match &mut self.model {
-            Some((model, workspace)) => {
-                let batch = samples.len() / model.input_shape().iter().product::<usize>();
-                scores.resize(batch * model.outputs(), 0.0);
-                model.infer(workspace, samples, scores);
-            }
-            None => *scores = dynamic::infer(&self.file, samples)?,
-        }
-        Ok(())
+    pub fn infer(&mut self, samples: &[f32], scores: &mut Vec<f32>) {
+        let batch = samples.len() / self.model.input_shape().iter().product::<usize>();
+        scores.resize(batch * self.model.outputs(), 0.0);
+        self.model.infer(&mut self.workspace, samples, scores);
     }
 }
 
@@ -106,8 +77,8 @@ fn scales_of(ranges: &[[f32; 2]]) -> Result<Vec<f32>, Int8Error> {
 }
 
 impl Int8File {
-    /// `network` with the `activations` of a static model, or without any a dynamic one. `scales` are those of the
-    /// weights of a layer, of which there are an index, the weights and the number of outputs.
+    /// `network` with these `activations`. `scales` are those of the weights of a layer, of which there are an index,
+    /// the weights and the number of outputs.
     fn of(
         network: &Network,
         method: Method,
@@ -118,27 +89,11 @@ impl Int8File {
         for (index, group) in groups(network)?.into_iter().enumerate() {
             let [weights, biases] = group.folded();
             let (name, relu) = (group.name, group.relu);
-            let quantized = || {
-                let scales = scales(index, &weights, biases.len())?;
-                for &scale in &scales {
-                    QParams { scale, zero_point: 0 }.check(Scheme::Symmetric)?;
-                }
-                Ok(match activations.get(index..index + 2) {
-                    Some(&[input, output]) => {
-                        let Weights { values, bias, .. } =
-                            Weights::quantize(&weights, &biases, &scales, input, output)?;
-                        (scales, values, Bias::Integer(bias))
-                    }
-                    _ if !biases.iter().all(|value| value.is_finite()) => {
-                        return Err(Int8Error::NonFinite);
-                    }
-                    _ => {
-                        let values = quantize_weights(&weights, &scales);
-                        (scales, values, Bias::Float(biases.clone()))
-                    }
-                })
-            };
-            let (scales, weights, bias) = quantized().map_err(|error| QuantError::values(&name, error))?;
+            let [input, output] = [activations[index], activations[index + 1]];
+            let quantized = scales(index, &weights, biases.len())
+                .and_then(|scales| Weights::quantize(&weights, &biases, &scales, input, output));
+            let Weights { values: weights, scales, bias, .. } =
+                quantized.map_err(|error| QuantError::values(&name, error))?;
             let values = |shape| LayerValues { shape, weights, scales, bias };
             layers.push(match group.product {
                 Product::Conv(conv) => {
@@ -180,8 +135,12 @@ impl Int8File {
             let found = self.products().nth(index).map(|(_, values)| values.scales.clone());
             Ok(found.filter(|scales| [1, outputs].contains(&scales.len())).unwrap_or_else(|| vec![1.0]))
         };
-        let expected = Self::of(network, self.method, self.activations.clone(), scales);
-        let expected = expected.map_err(|error| error.to_string())?;
+        let failed = |error: QuantError| error.to_string();
+        let mut activations = self.activations.clone();
+        // A file that ends early is compared up to its end.
+        let least = groups(network).map_err(failed)?.len() + 1;
+        activations.resize(least.max(activations.len()), QParams { scale: 1.0, zero_point: 0 });
+        let expected = Self::of(network, self.method, activations, scales).map_err(failed)?;
         let mut outputs = self.activations.iter().skip(1);
         for (index, expected) in expected.layers.iter().enumerate() {
             let found = self.layers.get(index).ok_or_else(|| format!("it ends before {expected}"))?;
@@ -214,7 +173,7 @@ impl Int8File {
         }
     }
 
-    /// The static integer model.
+    /// The integer model.
     ///
     /// # Errors
     /// If the values are not a valid model.
@@ -242,7 +201,7 @@ impl Int8File {
 }
 
 /// Where only the sizes of a layer matter.
-pub(super) const NO_WEIGHTS: Weights = Weights {
+const NO_WEIGHTS: Weights = Weights {
     values: Vec::new(),
     scales: Vec::new(),
     bias: Vec::new(),
@@ -251,16 +210,12 @@ pub(super) const NO_WEIGHTS: Weights = Weights {
 };
 
 impl LayerValues {
-    /// The weights of a static layer whose input and output have these parameters.
+    /// The weights of a layer whose input and output have these parameters.
     fn integers(&self, input: QParams, output: QParams) -> Result<Weights, Int8Error> {
         let ratio = |&scale: &f32| f64::from(input.scale) * f64::from(scale) / f64::from(output.scale);
         let fixed = self.scales.iter().map(|scale| fixed_point(ratio(scale)));
         let (multipliers, shifts) = fixed.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
-        let bias = match &self.bias {
-            Bias::Integer(steps) => steps.clone(),
-            Bias::Float(_) => Vec::new(),
-        };
-        let (values, scales) = (self.weights.clone(), self.scales.clone());
+        let (values, scales, bias) = (self.weights.clone(), self.scales.clone(), self.bias.clone());
         Ok(Weights { values, scales, bias, multipliers, shifts })
     }
 }
@@ -270,8 +225,16 @@ impl StoredLayer {
         matches!(self, Self::Conv { relu: true, .. } | Self::Linear { relu: true, .. })
     }
 
+    /// Channels, height and width of its output.
+    ///
+    /// # Errors
+    /// If it does not take images of `size`.
+    pub fn output_size(&self, size: [usize; 3]) -> Result<[usize; 3], Int8Error> {
+        self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)
+    }
+
     /// The layer of a model, with these weights if it has any.
-    pub(super) fn layer(&self, weights: Weights, output: QParams) -> Layer {
+    fn layer(&self, weights: Weights, output: QParams) -> Layer {
         match *self {
             Self::Conv { stride, padding, relu, values: LayerValues { ref shape, .. }, .. } => {
                 let (inputs, outputs, kernel) = (shape[1], shape[0], [shape[2], shape[3]]);

@@ -73,18 +73,14 @@ pub enum QuantizeKind {
     /// Static post-training quantization: ranges of activations are observed on
     /// calibration samples, after each epoch of a float training.
     Ptq,
-    /// Dynamic quantization: only weights are stored as integers; activations are
-    /// quantized by the range of each batch.
-    Dynamic,
 }
 
 /// Quantization of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize)]
 #[command(next_help_heading = "Quantization")]
 pub struct Quantization {
-    /// 8-bit integers: qat (trained with fake quantization), ptq (trained in floats; ranges of
-    /// activations from calibration samples) or dynamic (trained in floats; weights alone). At each
-    /// epoch's end the int8 model is tested on the test set.
+    /// 8-bit integers: qat (trained with fake quantization) or ptq (trained in floats; ranges of
+    /// activations from calibration samples). At each epoch's end the int8 model is tested on the test set.
     #[arg(long, value_name = "KIND", value_parser = one_of::<QuantizeKind>())]
     pub quantize: Option<QuantizeKind>,
     /// The same as --quantize qat.
@@ -108,11 +104,9 @@ pub struct Quantization {
 impl Quantization {
     /// How the int8 model follows from the float weights; `None` unless it does.
     pub fn post_training(&self) -> Option<PostTraining> {
-        let calibration = match self.quantize? {
-            QuantizeKind::Qat => return None,
-            QuantizeKind::Ptq => Some(self.calibration.unwrap_or(CALIBRATION)),
-            QuantizeKind::Dynamic => None,
-        };
-        Some(PostTraining { scheme: self.weight_scheme, calibration })
+        (self.quantize? == QuantizeKind::Ptq).then(|| PostTraining {
+            scheme: self.weight_scheme,
+            calibration: self.calibration.unwrap_or(CALIBRATION),
+        })
     }
 }

@@ -89,15 +89,13 @@ fn integer_models_score_as_the_networks_do() {
         let expected = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
         let ranges = calibrated(&network, &images);
         for scheme in [WeightScheme::Channel, WeightScheme::Tensor] {
-            let of_ranges = Quantized::of_ranges(&network, Method::Qat, &ranges, scheme);
-            for model in [of_ranges, Quantized::dynamic(&network, scheme)] {
-                let (mut model, mut scores) = (model.unwrap(), Vec::new());
-                model.infer(&values, &mut scores).unwrap();
-                let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
-                let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-                assert_eq!(scores.len(), expected.len());
-                assert!(off < 0.2 * largest, "{kind} {input:?} {scheme}: {off} of {largest}");
-            }
+            let mut model = Quantized::of_ranges(&network, Method::Qat, &ranges, scheme).unwrap();
+            let mut scores = Vec::new();
+            model.infer(&values, &mut scores);
+            let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+            let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            assert_eq!(scores.len(), expected.len());
+            assert!(off < 0.2 * largest, "{kind} {input:?} {scheme}: {off} of {largest}");
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::Rule;
 use crate::data::DataError;
-use crate::quant::QuantError;
 use burn_mpi::CommError;
 use run_record::{RecordError, quoted};
 
@@ -28,9 +27,6 @@ pub enum TrainError {
     /// An error of the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The int8 model cannot be made; the same on every rank.
-    #[error("the int8 model: {0}")]
-    Quant(#[from] QuantError),
     /// A loss or a running statistic is NaN or infinite; every rank stops at the same step.
     #[error("rank {rank} ({host}): {what}; {checkpoint}")]
     NotFinite {

@@ -13,7 +13,7 @@ use super::{LabelledBytes, RunConfig, TrainError, batches};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
-use crate::quant::{QuantError, Quantized};
+use crate::quant::Quantized;
 
 /// The result of an evaluation.
 pub struct Tested {
@@ -57,43 +57,36 @@ impl Evaluation {
         let network = network.valid();
         self.run_with(world, |samples| {
             let (images, _) = samples.batch(0..samples.count(), &self.device);
-            Ok(network.forward(images))
+            network.forward(images)
         })
     }
 
     /// Evaluates a quantized network in the same way.
     ///
     /// # Errors
-    /// If the transport fails, or samples are NaN or infinite.
+    /// If the transport fails.
     pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Tested, TrainError> {
         self.run_with(world, |samples| self.int8_scores(network, samples))
     }
 
     /// Class scores `[batch, classes]` of a batch by a quantized network.
-    ///
-    /// # Errors
-    /// If samples are NaN or infinite.
-    pub fn int8_scores(
-        &self,
-        network: &mut Quantized,
-        samples: &LabelledBytes<'_>,
-    ) -> Result<Tensor<2>, QuantError> {
+    pub fn int8_scores(&self, network: &mut Quantized, samples: &LabelledBytes<'_>) -> Tensor<2> {
         let mut scores = Vec::new();
-        network.infer(&self.normalizer.values(&samples.bytes), &mut scores)?;
+        network.infer(&self.normalizer.values(&samples.bytes), &mut scores);
         let batch = samples.count();
         let shape = [batch, scores.len() / batch.max(1)];
-        Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
+        Tensor::from_data(TensorData::new(scores, shape), &self.device)
     }
 
     /// Evaluates `predict`, which returns class scores `[batch, classes]` of a
     /// batch.
     ///
     /// # Errors
-    /// If the transport or `predict` fails, on any rank.
+    /// If the transport fails.
     pub fn run_with(
         &self,
         world: &World,
-        mut predict: impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
+        mut predict: impl FnMut(&LabelledBytes<'_>) -> Tensor<2>,
     ) -> Result<Tested, TrainError> {
         let mut time = Duration::ZERO;
         let mut timed = |samples: &LabelledBytes<'_>| {
@@ -113,13 +106,13 @@ impl Evaluation {
 
     fn tally(
         &self,
-        predict: &mut impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
+        predict: &mut impl FnMut(&LabelledBytes<'_>) -> Tensor<2>,
     ) -> Result<(Tally, Confusion), TrainError> {
         let (mut tally, mut named) = (Tally::default(), Vec::with_capacity(self.shard.len()));
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.read(from, self.batch_size)?;
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
-            let scores = predict(&samples)?;
+            let scores = predict(&samples);
             let values: Vec<f32> = scores.to_data().iter().collect();
             let rows = values.chunks_exact((values.len() / labels.len().max(1)).max(1));
             named.extend(labels.iter().zip(rows).map(|(&label, row)| (label, argmax(row) as u16, 1)));

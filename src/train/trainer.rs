@@ -283,8 +283,7 @@ impl<'w> Trainer<'w> {
             seconds: self.position.epoch_seconds,
             learning_rate: Some(self.learner.rate.lr),
             int8_test_accuracy: int8_total.map(|total| total.accuracy),
-            // Scores of a dynamic model may overflow, which the float network's do not.
-            int8_test_loss: int8_total.map(|total| total.loss).filter(|loss| loss.is_finite()),
+            int8_test_loss: int8_total.map(|total| total.loss),
         };
         let step = self.position.step;
         recorder.write(|writer| {

@@ -206,8 +206,8 @@ def main():
         raise CannotCompare(f"{options.run} has no int8 model; make one: mpiburn quantize {options.run}")
     subject = Subject(options.mpiburn.resolve(), options.run, options.data, checkpoint)
     entry, tensors = read(checkpoint / "int8.safetensors")
-    if entry["network"] != "convnet" or entry["method"] == "dynamic":
-        raise CannotCompare(f"{checkpoint} has a {entry['method']} model of {entry['network']}; a static ConvNet is needed")
+    if entry["network"] != "convnet":
+        raise CannotCompare(f"{checkpoint} has a model of {entry['network']}; a ConvNet is needed")
     model, samples = converted(entry, tensors), load_shard("convnet", options.data, "test")[0]
     others = OtherPrograms()
     with tempfile.TemporaryDirectory(prefix="mpiburn-int8-") as folder, torch.no_grad():

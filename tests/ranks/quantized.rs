@@ -110,19 +110,14 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     let ptq = ["--quantize", "ptq", "--calibration", "200"];
     for ranks in [1, 3] {
         let plain = lab.train(ranks, "plain", &[&base[..], &["--overwrite"]].concat());
-        for (kind, options) in [("ptq", &ptq[2..]), ("dynamic", &[])] {
-            let name = format!("{kind}{ranks}");
-            let run = lab.train(ranks, &name, &[&base[..], &["--quantize", kind], options].concat());
-            assert_eq!(run["weights_sha256"], plain["weights_sha256"], "{name}: trained in floats");
-            let accuracy = run["int8_test_accuracy"].as_f64().expect("an accuracy");
-            let epochs: Vec<f64> = lab.column(&name, "int8_test_accuracy");
-            assert!(epochs.len() == 2 && epochs[1] == accuracy, "{accuracy}, by epoch: {epochs:?}");
-            let (_, again) = quantized_again(&lab, &name, &[&["--kind", kind], options].concat());
-            // The scales of dynamic models are those of a batch, which is one share here.
-            if ranks == 1 || kind == "ptq" {
-                assert_eq!(again, format!("{accuracy:.2}"), "{name}");
-            }
-        }
+        let name = format!("ptq{ranks}");
+        let run = lab.train(ranks, &name, &[&base[..], &ptq].concat());
+        assert_eq!(run["weights_sha256"], plain["weights_sha256"], "{name}: trained in floats");
+        let accuracy = run["int8_test_accuracy"].as_f64().expect("an accuracy");
+        let epochs: Vec<f64> = lab.column(&name, "int8_test_accuracy");
+        assert!(epochs.len() == 2 && epochs[1] == accuracy, "{accuracy}, by epoch: {epochs:?}");
+        let (_, again) = quantized_again(&lab, &name, &ptq[2..]);
+        assert_eq!(again, format!("{accuracy:.2}"), "{name}");
     }
     // The last epoch is trained again, to the same model.
     let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
@@ -197,7 +192,7 @@ fn int8_results_agree(lab: &Lab, name: &str, epochs: usize) {
 #[test]
 fn each_rank_has_loss_and_accuracy_of_the_int8_model_after_each_epoch() {
     let lab = Lab::new();
-    for (ranks, kind) in [(1, "ptq"), (2, "qat"), (3, "dynamic")] {
+    for (ranks, kind) in [(1, "ptq"), (2, "qat"), (3, "ptq")] {
         let (name, quantize) = (format!("run{ranks}"), ["--quantize", kind]);
         // One of the ranks, if there are three, has a test sample less.
         let options = [&quantize[..], &["--epochs=2", "--train-samples=640", "--test-samples=101"]].concat();
@@ -314,7 +309,6 @@ fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
         ),
         (&["--quantized", "--fused", "off"], "--quantize qat: integers need fused operators"),
         (&["--quantize", "ptq", "--activation", "tanh"], "layer activation1 cannot be quantized: tanh"),
-        (&["--quantize", "dynamic", "--activation", "gelu"], "layer activation1 cannot be quantized: gelu"),
         (
             &["--quantize", "ptq", "--calibration", "6401"],
             "--calibration 6401: the run trains on 6400 samples",

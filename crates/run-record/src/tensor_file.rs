@@ -196,8 +196,6 @@ pub enum Method {
     Qat,
     /// Static, post-training: ranges from calibration samples.
     Ptq,
-    /// Only weights; ranges of activations are those of each batch.
-    Dynamic,
 }
 
 /// The metadata entry of a safetensors file; `None` for a float network's.

@@ -4,7 +4,7 @@
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, `not stated` as well, which says that the
 //! report does not tell, and `–` an option that was not given. Without a column for it, rows with accumulation, mixed
-//! precision or quantization match nothing. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
+//! precision or quantization match nothing. `quantized` is `no`, `qat` or `ptq`. The measurements are
 //! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
 //! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not

@@ -16,7 +16,6 @@ use crate::data::{Normalizer, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::options::{Int8Args, RunConfig};
-use crate::quant::QuantError;
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 use run_record::Method;
@@ -109,13 +108,10 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let plan = ShardPlan { samples: most, world_size: 1, batch_size: most };
     let shard = Shard::load(source, split, &plan, 0, Order::Sequential)?;
     let normalizer = Normalizer::new(source.description());
-    let evaluation = |test_batch_size| {
-        let data = DataOptions { test_batch_size, ..config.data.clone() };
-        Evaluation::load(world, source, &RunConfig { data, ..config.clone() })
-    };
     let mut accuracies = [None; 3];
     if tests {
-        let evaluation = evaluation(TEST_BATCH)?;
+        let data = DataOptions { test_batch_size: TEST_BATCH, ..config.data.clone() };
+        let evaluation = Evaluation::load(world, source, &RunConfig { data, ..config })?;
         let accuracy = |tested: Vec<Tally>| Some(Tally::total(&tested).accuracy());
         accuracies = [
             accuracy(evaluation.run(world, &fused)?.tallies),
@@ -125,11 +121,6 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     }
     let mut rows = Vec::new();
     for batch in BATCHES {
-        // A sample's scores depend on the others of its batch.
-        if tests && method == Method::Dynamic {
-            let tested = evaluation(batch)?.run_int8(world, &mut int8)?;
-            accuracies[2] = Some(Tally::total(&tested.tallies).accuracy());
-        }
         // Samples again from the first, where a test set is smaller than a batch.
         let whole = normalizer.values(shard.samples(0, batch).0);
         let [channels, height, width] = source.description().shape;
@@ -137,14 +128,11 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
         let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();
         let data = TensorData::new(values.clone(), [batch, channels, height, width]);
         let images = Tensor::<4>::from_data(data, &Device::flex());
-        let infer = |network: &Network| {
-            drop(network.forward(images.clone()).into_data());
-            Ok(())
-        };
+        let infer = |network: &Network| drop(network.forward(images.clone()).into_data());
         let mut scores = Vec::new();
-        let mut candidates: [&mut dyn FnMut() -> Result<(), QuantError>; 3] =
+        let mut candidates: [&mut dyn FnMut(); 3] =
             [&mut || infer(&fused), &mut || infer(&burn), &mut || int8.infer(&values, &mut scores)];
-        let measured = time(&mut candidates, args.iterations)?;
+        let measured = time(&mut candidates, args.iterations);
         let models = [("float-fused", float_bytes), ("float-burn", float_bytes), ("int8", int8_bytes)];
         for (((model, checkpoint_bytes), (times, bytes_allocated)), test_accuracy) in
             models.into_iter().zip(measured).zip(accuracies)
@@ -157,12 +145,9 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
 }
 
 /// Times of each candidate's inferences, which take turns, and the bytes that one after the first allocates.
-fn time(
-    candidates: &mut [&mut dyn FnMut() -> Result<(), QuantError>],
-    iterations: usize,
-) -> Result<Vec<(Vec<Duration>, u64)>, QuantError> {
+fn time(candidates: &mut [&mut dyn FnMut()], iterations: usize) -> Vec<(Vec<Duration>, u64)> {
     let mut measured = vec![(Vec::with_capacity(iterations), 0); candidates.len()];
-    candidates.iter_mut().try_for_each(|infer| infer())?;
+    candidates.iter_mut().for_each(|infer| infer());
     let started = Instant::now();
     for round in 0..iterations {
         if round >= LEAST && started.elapsed() > MOST {
@@ -170,10 +155,10 @@ fn time(
         }
         for (infer, (times, bytes)) in candidates.iter_mut().zip(&mut measured) {
             let (began, allocated) = (Instant::now(), allocated_bytes());
-            infer()?;
+            infer();
             times.push(began.elapsed());
             *bytes = allocated_bytes() - allocated;
         }
     }
-    Ok(measured)
+    measured
 }

@@ -62,7 +62,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             let network = layout.write(fresh, &ParamLayout::of(&network).read(&network));
             training(world, &config, network, &mut batches, args.batches)?
         }
-        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches)?, Vec::new()),
+        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches), Vec::new()),
         (false, None) => (inference(&config, &network, &mut batches, args.batches), Vec::new()),
     };
     let recorder = Recorder::stop().unwrap_or_default();
