@@ -5,7 +5,6 @@
 //! values (multipliers, shifts) are not stored.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -99,24 +98,6 @@ pub struct LayerValues {
     pub scales: Vec<f32>,
     /// One for each output, in steps of input scale · weight scale.
     pub bias: Vec<i32>,
-}
-
-impl fmt::Display for StoredLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = |[rows, columns]: &[usize; 2]| format!("{rows}x{columns}");
-        let epilogue = |relu: &bool| if *relu { " with ReLU" } else { " without ReLU" };
-        match self {
-            Self::Conv { name, stride, padding, relu, .. } => {
-                let (stride, padding) = (of(stride), of(padding));
-                write!(f, "convolution {name}, stride {stride}, padding {padding},{}", epilogue(relu))
-            }
-            Self::MaxPool { kernel, stride } => {
-                write!(f, "max pooling of {}, stride {}", of(kernel), of(stride))
-            }
-            Self::AveragePool { output } => write!(f, "average pooling to {}", of(output)),
-            Self::Linear { name, relu, .. } => write!(f, "linear layer {name}{}", epilogue(relu)),
-        }
-    }
 }
 
 impl StoredLayer {

@@ -1,4 +1,4 @@
-//! Quantized networks: made of a float network, compared with one, and run.
+//! Quantized networks: made of a float network, and run.
 
 use burn_fused::int8::{
     AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
@@ -53,11 +53,45 @@ impl Quantized {
         for (group, ranges) in groups.iter().zip(&ranges.groups) {
             activations.push(parameters(ranges.output, &format!("the output of {}", group.name))?);
         }
-        let scales = |index: usize, weights: &[f32], outputs| match &ranges.groups[index].weights {
-            Some(ranges) => scales_of(ranges),
-            None => scales_of(&min_max_by_channel(weights, scheme.scales(outputs))?),
-        };
-        Self::new(Int8File::of(network, method, activations, scales)?)
+        let mut layers = Vec::new();
+        for (index, group) in groups.into_iter().enumerate() {
+            let [weights, biases] = group.folded();
+            let (name, relu) = (group.name, group.relu);
+            let [input, output] = [activations[index], activations[index + 1]];
+            let scales = match &ranges.groups[index].weights {
+                Some(ranges) => scales_of(ranges),
+                None => min_max_by_channel(&weights, scheme.scales(biases.len())).and_then(|r| scales_of(&r)),
+            };
+            let quantized =
+                scales.and_then(|scales| Weights::quantize(&weights, &biases, &scales, input, output));
+            let Weights { values: weights, scales, bias, .. } =
+                quantized.map_err(|error| QuantError::values(&name, error))?;
+            let values = |shape| LayerValues { shape, weights, scales, bias };
+            layers.push(match group.product {
+                Product::Conv(conv) => {
+                    let padding = padding(&conv.padding).unwrap_or_default();
+                    let values = values(conv.weight.dims().to_vec());
+                    StoredLayer::Conv { name, stride: conv.stride, padding, relu, values }
+                }
+                Product::Linear(linear) => {
+                    let [inputs, outputs] = linear.weight.dims();
+                    StoredLayer::Linear { name, relu, values: values(vec![outputs, inputs]) }
+                }
+            });
+            let pool = group.pool.map(|pool| (pool.kernel_size, pool.stride));
+            layers.extend(pool.map(|(kernel, stride)| StoredLayer::MaxPool { kernel, stride }));
+            layers.extend(group.average.map(|output| StoredLayer::AveragePool { output }));
+        }
+        Self::new(Int8File {
+            version: VERSION,
+            method,
+            network: network.kind().to_string(),
+            weights_sha256: sha256_of_f32(&ParamLayout::of(network).read(network)),
+            input_shape: network.input_shape(),
+            layers,
+            sha256: NO_DIGEST.into(),
+            activations,
+        })
     }
 
     /// Writes class scores `[batch, outputs]` of `samples` `[batch, channels, height,
@@ -77,102 +111,6 @@ fn scales_of(ranges: &[[f32; 2]]) -> Result<Vec<f32>, Int8Error> {
 }
 
 impl Int8File {
-    /// `network` with these `activations`. `scales` are those of the weights of a layer, of which there are an index,
-    /// the weights and the number of outputs.
-    fn of(
-        network: &Network,
-        method: Method,
-        activations: Vec<QParams>,
-        scales: impl Fn(usize, &[f32], usize) -> Result<Vec<f32>, Int8Error>,
-    ) -> Result<Self, QuantError> {
-        let mut layers = Vec::new();
-        for (index, group) in groups(network)?.into_iter().enumerate() {
-            let [weights, biases] = group.folded();
-            let (name, relu) = (group.name, group.relu);
-            let [input, output] = [activations[index], activations[index + 1]];
-            let quantized = scales(index, &weights, biases.len())
-                .and_then(|scales| Weights::quantize(&weights, &biases, &scales, input, output));
-            let Weights { values: weights, scales, bias, .. } =
-                quantized.map_err(|error| QuantError::values(&name, error))?;
-            let values = |shape| LayerValues { shape, weights, scales, bias };
-            layers.push(match group.product {
-                Product::Conv(conv) => {
-                    let padding = padding(&conv.padding).unwrap_or_default();
-                    let values = values(conv.weight.dims().to_vec());
-                    StoredLayer::Conv { name, stride: conv.stride, padding, relu, values }
-                }
-                Product::Linear(linear) => {
-                    let [inputs, outputs] = linear.weight.dims();
-                    StoredLayer::Linear { name, relu, values: values(vec![outputs, inputs]) }
-                }
-            });
-            let pool = group.pool.map(|pool| (pool.kernel_size, pool.stride));
-            layers.extend(pool.map(|(kernel, stride)| StoredLayer::MaxPool { kernel, stride }));
-            layers.extend(group.average.map(|output| StoredLayer::AveragePool { output }));
-        }
-        Ok(Self {
-            version: VERSION,
-            method,
-            network: network.kind().to_string(),
-            weights_sha256: sha256_of_f32(&ParamLayout::of(network).read(network)),
-            input_shape: network.input_shape(),
-            layers,
-            sha256: NO_DIGEST.into(),
-            activations,
-        })
-    }
-
-    /// Checks that the file's layers are those of `network`, with its weights.
-    ///
-    /// The digest in a file detects damage, but not an edit by a program that computes it
-    /// anew. So layers, weights, scales of weights and biases, which follow from the float
-    /// network, are compared with it. Scales and zero points of activations are measurements.
-    ///
-    /// # Errors
-    /// The first difference.
-    pub fn check_origin(&self, network: &Network) -> Result<(), String> {
-        let scales = |index, _: &[f32], outputs| {
-            let found = self.products().nth(index).map(|(_, values)| values.scales.clone());
-            Ok(found.filter(|scales| [1, outputs].contains(&scales.len())).unwrap_or_else(|| vec![1.0]))
-        };
-        let failed = |error: QuantError| error.to_string();
-        let mut activations = self.activations.clone();
-        // A file that ends early is compared up to its end.
-        let least = groups(network).map_err(failed)?.len() + 1;
-        activations.resize(least.max(activations.len()), QParams { scale: 1.0, zero_point: 0 });
-        let expected = Self::of(network, self.method, activations, scales).map_err(failed)?;
-        let mut outputs = self.activations.iter().skip(1);
-        for (index, expected) in expected.layers.iter().enumerate() {
-            let found = self.layers.get(index).ok_or_else(|| format!("it ends before {expected}"))?;
-            if found.to_string() != expected.to_string() {
-                return Err(format!("it has {found}, and the run's network {expected}"));
-            }
-            let Some(((name, found), (_, values))) = found.product().zip(expected.product()) else {
-                continue;
-            };
-            if found.shape != values.shape {
-                let (found, expected) = (&found.shape, &values.shape);
-                return Err(format!("{name}.weight has the shape {found:?}, and the run's {expected:?}"));
-            }
-            for (what, is_same) in
-                [("weights", found.weights == values.weights), ("biases", found.bias == values.bias)]
-            {
-                if !is_same {
-                    return Err(format!("{name}: {what} and scales are not those of the run's network"));
-                }
-            }
-            // ReLU's output starts at 0, which the scheme maps to the lowest byte.
-            let zero = outputs.next().map_or(0, |output| output.zero_point);
-            if expected.has_relu() && zero != 0 {
-                return Err(format!("the zero point of {name} is {zero}, and ReLU's is 0"));
-            }
-        }
-        match self.layers.get(expected.layers.len()) {
-            Some(layer) => Err(format!("after the network's last layer it has {layer}")),
-            None => Ok(()),
-        }
-    }
-
     /// The integer model.
     ///
     /// # Errors
@@ -221,10 +159,6 @@ impl LayerValues {
 }
 
 impl StoredLayer {
-    fn has_relu(&self) -> bool {
-        matches!(self, Self::Conv { relu: true, .. } | Self::Linear { relu: true, .. })
-    }
-
     /// Channels, height and width of its output.
     ///
     /// # Errors

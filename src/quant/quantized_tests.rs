@@ -53,7 +53,6 @@ fn quantized_networks_are_read_back_small_and_close_to_the_float_ones() {
             assert!(float_bytes * 10 >= 28 * bytes.len(), "{kind}: {float_bytes} and {}", bytes.len());
             let stored = Int8File::decode(file, &bytes).unwrap();
             assert_eq!((stored.network.as_str(), stored.method), (kind.to_string().as_str(), Method::Ptq));
-            assert_eq!(stored.check_origin(&network), Ok(()), "{kind}");
             let mut read = Quantized::new(stored).unwrap();
             let (mut scores, mut again) = (Vec::new(), Vec::new());
             quantized.infer(&values, &mut scores);

@@ -3,9 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mpiburn::quant::Int8File;
-use mpiburn::quant::int8_file::{LayerValues, StoredLayer};
-
 use crate::harness::*;
 
 const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
@@ -137,53 +134,6 @@ fn an_int8_file_of_another_run_and_a_pipe_are_refused() {
     fs::remove_file(&int8).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&int8).status().unwrap().success());
     eval_refused(&lab, 1, &["int8.safetensors", "not a regular file"]);
-}
-
-/// Edits an int8 file, with the digest of its new content.
-fn edit(file: &Path, change: impl FnOnce(&mut Int8File)) {
-    let mut stored = Int8File::read(file).expect("an int8 file");
-    change(&mut stored);
-    fs::write(file, stored.encode(file).expect("it can be written")).expect("a writable file");
-}
-
-#[test]
-fn an_edited_file_is_no_model_of_the_runs_network() {
-    let lab = trained(&["--epochs", "1", "--train-samples", "640", "--quantize", "ptq"]);
-    let file = int8_file(&lab, "run");
-    let whole = fs::read(&file).unwrap();
-    edit(&file, |_| ());
-    assert!(fs::read(&file).unwrap() == whole, "an edit alone changes nothing");
-    fn values(stored: &mut Int8File) -> &mut LayerValues {
-        stored.layers[0].values_mut().expect("weights of conv1")
-    }
-    type Edit = (fn(&mut Int8File), &'static str);
-    let edits: [Edit; 8] = [
-        (|stored| set_conv(stored, false, [1, 1]), "it has "),
-        (|stored| set_conv(stored, true, [0, 0]), "it has "),
-        (|stored| stored.layers.swap(0, 2), "it has "),
-        (without_last, "it ends before linear layer linear"),
-        (|stored| values(stored).scales[0] *= 1.25, "conv1: weights and scales"),
-        (|stored| values(stored).weights[4] ^= 3, "conv1: weights and scales"),
-        (|stored| stored.activations[1].scale *= 2.0, "conv2: biases and scales"),
-        (|stored| stored.activations[1].zero_point = 9, "the zero point of conv1 is 9"),
-    ];
-    for (change, expected) in edits {
-        fs::write(&file, &whole).unwrap();
-        edit(&file, change);
-        eval_refused(&lab, 1, &["int8.safetensors", expected, "mpiburn quantize"]);
-    }
-    refused(command(1, &["bench", "int8", "--checkpoint"], &lab.path("run")), 1, &["the zero point"]);
-}
-
-fn without_last(stored: &mut Int8File) {
-    stored.layers.pop();
-    stored.activations.pop();
-}
-
-fn set_conv(stored: &mut Int8File, with_relu: bool, padded: [usize; 2]) {
-    if let StoredLayer::Conv { relu, padding, .. } = &mut stored.layers[0] {
-        (*relu, *padding) = (with_relu, padded);
-    }
 }
 
 #[test]
