@@ -51,29 +51,6 @@ fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks what a run has noted of its data set, which somebody may have edited.
-fn check(run: &Path, dimensions: Dimensions, element: Element, data: &DataRecord) -> anyhow::Result<()> {
-    let Dimensions { input: [channels, height, width], classes } = dimensions;
-    let values = match element {
-        Element::U8 => Some(channels),
-        _ if data.mean.is_empty() => None,
-        _ => Some(channels * height * width),
-    };
-    let moments = [data.mean.len(), data.std.len()];
-    let are_numbers = data.mean.iter().all(|mean| mean.is_finite())
-        && data.std.iter().all(|std| std.is_finite() && *std > 0.0);
-    ensure!(
-        data.class_names.len() == classes
-            && moments == [values.unwrap_or(0); 2]
-            && are_numbers
-            && (data.features.is_empty() || data.features.len() == channels * height * width),
-        "{}: `data` in run.json lacks class names, means or standard deviations, or has others than the network takes: \
-         put a copy back",
-        run.display()
-    );
-    Ok(())
-}
-
 /// A trained network, or its int8 model.
 enum Trained {
     Float(Box<Network>, Device),
@@ -102,7 +79,6 @@ impl Predictor {
         let known = Element::ALL.into_iter().find(|element| Some(element.to_string()) == data.element);
         let unknown = || format!("{}: `data.element` in run.json: put a copy back", args.run.display());
         let element = known.with_context(unknown)?;
-        check(&args.run, dimensions, element, &data)?;
         let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;
         let description = Description {
             kind: DataFormat::Imported,

@@ -136,10 +136,11 @@ fn pictures_become_a_network_that_names_them() {
     train(&lab, 2, "run3", "data", &["--epochs", "2", "--checkpoint-every", "1"]);
 
     // What a prediction needs is in run.json, or it is refused.
-    edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5].into());
-    refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json lacks class names, means"]);
-    edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = vec![0.5; 3].into());
-    refused(predict(&lab, "run3", &["skies"], &[]), 1, &["`data` in run.json is not that of the checkpoint"]);
+    for mean in [vec![0.5], vec![0.5; 3]] {
+        edit(&lab.path("run3/run.json"), |run| run["data"]["mean"] = mean.into());
+        let expected = "`data` in run.json is not that of the checkpoint";
+        refused(predict(&lab, "run3", &["skies"], &[]), 1, &[expected]);
+    }
     train(&lab, 2, "run3", "data", &["--epochs", "2", "--overwrite"]);
     // What was changed in a data set is named.
     let set = lab.path("data/dataset.json");
