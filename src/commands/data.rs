@@ -1,11 +1,9 @@
 //! `mpiburn data`: generates data sets and describes them.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::DirEntry;
 use std::io;
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use data_import::{ImportArgs, ImportError};
@@ -14,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::logging::bars;
 use super::outputs;
 use crate::data::contact_sheet;
-use crate::data::generate::{digits, features, objects};
+use crate::data::generate::{Progress, digits, features, objects};
 use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
 use crate::launch::quoted;
 use crate::model::ModelKind;
@@ -34,20 +32,7 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Files of a data set's folder, and of those in it, under the temporary names of this program.
-fn unfinished(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
-    let mut files = BTreeSet::new();
-    for entry in files::entries(folder)? {
-        match entry.file_type()?.is_dir() {
-            true => files.extend(files::entries(&entry.path())?.iter().map(DirEntry::path)),
-            false => _ = files.insert(entry.path()),
-        }
-    }
-    files.retain(|path| path.extension().is_some_and(|end| end == "part"));
-    Ok(files)
-}
-
-type Generator = fn(&Path, usize, usize, u64, &dyn Fn(usize)) -> io::Result<()>;
+type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
 
 fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
@@ -71,19 +56,16 @@ fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<(
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
-    let before = unfinished(out).with_context(|| format!("cannot read {}", out.display()))?;
     let stop = StopRequest::listen().context("cannot listen to signals")?;
     let progress = |done| {
         bar.set_position(done as u64);
-        if let Some(signal) = stop.number() {
-            // Ends the process, as the signal does without a handler.
-            let now = unfinished(out).unwrap_or_default();
-            now.difference(&before).for_each(|file| drop(std::fs::remove_file(file)));
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
-        }
+        stop.number().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
     };
-    write(out, *train, *test, *seed, &progress)
-        .with_context(|| format!("cannot write the data set to {}", out.display()))?;
+    let written = write(out, *train, *test, *seed, &progress);
+    if written.is_err() {
+        end_of_signal(&stop);
+    }
+    written.with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
     // Few samples may lack a class.
     data::open(out).with_context(|| format!("--train {train} --test {test}: too few samples"))?;
@@ -109,9 +91,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     };
     let imported = data_import::import(args, &progress);
     bar.finish_and_clear();
-    if let (Err(ImportError::Stopped), Some(signal)) = (&imported, stop.number()) {
-        // Ends the process, as the signal does without a handler.
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    if let Err(ImportError::Stopped) = imported {
+        end_of_signal(&stop);
     }
     let [channels, height, width] = imported?.set.shape;
     let described = describe(&args.out, data::open(&args.out)?.as_ref())?;
@@ -125,6 +106,13 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     print!("{described}");
     println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}");
     Ok(())
+}
+
+/// Ends the process if a signal came, as the signal does without a handler.
+fn end_of_signal(stop: &StopRequest) {
+    if let Some(signal) = stop.number() {
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    }
 }
 
 /// Checks that the samples fit on the disk.

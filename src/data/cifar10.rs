@@ -193,7 +193,7 @@ mod tests {
 
     fn made() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        objects::write(root.path(), 12, 3, 5, &|_| ()).unwrap();
+        objects::write(root.path(), 12, 3, 5, &|_| Ok(())).unwrap();
         root
     }
 

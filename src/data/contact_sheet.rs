@@ -130,8 +130,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (images, vectors) = (root.path().join("i"), root.path().join("v"));
         std::fs::create_dir_all(&images).unwrap();
-        objects::write(&images, 40, 1, 1, &|_| ()).unwrap();
-        features::write(&vectors, 200, 60, 1, &|_| ()).unwrap();
+        objects::write(&images, 40, 1, 1, &|_| Ok(())).unwrap();
+        features::write(&vectors, 200, 60, 1, &|_| Ok(())).unwrap();
         let file = root.path().join("sheet.png");
         draw(&file, data::open(&images).unwrap().as_ref()).unwrap();
         assert_eq!(size(&file), (12 * 66 + 2, 10 * 66 + 2));
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn samples_are_in_the_row_of_their_class() {
         let root = tempfile::tempdir().unwrap();
-        objects::write(root.path(), 40, 1, 1, &|_| ()).unwrap();
+        objects::write(root.path(), 40, 1, 1, &|_| Ok(())).unwrap();
         let sheet = Sheet::of(data::open(root.path()).unwrap().as_ref()).unwrap();
         let (image, label) = objects::draw(1, Split::Train, 0);
         for (row, column) in [(0, 0), (7, 31), (31, 2)] {

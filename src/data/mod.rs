@@ -183,7 +183,7 @@ mod tests {
         let raw = |name: &str| {
             let folder = root.path().join(name).join("raw");
             std::fs::create_dir_all(&folder).unwrap();
-            generate::digits::write(&folder, 20, 10, 1, &|_| ()).unwrap();
+            generate::digits::write(&folder, 20, 10, 1, &|_| Ok(())).unwrap();
         };
         raw("MNIST");
         assert_eq!(open(root.path()).unwrap().len(Split::Train), 20);

@@ -109,7 +109,7 @@ fn features_of_every_dtype_give_the_same_batch() {
 #[test]
 fn generated_features_are_read_back() {
     let root = tempfile::tempdir().unwrap();
-    features::write(root.path(), 300, 40, 3, &|_| ()).unwrap();
+    features::write(root.path(), 300, 40, 3, &|_| Ok(())).unwrap();
     let source = data::open(root.path()).unwrap();
     assert_eq!(source.description().shape, [1, 1, features::FEATURES]);
     assert_eq!(source.description().classes, features::CLASSES);

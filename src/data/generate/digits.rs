@@ -9,6 +9,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::Progress;
 use super::chance::{Chance, Stream};
 use super::strokes::{Point, distance, scale_and_centre, trace, warp};
 use crate::data::Split;
@@ -135,7 +136,7 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
 ///
 /// # Errors
 /// When a file cannot be written, or a count exceeds IDX's 32 bits.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn(usize)) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "t10k", test, train)]
     {
@@ -147,7 +148,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
             let (image, label) = draw(seed, split, index as u64);
             images.write_all(&image)?;
             labels.write_all(&[label])?;
-            progress(before + index + 1);
+            progress(before + index + 1)?;
         }
         images.finish()?;
         labels.finish()?;
@@ -240,7 +241,11 @@ mod tests {
         let out = std::env::temp_dir().join(format!("digits-{}", std::process::id()));
         fs::create_dir_all(&out).unwrap();
         let done = std::cell::RefCell::new(Vec::new());
-        write(&out, 3, 2, 5, &|count| done.borrow_mut().push(count)).unwrap();
+        write(&out, 3, 2, 5, &|count| {
+            done.borrow_mut().push(count);
+            Ok(())
+        })
+        .unwrap();
         let mut names: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         let images = fs::read(out.join("t10k-images-idx3-ubyte")).unwrap();

@@ -11,6 +11,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::Progress;
 use super::chance::{Chance, Stream};
 use crate::data::Split;
 use data_import::npy_header;
@@ -81,7 +82,7 @@ impl FeatureSpace {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn(usize)) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
     let space = FeatureSpace::new(seed);
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "test", test, train)]
@@ -98,7 +99,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
                 features.write_all(&value.to_le_bytes())?;
             }
             labels.write_all(&i64::from(label).to_le_bytes())?;
-            progress(before + index + 1);
+            progress(before + index + 1)?;
         }
         features.finish()?;
         labels.finish()?;

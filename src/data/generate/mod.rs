@@ -9,3 +9,6 @@ mod strokes;
 mod synthetic;
 
 pub use synthetic::Synthetic;
+
+/// Is told the number of samples that are done; an error ends the generation, whose files go.
+pub type Progress<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;

@@ -13,6 +13,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::Progress;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
 use crate::data::Split;
@@ -182,7 +183,7 @@ fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
 ///
 /// # Errors
 /// When a file cannot be written, or an old one cannot be removed.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn(usize)) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
     let mut done = 0;
     let mut batch = |name: &str, split, samples: std::ops::Range<usize>| -> io::Result<()> {
         let mut file = WholeFile::create(out, name)?;
@@ -191,7 +192,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
             file.write_all(&[label])?;
             file.write_all(&image)?;
             done += 1;
-            progress(done);
+            progress(done)?;
         }
         file.finish()
     };
@@ -271,13 +272,13 @@ mod tests {
             names.sort();
             names
         };
-        write(root.path(), 10, 2, 1, &|_| ()).unwrap();
+        write(root.path(), 10, 2, 1, &|_| Ok(())).unwrap();
         let five = ["1", "2", "3", "4", "5"].map(|n| format!("data_batch_{n}.bin"));
         assert_eq!(
             names(),
             [&["batches.meta.txt".to_owned()], &five[..], &["test_batch.bin".to_owned()]].concat()
         );
-        write(root.path(), 2, 2, 1, &|_| ()).unwrap();
+        write(root.path(), 2, 2, 1, &|_| Ok(())).unwrap();
         assert_eq!(names(), ["batches.meta.txt", "data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"]);
     }
 }
