@@ -88,6 +88,16 @@ impl DataError {
         Self::Unsuitable { path: path.to_owned(), what }
     }
 
+    /// An error of a file of a data set of this kind.
+    pub(super) fn of(kind: DataFormat, error: ImportError) -> Self {
+        match error {
+            ImportError::Read { path, reason } => Self::Read { path, reason },
+            ImportError::Damaged { path, what } => Self::Invalid { path, what, kind },
+            ImportError::Source { path, what } => Self::Unsuitable { path, what },
+            other => Self::Import(other.to_string()),
+        }
+    }
+
     /// An error of the file at `path` that cannot be read.
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Read { path: path.to_owned(), reason }
@@ -96,12 +106,7 @@ impl DataError {
 
 impl From<ImportError> for DataError {
     fn from(error: ImportError) -> Self {
-        match error {
-            ImportError::Read { path, reason } => Self::Read { path, reason },
-            ImportError::Damaged { path, what } => Self::Invalid { path, what, kind: DataFormat::Npy },
-            ImportError::Source { path, what } => Self::Unsuitable { path, what },
-            other => Self::Import(other.to_string()),
-        }
+        Self::of(DataFormat::Npy, error)
     }
 }
 

@@ -1,10 +1,9 @@
 //! MNIST's four files, and data sets in their layout.
 
-use std::io::{self, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
-use flate2::read::MultiGzDecoder;
-use run_record::files::open_regular;
+use data_import::IdxFile;
 
 use super::error::OTHER_SAMPLES;
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
@@ -27,7 +26,7 @@ const MEAN: f32 = 0.1307;
 const STD: f32 = 0.3081;
 const CLASSES: usize = 10;
 /// Rows and columns of an image.
-const SIDES: [u32; 2] = [28, 28];
+const SIDES: [usize; 2] = [28, 28];
 
 /// The names of the files of such a data set.
 pub(super) fn file_names() -> impl Iterator<Item = String> {
@@ -54,19 +53,15 @@ impl Mnist {
     /// of images and labels differ.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
-            let images = IdxFile::open(root, images, &SIDES)?;
-            let labels = IdxFile::open(root, labels, &[])?;
+            let (images, labels) = (open(root, images, &SIDES)?, open(root, labels, &[])?);
+            let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
             let invalid =
                 |what| DataError::Invalid { path: images.path.clone(), what, kind: DataFormat::Idx };
-            if images.count != labels.count {
-                return Err(invalid(format!(
-                    "{} images, but {} labels in {}",
-                    images.count,
-                    labels.count,
-                    labels.path.display()
-                )));
+            if count != of_labels {
+                let labels = labels.path.display();
+                return Err(invalid(format!("{count} images, but {of_labels} labels in {labels}")));
             }
-            if images.count == 0 {
+            if count == 0 {
                 return Err(invalid("it contains no image".into()));
             }
             Ok((images, labels))
@@ -96,7 +91,7 @@ impl SampleSource for Mnist {
     }
 
     fn len(&self, split: Split) -> usize {
-        self.files[split as usize].0.count
+        self.files[split as usize].0.shape[0]
     }
 
     fn for_each_image(
@@ -105,14 +100,14 @@ impl SampleSource for Mnist {
         limit: usize,
         visit: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DataError> {
-        self.files[split as usize].0.for_each(limit, visit)
+        for_each(&self.files[split as usize].0, limit, visit)
     }
 
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
         let file = &self.files[split as usize].1;
         // Not the declared number at once: a small gzipped file can declare four billion.
-        let mut labels = Vec::with_capacity(limit.min(file.count).min(1 << 19));
-        file.for_each(limit, |_, label| labels.push(u16::from(label[0])))?;
+        let mut labels = Vec::with_capacity(limit.min(file.shape[0]).min(1 << 19));
+        for_each(file, limit, |_, label| labels.push(u16::from(label[0])))?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),
             Some(at) => {
@@ -123,140 +118,48 @@ impl SampleSource for Mnist {
     }
 }
 
-/// Magic numbers of files of bytes, which have the number of dimensions at their end.
-const IMAGES: u32 = 0x0803;
-const LABELS: u32 = 0x0801;
-const IN_HEADER: &str = "ends inside its header";
-
-/// An IDX file of images or labels with a valid header.
-#[derive(Debug, Clone)]
-pub struct IdxFile {
-    /// Its path.
-    pub path: PathBuf,
-    gzipped: bool,
-    /// Rows and columns of an image; empty for labels.
-    shape: &'static [u32],
-    /// Number of items: images or labels.
-    pub count: usize,
+/// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
+fn open(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
+    let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
+        let also = format!(", and so is {name}.gz");
+        return Err(DataError::Missing { path: root.join(name), also, kind: DataFormat::Idx });
+    };
+    let file = IdxFile::open(&path).map_err(|error| DataError::of(DataFormat::Idx, error))?;
+    let items = |shape: &[usize]| match shape {
+        [] => "labels".to_owned(),
+        shape => format!("images of {shape:?}"),
+    };
+    match file.shape[1..] == *shape {
+        true => Ok(file),
+        false => {
+            let what =
+                format!("holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
+            Err(DataError::Unsuitable { path, what })
+        }
+    }
 }
 
-impl IdxFile {
-    /// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
-    ///
-    /// # Errors
-    /// When neither exists, when the header is not that of such items, or when an
-    /// uncompressed file is shorter or longer than its header says.
-    pub fn open(root: &Path, name: &str, shape: &'static [u32]) -> Result<Self, DataError> {
-        let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
-            let also = format!(", and so is {name}.gz");
-            return Err(DataError::Missing { path: root.join(name), also, kind: DataFormat::Idx });
-        };
-        let gzipped = path.extension().is_some_and(|ending| ending == "gz");
-        let mut file = Self { path, gzipped, shape, count: 0 };
-        let mut reader = file.reader()?;
-        let mut number = || {
-            let mut bytes = [0; 4];
-            let read = reader.read_exact(&mut bytes).map_err(|e| file.broken(e, IN_HEADER));
-            read.map(|()| u32::from_be_bytes(bytes))
-        };
-        let (magic, expected) = (number()?, LABELS + shape.len() as u32);
-        if magic != expected {
-            let of = |magic| match magic {
-                IMAGES => "a file of images",
-                LABELS => "a file of labels",
-                _ => "not an IDX file of bytes",
-            };
-            return Err(file.invalid(format!(
-                "its magic number is {magic:#010x}, {}; {} has {expected:#010x}",
-                of(magic),
-                of(expected)
-            )));
-        }
-        let count = number()? as usize;
-        let found = shape.iter().map(|_| number()).collect::<Result<Vec<_>, _>>()?;
-        if found != shape {
-            let what = format!("images of {found:?}, expected {shape:?}; {OTHER_SAMPLES}");
-            return Err(DataError::Unsuitable { path: file.path, what });
-        }
-        file.count = count;
-        if !gzipped {
-            file.check_length()?;
-        }
-        Ok(file)
+/// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
+fn for_each(file: &IdxFile, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
+    let of = |error| DataError::of(DataFormat::Idx, error);
+    let count = file.shape[0];
+    let mut contents = file.contents().map_err(of)?;
+    let mut item = vec![0u8; file.shape[1..].iter().product()];
+    for number in 0..limit.min(count) {
+        let read = contents.read_exact(&mut item);
+        read.map_err(|error| of(file.damaged(format!("ends after {number} of {count} items: {error}"))))?;
+        visit(number, &item);
     }
-
-    fn header_bytes(&self) -> usize {
-        8 + 4 * self.shape.len()
-    }
-
-    fn item_bytes(&self) -> usize {
-        self.shape.iter().product::<u32>() as usize
-    }
-
-    /// Calls `visit` with the index and the bytes of each of the first
-    /// `limit` items, in file order.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or is shorter or longer than its header says.
-    pub fn for_each(&self, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
-        let limit = limit.min(self.count);
-        let mut reader = self.reader()?;
-        let mut header = vec![0u8; self.header_bytes()];
-        reader.read_exact(&mut header).map_err(|e| self.broken(e, IN_HEADER))?;
-        let mut item = vec![0u8; self.item_bytes()];
-        for number in 0..limit {
-            reader
-                .read_exact(&mut item)
-                .map_err(|e| self.broken(e, &format!("ends after {number} of {} items", self.count)))?;
-            visit(number, &item);
-        }
-        // The length of a gzipped file is known only after decompressing it, which takes
-        // time: it is checked only if the whole file is read anyway.
-        if self.gzipped && limit == self.count {
-            match reader.read(&mut [0u8]) {
-                Ok(0) => {}
-                Ok(_) => {
-                    return Err(self.invalid(format!("has data after its {} items", self.count)));
-                }
-                Err(error) => return Err(self.broken(error, "has a damaged end")),
-            }
-        }
-        Ok(())
-    }
-
-    fn reader(&self) -> Result<Box<dyn Read>, DataError> {
-        let file = open_regular(&self.path).map_err(DataError::read(&self.path))?;
-        let file = BufReader::with_capacity(1 << 18, file);
-        Ok(match self.gzipped {
-            true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
-            false => Box::new(file),
-        })
-    }
-
-    fn check_length(&self) -> Result<(), DataError> {
-        let found = std::fs::metadata(&self.path).map_err(DataError::read(&self.path))?.len();
-        let item = self.item_bytes();
-        let expected = self.header_bytes() as u64 + self.count as u64 * item as u64;
-        if found != expected {
-            let how = if found < expected { "truncated" } else { "too long" };
-            return Err(self.invalid(format!(
-                "{how}: {found} bytes, but its header's {} items of {item} bytes are {expected}",
-                self.count
-            )));
-        }
-        Ok(())
-    }
-
-    fn broken(&self, error: io::Error, what: &str) -> DataError {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.invalid(format!("truncated: {what}")),
-            _ => self.invalid(format!("{what}: {error}")),
+    // The length of a gzipped file is known only after decompressing it, which takes
+    // time: it is checked only if the whole file is read anyway.
+    if file.is_packed && limit >= count {
+        match contents.read(&mut [0u8]) {
+            Ok(0) => {}
+            Ok(_) => return Err(of(file.damaged(format!("has data after its {count} items")))),
+            Err(error) => return Err(of(file.damaged(format!("has a damaged end: {error}")))),
         }
     }
-
-    fn invalid(&self, what: String) -> DataError {
-        DataError::Invalid { path: self.path.clone(), what, kind: DataFormat::Idx }
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -272,14 +175,10 @@ mod idx_tests {
         file
     }
 
-    fn open(bytes: &[u8], shape: &'static [u32]) -> Result<IdxFile, DataError> {
+    fn message(bytes: &[u8]) -> String {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("f"), bytes).unwrap();
-        IdxFile::open(root.path(), "f", shape)
-    }
-
-    fn message(bytes: &[u8]) -> String {
-        open(bytes, &[1, 3]).unwrap_err().to_string()
+        open(root.path(), "f", &[1, 3]).unwrap_err().to_string()
     }
 
     #[test]
@@ -295,9 +194,9 @@ mod idx_tests {
             encoder.finish().unwrap();
         }
         for name in ["plain", "zip-idx3"] {
-            let file = IdxFile::open(root.path(), name, &[1, 3]).unwrap();
+            let file = open(root.path(), name, &[1, 3]).unwrap();
             let mut seen = Vec::new();
-            file.for_each(9, |n, item| seen.push((n, item.to_vec()))).unwrap();
+            for_each(&file, 9, |n, item| seen.push((n, item.to_vec()))).unwrap();
             assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
         }
     }
@@ -305,19 +204,19 @@ mod idx_tests {
     #[test]
     fn invalid_files_are_rejected_with_name_and_reason() {
         let label = message(&idx(0x801, &[6], &[0; 6]));
-        assert!(label.contains("a file of labels"), "{label}");
+        assert!(label.contains("holds labels, expected images of [1, 3]"), "{label}");
         let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
-        assert!(short.contains("truncated: 21 bytes"), "{short}");
+        assert!(short.contains("truncated: 5 bytes"), "{short}");
         let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
         assert!(long.contains("too long"), "{long}");
         assert!(message(&[0, 0]).contains("inside its header"));
-        assert!(message(b"GIF89a").contains("not an IDX file"));
-        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected [1, 3]"));
+        assert!(message(b"GIF89a").contains("its magic number is 0x47494638"));
+        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]"));
     }
 
     #[test]
     fn a_missing_file_is_named_with_the_command_to_generate_it() {
-        let error = IdxFile::open(Path::new("/nowhere"), "x", &[]).unwrap_err();
+        let error = open(Path::new("/nowhere"), "x", &[]).unwrap_err();
         assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
     }
 }

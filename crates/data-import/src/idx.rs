@@ -70,37 +70,93 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
 
 /// Writes the bytes of an IDX file as an array.
 fn as_npy(path: &Path, array: &Path) -> Result<(), ImportError> {
-    let damaged = |what: String| ImportError::Damaged { path: path.to_owned(), what };
-    let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
-    let mut reader: Box<dyn Read> = match path.extension().is_some_and(|ending| ending == "gz") {
-        true => Box::new(BufReader::new(MultiGzDecoder::new(BufReader::new(file)))),
-        false => Box::new(BufReader::new(file)),
-    };
-    let mut number = || {
-        let mut bytes = [0; 4];
-        reader.read_exact(&mut bytes).map_err(|error| damaged(format!("ends inside its header: {error}")))?;
-        Ok::<_, ImportError>(u32::from_be_bytes(bytes))
-    };
-    // Two zeros, the type of the numbers, and the number of dimensions.
-    let dimensions = match number()? {
-        magic @ (0x0801 | 0x0803) => magic & 0xff,
-        magic => {
-            let what = format!(
-                "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are expected"
-            );
-            return Err(ImportError::source(path, what));
-        }
-    };
-    let shape =
-        (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<Vec<usize>, ImportError>>()?;
+    let source = IdxFile::open(path)?;
     let failed = |error| ImportError::write(array)(error);
     let mut file = File::create(array).map_err(failed)?;
-    file.write_all(&npy_header("|u1", &shape)).map_err(failed)?;
-    let copied = io::copy(&mut reader, &mut file).map_err(|error| damaged(error.to_string()))?;
-    let expected = shape.iter().fold(1u64, |all, &size| all.saturating_mul(size as u64));
-    if copied != expected {
-        let how = if copied < expected { "truncated" } else { "too long" };
-        return Err(damaged(format!("{how}: {copied} bytes behind its header of {shape:?}")));
+    file.write_all(&npy_header("|u1", &source.shape)).map_err(failed)?;
+    let copied = io::copy(&mut source.contents()?, &mut file).map_err(|e| source.damaged(e.to_string()))?;
+    source.check_length(copied)
+}
+
+/// An IDX file of bytes with a valid header, packed or not.
+#[derive(Debug)]
+pub struct IdxFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Whether its length is known at its end alone.
+    pub is_packed: bool,
+    /// The number of items, and of an image rows and columns.
+    pub shape: Vec<usize>,
+}
+
+impl IdxFile {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// When it cannot be read, its header is not that of pictures or labels, or its length is not what that says.
+    pub fn open(path: &Path) -> Result<Self, ImportError> {
+        let is_packed = path.extension().is_some_and(|ending| ending == "gz");
+        let mut file = Self { path: path.to_owned(), is_packed, shape: Vec::new() };
+        let mut reader = file.reader()?;
+        let mut number = || {
+            let mut bytes = [0; 4];
+            let read = reader.read_exact(&mut bytes);
+            read.map_err(|error| file.damaged(format!("ends inside its header: {error}")))?;
+            Ok::<_, ImportError>(u32::from_be_bytes(bytes))
+        };
+        // Two zeros, the type of the numbers, and the number of dimensions.
+        let dimensions = match number()? {
+            magic @ (0x0801 | 0x0803) => magic & 0xff,
+            magic => {
+                let what = format!(
+                    "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are expected"
+                );
+                return Err(ImportError::source(path, what));
+            }
+        };
+        file.shape = (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<_, ImportError>>()?;
+        if !is_packed {
+            let length = std::fs::metadata(path).map_err(ImportError::read(path))?.len();
+            file.check_length(length.saturating_sub(file.header()))?;
+        }
+        Ok(file)
     }
-    Ok(())
+
+    /// What is behind the header.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn contents(&self) -> Result<Box<dyn Read>, ImportError> {
+        let mut reader = self.reader()?;
+        io::copy(&mut reader.by_ref().take(self.header()), &mut io::sink())
+            .map_err(ImportError::read(&self.path))?;
+        Ok(reader)
+    }
+
+    /// That it is not whole.
+    pub fn damaged(&self, what: String) -> ImportError {
+        ImportError::Damaged { path: self.path.clone(), what }
+    }
+
+    fn header(&self) -> u64 {
+        4 + 4 * self.shape.len() as u64
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read>, ImportError> {
+        let file = run_record::files::open_regular(&self.path).map_err(ImportError::read(&self.path))?;
+        let file = BufReader::with_capacity(1 << 18, file);
+        Ok(match self.is_packed {
+            true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
+            false => Box::new(file),
+        })
+    }
+
+    fn check_length(&self, found: u64) -> Result<(), ImportError> {
+        let expected = self.shape.iter().fold(1u64, |all, &size| all.saturating_mul(size as u64));
+        if found == expected {
+            return Ok(());
+        }
+        let how = if found < expected { "truncated" } else { "too long" };
+        Err(self.damaged(format!("{how}: {found} bytes behind its header of {:?}", self.shape)))
+    }
 }

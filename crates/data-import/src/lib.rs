@@ -38,6 +38,7 @@ use job::Job;
 pub use data_file::DataFile;
 pub use error::ImportError;
 pub use folder::recognised;
+pub use idx::IdxFile;
 pub use npy::{NpyFile, ONE_ROW, write_npy};
 pub use picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
