@@ -68,26 +68,18 @@ pub enum Fit {
     Stretch,
 }
 
-/// What is special about a picture, as bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Traits {
-    pub(crate) alpha: bool,
-    pub(crate) deep: bool,
-    pub(crate) cmyk: bool,
-    pub(crate) palette: bool,
-    pub(crate) animated: bool,
-    pub(crate) turned: bool,
-    pub(crate) misnamed: bool,
-}
-
 /// What the header of a picture's file says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Seen {
     /// As it is shown, with its orientation.
     pub(crate) size: Size,
     pub(crate) grey: bool,
-    pub(crate) traits: Traits,
+    /// What is special about the picture, in words.
+    pub(crate) special: Vec<&'static str>,
 }
+
+/// What is said of pictures with an alpha channel.
+pub(crate) const TRANSPARENT: &str = "with transparency, which is dropped";
 
 /// What a picture becomes.
 #[derive(Debug, Clone, Copy)]
@@ -155,20 +147,22 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
     );
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     let original = decoder.original_color_type();
-    let traits = Traits {
-        // The decoder of GIF makes all of its pictures transparent.
-        alpha: colour.has_alpha() && format != Some(ImageFormat::Gif),
-        deep: colour.bytes_per_pixel() > colour.channel_count(),
-        cmyk: matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16),
-        palette,
-        animated,
-        turned: orientation != Orientation::NoTransforms,
-        misnamed: match file {
-            Encoded::File(path) => ImageFormat::from_path(path).ok() != format,
-            Encoded::Part { .. } => false,
-        },
+    let is_misnamed = match file {
+        Encoded::File(path) => ImageFormat::from_path(path).ok() != format,
+        Encoded::Part { .. } => false,
     };
-    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), traits })
+    let special = [
+        // The decoder of GIF makes all of its pictures transparent.
+        (colour.has_alpha() && format != Some(ImageFormat::Gif), TRANSPARENT),
+        (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
+        (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
+        (palette, "with a palette, made RGB"),
+        (animated, "with several frames, of which the first is taken"),
+        (orientation != Orientation::NoTransforms, "turned as their orientation (EXIF) says"),
+        (is_misnamed, "in another format than their names say, read by their contents"),
+    ];
+    let special = special.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
+    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), special })
 }
 
 fn is_grey(colour: ColorType) -> bool {

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use crate::error::count;
 use crate::folder::{Found, Picture};
 use crate::job::Job;
-use crate::picture::{self, Fit, Seen, Size, Target, Traits};
+use crate::picture::{self, Fit, Seen, Size, Target};
 use crate::plan;
 use crate::set::Numbers;
 use crate::writer::Writer;
@@ -29,8 +29,9 @@ pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportErro
     log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
     let mut broken = Broken::default();
     let (train, test) = look(train, test, &mut broken, job)?;
-    let target = target(args, train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen)))?;
-    log_traits(train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen.traits)));
+    let seen = || train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen));
+    let target = target(args, seen())?;
+    log_special(seen());
     let [train, test]: [Vec<Picture>; 2] =
         [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
     let test = has_test.then_some(test);
@@ -145,30 +146,13 @@ fn target<'p>(
 }
 
 /// One line for each kind of picture that is read in a way of its own.
-fn log_traits<'p>(pictures: impl Iterator<Item = (&'p str, Traits)>) {
-    type Has = fn(&Traits) -> bool;
-    let kinds: [(Has, &str); 7] = [
-        (|traits| traits.alpha, "with transparency, which is dropped"),
-        (|traits| traits.deep, "of more than 8 bits a channel, scaled to 8"),
-        (|traits| traits.cmyk, "in CMYK, made RGB"),
-        (|traits| traits.palette, "with a palette, made RGB"),
-        (|traits| traits.animated, "with several frames, of which the first is taken"),
-        (|traits| traits.turned, "turned as their orientation (EXIF) says"),
-        (|traits| traits.misnamed, "in another format than their names say, read by their contents"),
-    ];
-    let mut found = [const { (0, None) }; 7];
-    for (name, traits) in pictures {
-        for ((has, _), (number, first)) in kinds.iter().zip(&mut found) {
-            if has(&traits) {
-                *number += 1;
-                first.get_or_insert(name);
-            }
-        }
+fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p Seen)>) {
+    let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for (name, seen) in pictures {
+        seen.special.iter().for_each(|what| found.entry(what).or_insert((0, name)).0 += 1);
     }
-    for ((_, what), (number, first)) in kinds.iter().zip(found) {
-        if let Some(first) = first {
-            log::info!("{} {what} (the first: {first})", count(number, "picture"));
-        }
+    for (what, (number, first)) in found {
+        log::info!("{} {what} (the first: {first})", count(number, "picture"));
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use image::DynamicImage;
 use run_record::files::open_regular;
 
-use crate::picture::{Seen, Size, Traits};
+use crate::picture::{Seen, Size, TRANSPARENT};
 use crate::{DataFile, ImportError, NpyFile};
 
 /// Where a picture is.
@@ -96,8 +96,8 @@ impl Pixels {
 
     /// What is known of each picture.
     pub(crate) fn seen(&self) -> Seen {
-        let traits = Traits { alpha: self.channels.is_multiple_of(2), ..Traits::default() };
-        Seen { size: self.size, grey: self.channels < 3, traits }
+        let special = if self.channels.is_multiple_of(2) { vec![TRANSPARENT] } else { Vec::new() };
+        Seen { size: self.size, grey: self.channels < 3, special }
     }
 
     /// The picture in a row.

@@ -249,12 +249,12 @@ fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
     let bmp = header(b"BM", [74, 0, 62, 40, 2, 3, 0x0008_0001, 0, 12, 0, 0, 2, 0]);
     let pixels = [30, 20, 8, 0, 0, 0, 0, 0].into_iter().chain([0; 12]);
     lab.write("pets/b/x.bmp", bmp.into_iter().chain(pixels).collect::<Vec<u8>>());
-    let seen = |name: &str| {
+    let special = |name: &str| {
         let place = crate::place::Encoded::File(lab.path(name));
-        crate::picture::look(&crate::place::Place::Encoded(place)).unwrap().traits
+        crate::picture::look(&crate::place::Place::Encoded(place)).unwrap().special
     };
-    assert!(seen("pets/a/x.png").turned && !seen("pets/a/x.png").palette);
-    assert!(seen("pets/b/x.bmp").palette);
+    assert_eq!(special("pets/a/x.png"), ["turned as their orientation (EXIF) says"]);
+    assert_eq!(special("pets/b/x.bmp"), ["with a palette, made RGB"]);
     for (copy, of) in [("pets/a/y.png", "pets/a/x.png"), ("pets/b/y.bmp", "pets/b/x.bmp")] {
         fs::copy(lab.path(of), lab.path(copy)).unwrap();
     }
