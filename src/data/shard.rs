@@ -11,21 +11,9 @@ use sha2::{Digest, Sha256};
 use super::{DataError, SampleSource, Split};
 use run_record::files;
 
-/// SHA-256 over the labels and then the samples of a data set, in file order.
-struct SetDigest(Sha256);
-
-impl SetDigest {
-    fn of_labels(labels: &[u16], classes: usize) -> Self {
-        Self(Sha256::new_with_prefix(label_bytes(labels, classes)))
-    }
-
-    fn add(&mut self, sample: &[u8]) {
-        self.0.update(sample);
-    }
-
-    fn finish(self) -> String {
-        files::hex(self.0.finalize())
-    }
+/// The beginning of SHA-256 over the labels and then the samples of a data set, in file order.
+fn of_labels(labels: &[u16], classes: usize) -> Sha256 {
+    Sha256::new_with_prefix(label_bytes(labels, classes))
 }
 
 /// The digest of the first `samples` samples of `split`, with which ranks compare
@@ -34,9 +22,9 @@ impl SetDigest {
 /// # Errors
 /// When a file is invalid.
 pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
-    let mut digest = SetDigest::of_labels(&source.labels(split, samples)?, source.description().classes);
-    source.for_each_image(split, samples, &mut |_, bytes| digest.add(bytes))?;
-    as_recorded(source, split, samples, digest.finish())
+    let mut digest = of_labels(&source.labels(split, samples)?, source.description().classes);
+    source.for_each_image(split, samples, &mut |_, bytes| digest.update(bytes))?;
+    as_recorded(source, split, samples, files::hex(digest.finalize()))
 }
 
 /// The digest of samples, if they are not known to have had another one when they were imported.
@@ -60,6 +48,9 @@ fn as_recorded(
     }
 }
 
+/// Is shown the bytes of a sample.
+type Look<'a> = dyn FnMut(&[u8]) + 'a;
+
 /// The bytes of a shard's samples.
 #[derive(Debug)]
 enum Images {
@@ -72,6 +63,9 @@ enum Images {
 /// One rank's samples, in the order in which it uses them, in the format on disk.
 #[derive(Debug)]
 pub struct Shard {
+    split: Split,
+    plan: ShardPlan,
+    rank: usize,
     images: Images,
     labels: Vec<u16>,
     numbers: Vec<u32>,
@@ -112,8 +106,11 @@ impl Shard {
         let description = source.description();
         let mut class_counts = vec![0; description.classes];
         all_labels.iter().for_each(|&label| class_counts[usize::from(label)] += 1);
-        let mut digest = SetDigest::of_labels(&all_labels, description.classes);
+        let mut digest = of_labels(&all_labels, description.classes);
         let mut shard = Self {
+            split,
+            plan: *plan,
+            rank,
             images: source.rows(split).filter(|_| on_disk).map_or(Images::Memory(Vec::new()), Images::File),
             labels: Vec::new(),
             numbers: Vec::new(),
@@ -121,72 +118,46 @@ impl Shard {
             digest: String::new(),
             class_counts,
         };
-        shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
-        shard.digest = as_recorded(source, split, plan.samples, digest.finish())?;
+        shard.fill(source, order, Some(&mut |bytes| digest.update(bytes)))?;
+        shard.digest = as_recorded(source, split, plan.samples, files::hex(digest.finalize()))?;
         Ok(shard)
     }
 
-    /// Replaces the samples by those that are `rank`'s in another order. The data set is
-    /// assumed to be unchanged.
+    /// Replaces the samples by those of another order. The data set is assumed to be unchanged.
     ///
     /// # Errors
     /// When a file is invalid.
-    pub fn reload(
-        &mut self,
-        source: &dyn SampleSource,
-        split: Split,
-        plan: &ShardPlan,
-        rank: usize,
-        order: Order,
-    ) -> Result<(), DataError> {
-        if let Images::File(_) = self.images {
-            return self.number(source, split, plan, rank, order);
-        }
-        self.fill(source, split, plan, rank, order, &mut |_| ())
+    pub fn reload(&mut self, source: &dyn SampleSource, order: Order) -> Result<(), DataError> {
+        self.fill(source, order, None)
     }
 
-    /// The numbers of the samples and their labels.
-    fn number(
-        &mut self,
-        source: &dyn SampleSource,
-        split: Split,
-        plan: &ShardPlan,
-        rank: usize,
-        order: Order,
-    ) -> Result<(), DataError> {
-        self.numbers = plan.shard(rank, order);
-        let labels = source.labels(split, plan.samples)?;
-        self.labels.clear();
-        self.labels.extend(self.numbers.iter().map(|&number| labels[number as usize]));
-        Ok(())
-    }
-
+    /// Fills it; `look` is shown all samples, those of other ranks as well.
     fn fill(
         &mut self,
         source: &dyn SampleSource,
-        split: Split,
-        plan: &ShardPlan,
-        rank: usize,
         order: Order,
-        look: &mut dyn FnMut(&[u8]),
+        look: Option<&mut Look<'_>>,
     ) -> Result<(), DataError> {
         const NOT_MINE: u32 = u32::MAX;
-        self.number(source, split, plan, rank, order)?;
-        let Self { images, labels, numbers, item, .. } = self;
-        let item = *item;
-        let images = match images {
-            Images::Memory(images) => images,
-            Images::File(_) => {
-                return source.for_each_image(split, plan.samples, &mut |_, bytes| look(bytes));
+        let (split, samples, item) = (self.split, self.plan.samples, self.item);
+        self.numbers = self.plan.shard(self.rank, order);
+        let all = source.labels(split, samples)?;
+        self.labels.clear();
+        self.labels.extend(self.numbers.iter().map(|&number| all[number as usize]));
+        let (images, mut look) = match (&mut self.images, look) {
+            (Images::File(_), None) => return Ok(()),
+            (Images::File(_), Some(look)) => {
+                return source.for_each_image(split, samples, &mut |_, bytes| look(bytes));
             }
+            (Images::Memory(images), look) => (images, look),
         };
-        let mut slots = vec![NOT_MINE; plan.samples];
-        for (slot, &number) in numbers.iter().enumerate() {
+        let mut slots = vec![NOT_MINE; samples];
+        for (slot, &number) in self.numbers.iter().enumerate() {
             slots[number as usize] = slot as u32;
         }
-        images.resize(labels.len() * item, 0);
-        source.for_each_image(split, plan.samples, &mut |sample, bytes| {
-            look(bytes);
+        images.resize(self.labels.len() * item, 0);
+        source.for_each_image(split, samples, &mut |sample, bytes| {
+            look.iter_mut().for_each(|look| look(bytes));
             if slots[sample] != NOT_MINE {
                 let at = slots[sample] as usize * item;
                 images[at..at + item].copy_from_slice(bytes);

@@ -322,8 +322,7 @@ impl<'w> Trainer<'w> {
     /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.options, self.position.epoch as u64);
-        let (source, rank) = (self.source.as_ref(), self.world.rank());
-        self.world.agree(self.shard.reload(source, Split::Train, &self.plan, rank, order))?;
+        self.world.agree(self.shard.reload(self.source.as_ref(), order))?;
         Ok(())
     }
 
