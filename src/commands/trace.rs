@@ -161,7 +161,7 @@ impl Tracing {
         let path = self.path.clone();
         let finished = match result {
             Ok(()) => return self.finish(world, &recorder),
-            Err(TrainError::Stopped { .. } | TrainError::NotFinite { .. }) => self.finish(world, &recorder),
+            Err(TrainError::Stopped { .. } | TrainError::Ends(_)) => self.finish(world, &recorder),
             Err(_) => Err(anyhow::anyhow!("the ranks did not end after the same step")),
         };
         if let Err(error) = finished

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use anyhow::{Context, ensure};
+
 use super::{DataError, Element, SampleSource, Split};
 use run_report::write_png;
 
@@ -14,17 +16,6 @@ const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
 const GAP: usize = 2;
 
-/// Why a contact sheet cannot be drawn.
-#[derive(Debug, thiserror::Error)]
-pub enum SheetError {
-    /// The samples cannot be read.
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// The file cannot be written.
-    #[error("cannot write the picture: {0}; its name must end in .png, and its folder must exist")]
-    Write(String),
-}
-
 /// Draws the first training samples of each class to the file `path`, replacing it: one
 /// row per class, of at most 512 classes.
 ///
@@ -33,13 +24,12 @@ pub enum SheetError {
 ///
 /// # Errors
 /// When the samples cannot be read or the file cannot be written.
-pub fn draw(path: &Path, source: &dyn SampleSource) -> Result<(), SheetError> {
-    if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("png")) {
-        return Err(SheetError::Write("not a .png file".into()));
-    }
+pub fn draw(path: &Path, source: &dyn SampleSource) -> anyhow::Result<()> {
+    let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
+    ensure!(is_png, "cannot write the picture: its name must end in .png");
     let sheet = Sheet::of(source)?;
     let size = [sheet.width as u32, (sheet.pixels.len() / sheet.width) as u32];
-    write_png(path, size, sheet.pixels.as_flattened()).map_err(|error| SheetError::Write(error.to_string()))
+    write_png(path, size, sheet.pixels.as_flattened()).context("cannot write the picture")
 }
 
 /// The picture, row by row from the top.
@@ -49,7 +39,7 @@ struct Sheet {
 }
 
 impl Sheet {
-    fn of(source: &dyn SampleSource) -> Result<Self, SheetError> {
+    fn of(source: &dyn SampleSource) -> Result<Self, DataError> {
         let description = source.description();
         let [tile_width, tile_height] = tile(description.shape);
         let (step_x, step_y) = (tile_width * ZOOM + GAP, tile_height * ZOOM + GAP);
@@ -79,7 +69,7 @@ fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
 }
 
 /// The pictures of the first samples of each class.
-fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, SheetError> {
+fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
     let mut tiles = vec![Vec::new(); description.classes.min(ROWS)];
@@ -139,8 +129,11 @@ mod tests {
         assert_eq!(size(&file), (12 * 66 + 2, 20 * 34 + 2));
         let source = data::open(&images).unwrap();
         for bad in ["sheet.jpg", "sheet", "none/sheet.png"] {
-            let message = draw(&root.path().join(bad), source.as_ref()).unwrap_err().to_string();
-            assert!(message.contains(".png") && message.lines().count() == 1, "{message}");
+            let message = format!("{:#}", draw(&root.path().join(bad), source.as_ref()).unwrap_err());
+            assert!(
+                message.contains("cannot write the picture: ") && message.lines().count() == 1,
+                "{message}"
+            );
         }
     }
 

@@ -1,6 +1,5 @@
 //! Errors of a training.
 
-use super::Rule;
 use crate::data::DataError;
 use burn_mpi::CommError;
 use run_record::{RecordError, quoted};
@@ -15,46 +14,15 @@ pub enum TrainError {
     #[error(transparent)]
     Data(#[from] DataError),
     /// The samples of a step cannot be read, on one rank.
-    #[error("rank {rank} ({host}): {error}; then go on with --resume")]
-    Samples {
-        /// The rank.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// The reason.
-        error: DataError,
-    },
+    #[error("{0}")]
+    Samples(String),
     /// An error of the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A loss or a running statistic is NaN or infinite; every rank stops at the same step.
-    #[error("rank {rank} ({host}): {what}; {checkpoint}")]
-    NotFinite {
-        /// The lowest rank with such a value.
-        rank: usize,
-        /// Host of that rank.
-        host: String,
-        /// The value, where it appeared, and what to change.
-        what: String,
-        /// The last checkpoint, in words.
-        checkpoint: String,
-    },
-    /// A checkpoint contains the moments of a different optimizer.
-    #[error(
-        "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \
-         {expected}: put the run's own optimizer back, or a schedule that moves the momentum as the run's does"
-    )]
-    OtherOptimizer {
-        /// The optimizer.
-        rule: Rule,
-        /// The moments in the checkpoint.
-        found: String,
-        /// The moments that the optimizer needs.
-        expected: String,
-    },
-    /// A value of a checkpoint's state does not fit the run.
-    #[error("the checkpoint's state.json is damaged: {0}")]
-    State(String),
+    /// What ends the training on every rank at the same step: a value that is NaN or infinite, or a checkpoint that
+    /// does not fit the run.
+    #[error("{0}")]
+    Ends(String),
     /// A signal requested a stop; every rank stops after the same step, with a
     /// checkpoint of it.
     #[error("stopped by {signal} after step {step}; go on with --resume {}", quoted(run))]
@@ -81,7 +49,7 @@ impl TrainError {
     pub fn is_shared(&self) -> bool {
         match self {
             Self::Comm(error) => error.is_shared(),
-            Self::Record(_) | Self::Data(_) | Self::Samples { .. } => false,
+            Self::Record(_) | Self::Data(_) | Self::Samples(_) => false,
             _ => true,
         }
     }

@@ -110,7 +110,11 @@ impl Optimizer {
         };
         let (found, expected) = (names(&moments), names(&self.moments));
         if found != expected {
-            return Err(TrainError::OtherOptimizer { rule: self.rule, found, expected });
+            return Err(TrainError::Ends(format!(
+                "the checkpoint's moments are {found}, and those of {}, the optimizer in run.json, are {expected}: put \
+                 the run's own optimizer back, or a schedule that moves the momentum as the run's does",
+                self.rule
+            )));
         }
         (self.moments, self.updates) = (moments, updates);
         Ok(())

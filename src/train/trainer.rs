@@ -234,10 +234,9 @@ impl<'w> Trainer<'w> {
         let epoch = self.position.epoch;
         let samples =
             spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch));
-        let samples = samples.map_err(|error| TrainError::Samples {
-            rank: self.world.rank(),
-            host: self.world.host().to_owned(),
-            error,
+        let samples = samples.map_err(|error| {
+            let (rank, host) = (self.world.rank(), self.world.host());
+            TrainError::Samples(format!("rank {rank} ({host}): {error}; then go on with --resume"))
         })?;
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
@@ -422,7 +421,7 @@ impl<'w> Trainer<'w> {
             Some(step) => format!("the last checkpoint is of step {step}"),
             None => "there is no checkpoint yet".to_owned(),
         };
-        TrainError::NotFinite { rank, host: self.world.places()[rank].host.clone(), what, checkpoint }
+        TrainError::Ends(format!("rank {rank} ({}): {what}; {checkpoint}", self.world.places()[rank].host))
     }
 
     /// SHA-256 over all weights.
@@ -462,7 +461,10 @@ impl Trainer<'_> {
         self.position = checkpoint.position;
         self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {
-            self.learner.sync.adopt(arrival).map_err(|error| TrainError::State(error.to_string()))?;
+            let adopted = self.learner.sync.adopt(arrival);
+            let damaged =
+                |error| TrainError::Ends(format!("the checkpoint's state.json is damaged: {error}"));
+            adopted.map_err(damaged)?;
         }
         if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
             *scale = saved;
