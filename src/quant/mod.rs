@@ -15,7 +15,7 @@ mod ranges;
 pub use error::QuantError;
 pub use groups::{Group, Product, groups, padding};
 pub use int8_file::Int8File;
-pub use post_training::{CALIBRATION, Calibration, PostQuantizer, PostTraining};
+pub use post_training::{CALIBRATION, PostQuantizer, PostTraining};
 pub use quantized::Quantized;
 pub use quantizer::Quantizer;
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};

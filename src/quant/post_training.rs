@@ -59,44 +59,30 @@ impl PostQuantizer {
     /// # Errors
     /// If a layer cannot be quantized, or values are NaN or infinite.
     pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
-        let mut calibration = Calibration::new(network)?;
+        let groups = groups(network)?;
+        let mut ranges = Ranges::of(groups.len());
         let device = DeviceKind::Flex.device();
         for from in (0..self.shard.len()).step_by(BATCH) {
-            calibration.observe(self.normalizer.images(self.shard.samples(from, BATCH).0, &device))?;
+            let images = self.normalizer.images(self.shard.samples(from, BATCH).0, &device);
+            ranges.observe(&groups, images)?;
         }
-        Quantized::of_ranges(network, Method::Ptq, &calibration.into_ranges(), self.scheme)
+        Quantized::of_ranges(network, Method::Ptq, &ranges, self.scheme)
     }
 }
 
-/// Minimum and maximum of the input and of each group's output over all batches, as
-/// PyTorch's `MinMaxObserver`. The order of batches has no effect. An output is observed after its pooling, which
-/// is monotonic.
-pub struct Calibration<'a> {
-    groups: Vec<Group<'a>>,
-    ranges: Ranges,
-}
-
-impl<'a> Calibration<'a> {
-    /// A calibration of `network` without batches so far. Its device must be one
-    /// without autodiff, so that batch norms use their running statistics.
-    ///
-    /// # Errors
-    /// If a layer cannot be quantized.
-    pub fn new(network: &'a Network) -> Result<Self, QuantError> {
-        let groups = groups(network)?;
-        let ranges = Ranges::of(groups.len());
-        Ok(Self { groups, ranges })
-    }
-
-    /// Runs `samples` `[batch, channels, height, width]` through the float network.
+impl Ranges {
+    /// Extends the ranges of the input and of each group's output by those of `samples` `[batch, channels, height,
+    /// width]` in the float network, as PyTorch's `MinMaxObserver`. The order of batches has no effect. The network is
+    /// on a device without autodiff, so that batch norms use their running statistics. An output is observed after its
+    /// pooling, which is monotonic.
     ///
     /// # Errors
     /// If values are NaN or infinite, with the layer where they appear.
-    pub fn observe(&mut self, samples: Tensor<4>) -> Result<(), QuantError> {
-        extend(&mut self.ranges.input, "the input", samples.clone())?;
+    pub(super) fn observe(&mut self, groups: &[Group<'_>], samples: Tensor<4>) -> Result<(), QuantError> {
+        extend(&mut self.input, "the input", samples.clone())?;
         let mut images = samples;
         let (mut features, mut last): (Option<Tensor<2>>, Option<&Group<'_>>) = (None, None);
-        for (group, ranges) in self.groups.iter().zip(&mut self.ranges.groups) {
+        for (group, ranges) in groups.iter().zip(&mut self.groups) {
             match group.product {
                 Product::Conv(_) => {
                     images = group.images(images, None, false);
@@ -113,11 +99,6 @@ impl<'a> Calibration<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The observed ranges.
-    pub fn into_ranges(self) -> Ranges {
-        self.ranges
     }
 }
 

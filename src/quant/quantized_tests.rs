@@ -31,10 +31,17 @@ fn tensor(kind: ModelKind, values: &[f32]) -> Tensor<4> {
     Tensor::from_data(TensorData::new(values.to_vec(), [batch, channels, height, width]), &Device::flex())
 }
 
+/// The ranges over batches of samples.
+fn observed(network: &Network, kind: ModelKind, batches: &[&[f32]]) -> Result<Ranges, QuantError> {
+    let groups = groups(network).unwrap();
+    let mut ranges = Ranges::of(groups.len());
+    batches.iter().try_for_each(|batch| ranges.observe(&groups, tensor(kind, batch)))?;
+    Ok(ranges)
+}
+
 fn calibrated(network: &Network, kind: ModelKind, scheme: WeightScheme) -> Quantized {
-    let mut calibration = Calibration::new(network).unwrap();
-    calibration.observe(tensor(kind, &samples(kind, 4))).unwrap();
-    Quantized::of_ranges(network, Method::Ptq, &calibration.into_ranges(), scheme).unwrap()
+    let ranges = observed(network, kind, &[&samples(kind, 4)]).unwrap();
+    Quantized::of_ranges(network, Method::Ptq, &ranges, scheme).unwrap()
 }
 
 #[test]
@@ -69,11 +76,7 @@ fn ranges_cover_every_batch_whatever_their_order() {
     let kind = ModelKind::Convnet;
     let network = network(kind);
     let (low, high) = (samples(kind, 2), samples(kind, 2).iter().map(|x| 3.0 - x).collect::<Vec<_>>());
-    let observed = |batches: [&[f32]; 2]| {
-        let mut calibration = Calibration::new(&network).unwrap();
-        batches.iter().for_each(|batch| calibration.observe(tensor(kind, batch)).unwrap());
-        calibration.into_ranges()
-    };
+    let observed = |batches: [&[f32]; 2]| observed(&network, kind, &batches).unwrap();
     let ranges = observed([&low, &high]);
     assert_eq!(ranges, observed([&high, &low]));
     let [min, max] = ranges.input.unwrap();
@@ -89,9 +92,9 @@ fn values_that_are_not_finite_are_named_with_their_layer() {
     let network = network(kind);
     let mut values = samples(kind, 1);
     values[5] = f32::NAN;
-    let error = Calibration::new(&network).unwrap().observe(tensor(kind, &values)).unwrap_err().to_string();
+    let error = observed(&network, kind, &[&values]).unwrap_err().to_string();
     assert!(error.starts_with("the input: "), "{error}");
-    let never = Calibration::new(&network).unwrap().into_ranges();
+    let never = observed(&network, kind, &[]).unwrap();
     let model = |ranges| Quantized::of_ranges(&network, Method::Ptq, ranges, WeightScheme::Channel);
     let error = model(&never).unwrap_err().to_string();
     assert!(error.contains("was never calibrated: the range of the input"), "{error}");
