@@ -211,7 +211,9 @@ mod idx_tests {
         assert!(long.contains("too long"), "{long}");
         assert!(message(&[0, 0]).contains("inside its header"));
         assert!(message(b"GIF89a").contains("its magic number is 0x47494638"));
-        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]"));
+        assert!(
+            message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]")
+        );
     }
 
     #[test]

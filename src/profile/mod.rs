@@ -5,4 +5,4 @@ mod trace;
 
 pub use rows::{Profile, SortKey};
 pub use run_report::profiles::ProfileRow;
-pub use trace::{Clock, RankTrace, TraceFile, Wait, longest_wait};
+pub use trace::{Clock, RankTrace, TraceFile, longest_wait};

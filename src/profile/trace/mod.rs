@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::spans::{AUTODIFF_KIND, Logged, LoggedOp, Operator, Phase, REST, Recorder, parameters};
 
 pub use file::TraceFile;
-pub use waits::{Wait, longest_wait};
+pub use waits::longest_wait;
 
 /// A rank's clock compared with rank 0's before and after the events. Drift between the two
 /// is taken to be linear.
