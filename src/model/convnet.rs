@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
 use super::layers::{conv3x3, pool2x2};
-use super::{Activation, Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
+use super::{Architecture, Dimensions, Layer, Made, NamedLayer, NetworkOptions};
 
 /// Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
 /// · MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`.
@@ -26,10 +26,7 @@ pub struct ConvNet {
     linear: Linear,
     pool: MaxPool2d,
     #[module(skip)]
-    activation: Activation,
-    #[module(skip)]
-    dimensions: Dimensions,
-    pub(super) fused: bool,
+    pub(super) made: Made,
 }
 
 impl ConvNet {
@@ -45,20 +42,14 @@ impl ConvNet {
             dropout: Dropout::new(options.dropout),
             linear: LinearConfig::new(8 * (height / 4) * (width / 4), dimensions.classes).init(device),
             pool: pool2x2(),
-            activation: options.activation,
-            dimensions,
-            fused: true,
+            made: Made::of(options, dimensions),
         }
     }
 }
 
 impl Architecture for ConvNet {
-    fn is_fused(&self) -> bool {
-        self.fused
-    }
-
-    fn dimensions(&self) -> Dimensions {
-        self.dimensions
+    fn made(&self) -> &Made {
+        &self.made
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -69,7 +60,7 @@ impl Architecture for ConvNet {
         ] {
             layers.push(Layer::Conv(conv).named(names[0]));
             layers.extend(norm.as_ref().map(|norm| Layer::Norm(norm).named(names[1])));
-            layers.push(Layer::Activation(self.activation).named(names[2]));
+            layers.push(Layer::Activation(self.made.activation).named(names[2]));
             layers.push(Layer::Pool(&self.pool).named(names[3]));
         }
         layers.push(Layer::Flatten.named("flatten"));

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
-use super::{Activation, Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
+use super::{Architecture, Dimensions, Layer, Made, NamedLayer, NetworkOptions};
 
 /// Default width of the hidden layer.
 pub const HIDDEN: usize = 32;
@@ -22,12 +22,7 @@ pub struct Mlp {
     dropout: Option<Dropout>,
     layer2: Linear,
     #[module(skip)]
-    activation: Activation,
-    #[module(skip)]
-    dimensions: Dimensions,
-    /// Whether batch norm and linear layers are `burn_fused` operators.
-    #[module(skip)]
-    pub(super) fused: bool,
+    pub(super) made: Made,
 }
 
 impl Mlp {
@@ -39,20 +34,14 @@ impl Mlp {
             bn1: BatchNorm::init(hidden, device),
             dropout: Dropout::new(options.dropout),
             layer2: LinearConfig::new(hidden, dimensions.classes).init(device),
-            activation: options.activation,
-            dimensions,
-            fused: true,
+            made: Made::of(options, dimensions),
         }
     }
 }
 
 impl Architecture for Mlp {
-    fn is_fused(&self) -> bool {
-        self.fused
-    }
-
-    fn dimensions(&self) -> Dimensions {
-        self.dimensions
+    fn made(&self) -> &Made {
+        &self.made
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -60,7 +49,7 @@ impl Architecture for Mlp {
             Layer::Flatten.named("flatten"),
             Layer::Linear(&self.layer1).named("layer1"),
             Layer::Norm(&self.bn1).named("bn1"),
-            Layer::Activation(self.activation).named("activation"),
+            Layer::Activation(self.made.activation).named("activation"),
         ];
         layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
         layers.push(Layer::Linear(&self.layer2).named("layer2"));

@@ -108,17 +108,30 @@ pub enum Network {
     Mlp(Mlp),
 }
 
-/// What a network is made of.
+/// What a network was made of.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Made {
+    /// Sizes of its input and output.
+    dimensions: Dimensions,
+    activation: Activation,
+    /// Whether convolution, ReLU and pooling are one fused operator each
+    /// (the default) or separate Burn operators.
+    fused: bool,
+}
+
+impl Made {
+    fn of(options: &NetworkOptions, dimensions: Dimensions) -> Self {
+        Self { dimensions, activation: options.activation, fused: true }
+    }
+}
+
+/// A network of its own layers.
 trait Architecture {
     /// The layers, in the order of forward.
     fn layers(&self) -> Vec<NamedLayer<'_>>;
 
-    /// Whether convolution, ReLU and pooling are one fused operator each
-    /// (the default) or separate Burn operators.
-    fn is_fused(&self) -> bool;
-
-    /// Sizes of its input and output.
-    fn dimensions(&self) -> Dimensions;
+    /// What it was made of.
+    fn made(&self) -> &Made;
 }
 
 impl Network {
@@ -153,7 +166,7 @@ impl Network {
     /// Class scores `[batch, classes]` of samples `[batch, channels, height, width]`. With a `place`, the batch
     /// is one of a training, where dropout has an effect; without, it is for evaluation.
     pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        layers::apply(&self.layers(), samples, place, self.architecture().is_fused())
+        layers::apply(&self.layers(), samples, place, self.architecture().made().fused)
     }
 
     /// Class scores in evaluation.
@@ -185,7 +198,7 @@ impl Network {
 
     /// Sizes of its input and output.
     pub fn dimensions(&self) -> Dimensions {
-        self.architecture().dimensions()
+        self.architecture().made().dimensions
     }
 
     /// Channels, height and width of a sample.
@@ -203,9 +216,9 @@ impl Network {
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
         match &mut self {
-            Self::Convnet(network) => network.fused = on,
-            Self::Vgg(network) => network.fused = on,
-            Self::Mlp(network) => network.fused = on,
+            Self::Convnet(network) => network.made.fused = on,
+            Self::Vgg(network) => network.made.fused = on,
+            Self::Mlp(network) => network.made.fused = on,
         }
         self
     }

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 use super::batch_norm::BatchNorm;
 use super::dropout::Dropout;
 use super::layers::{Elementwise, ListedLayer, conv3x3, pool2x2};
-use super::{Architecture, Dimensions, Layer, NamedLayer, NetworkOptions};
+use super::{Architecture, Dimensions, Layer, Made, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// c→32→64, 64→128→256, 256→256→256, then Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU ·
@@ -21,8 +21,7 @@ pub struct Vgg {
     block3: Vec<ListedLayer>,
     block4: Vec<ListedLayer>,
     #[module(skip)]
-    dimensions: Dimensions,
-    pub(super) fused: bool,
+    pub(super) made: Made,
 }
 
 impl Vgg {
@@ -33,19 +32,14 @@ impl Vgg {
             block2: block([64, 128, 256], options, device),
             block3: block([256, 256, 256], options, device),
             block4: head(dimensions, options, device),
-            dimensions,
-            fused: true,
+            made: Made::of(options, dimensions),
         }
     }
 }
 
 impl Architecture for Vgg {
-    fn is_fused(&self) -> bool {
-        self.fused
-    }
-
-    fn dimensions(&self) -> Dimensions {
-        self.dimensions
+    fn made(&self) -> &Made {
+        &self.made
     }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
@@ -54,9 +48,9 @@ impl Architecture for Vgg {
             let block = block.iter().enumerate();
             layers.extend(block.map(|(index, layer)| layer.layer().named(format!("block{number}.{index}"))));
         }
-        let [_, height, width] = self.dimensions.input;
+        let [_, height, width] = self.made.dimensions.input;
         if height.max(width) > LARGEST {
-            layers.push(Layer::AveragePool(pooled(self.dimensions)).named("average"));
+            layers.push(Layer::AveragePool(pooled(self.made.dimensions)).named("average"));
         }
         layers.push(Layer::Flatten.named("flatten"));
         let head = self.block4.iter().enumerate();
