@@ -1,11 +1,12 @@
 //! Element types of samples on disk.
 
-use std::fmt;
-
+use clap::ValueEnum;
 use half::f16;
 
+use crate::values::display_names;
+
 /// Element type of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Element {
     /// A byte, 0 to 255.
     U8,
@@ -17,10 +18,9 @@ pub enum Element {
     F64,
 }
 
-impl Element {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::U8, Self::F16, Self::F32, Self::F64];
+display_names!(Element);
 
+impl Element {
     /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
@@ -48,17 +48,6 @@ impl Element {
             },
             Self::F64 => all(bytes, values, |number| f64::from_le_bytes(number) as f32),
         }
-    }
-}
-
-impl fmt::Display for Element {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::U8 => "u8",
-            Self::F16 => "f16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-        })
     }
 }
 

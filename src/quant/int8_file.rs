@@ -5,7 +5,6 @@
 //! values (multipliers, shifts) are not stored.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -157,10 +156,6 @@ impl Int8File {
     /// # Errors
     /// If it cannot be read, is a float network's, or is damaged.
     pub fn read(file: &Path) -> Result<Self, RecordError> {
-        // Opening a pipe would block until there is a writer.
-        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
-            return Err(RecordError::damaged(file, "it is not a regular file".into()));
-        }
         let bytes = files::read_regular(file).map_err(|e| match e.kind() {
             ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),
             _ => RecordError::read(file, e),
