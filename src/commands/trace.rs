@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::on_root;
-use crate::options::{ConfigError, RunConfig, StepRange, TraceArgs};
+use crate::options::{ConfigError, RunConfig, TraceArgs};
 use crate::profile::{Clock, RankTrace, TraceFile, longest_wait};
 use crate::spans::{Log, Recorder, end_batch};
 use crate::train::TrainError;
@@ -17,7 +17,7 @@ use burn_mpi::{CommError, World};
 use run_record::is_of_run;
 
 /// Steps of a time line unless they are named.
-const DEFAULT: StepRange = StepRange { first: 20, last: 40 };
+const DEFAULT: RangeInclusive<usize> = 20..=40;
 
 /// A time line that is being recorded.
 pub struct Tracing {
@@ -68,17 +68,18 @@ pub fn steps(
         let problem = format!("the run is complete after {total} steps; leave the option out");
         return Err(ConfigError::new("trace", path.display(), problem));
     }
-    let Some(range) = args.trace_steps else {
-        let last = DEFAULT.last.min(total - done);
-        let first = last.saturating_sub(DEFAULT.last - DEFAULT.first).max(1);
+    let Some(range) = args.trace_steps.clone() else {
+        let last = (*DEFAULT.end()).min(total - done);
+        let first = last.saturating_sub(DEFAULT.end() - DEFAULT.start()).max(1);
         return Ok(Some(done + first..=done + last));
     };
-    if range.first <= done || range.last > total {
+    let (first, last) = (*range.start(), *range.end());
+    if first <= done || last > total {
         let which = if done == 0 { "the run has" } else { "this part of the run has" };
         let problem = format!("{which} steps {} to {total}; name some of these", done + 1);
-        return Err(ConfigError::new("trace-steps", range, problem));
+        return Err(ConfigError::new("trace-steps", format!("{first}..{last}"), problem));
     }
-    Ok(Some(range.first..=range.last))
+    Ok(Some(range))
 }
 
 impl Tracing {
@@ -178,7 +179,10 @@ mod tests {
     use super::*;
 
     fn found(steps_named: Option<&str>, done: usize, total: usize) -> Result<[usize; 2], String> {
-        let trace_steps = steps_named.map(|text| text.parse().unwrap());
+        let trace_steps = steps_named.map(|text| {
+            let (first, last) = text.split_once("..").unwrap();
+            first.parse().unwrap()..=last.parse().unwrap()
+        });
         let args = TraceArgs { trace: Some("t.json".into()), trace_steps };
         let range = steps(&args, done, total).map_err(|error| error.to_string())?.expect("a range");
         Ok([*range.start(), *range.end()])

@@ -32,7 +32,7 @@ pub use int8::{ExportArgs, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use predict::PredictArgs;
 pub use profile::ProfileArgs;
-pub use profile::{StepRange, TraceArgs};
+pub use profile::TraceArgs;
 pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
 pub use train::{StallArgs, TrainArgs};

@@ -1,8 +1,7 @@
 //! Options of `mpiburn profile`.
 
-use std::fmt;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
 
@@ -84,40 +83,23 @@ pub struct TraceArgs {
     pub trace: Option<PathBuf>,
     /// Steps on the time line, both included, counted as in the log; at most 1000 [default: 20..40,
     /// or the last 21 of a shorter run].
-    #[arg(long, value_name = "FIRST..LAST", requires = "trace")]
-    pub trace_steps: Option<StepRange>,
+    #[arg(long, value_name = "FIRST..LAST", value_parser = steps, requires = "trace")]
+    pub trace_steps: Option<RangeInclusive<usize>>,
 }
 
 /// Steps from the first to the last, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepRange {
-    pub first: usize,
-    pub last: usize,
-}
-
-impl FromStr for StepRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text
-            .split_once("..")
-            .and_then(|(first, last)| Some(Self { first: first.parse().ok()?, last: last.parse().ok()? }));
-        match parts {
-            Some(Self { first, last }) if first == 0 || last < first => {
-                Err("steps are counted from 1, and the first is not after the last".into())
-            }
-            Some(Self { first, last }) if last - first >= MOST_STEPS => {
-                Err(format!("{} steps; name at most {MOST_STEPS}", last - first + 1))
-            }
-            Some(range) => Ok(range),
-            None => Err("name the first and the last step, such as 20..40".into()),
+fn steps(text: &str) -> Result<RangeInclusive<usize>, String> {
+    let parts = text.split_once("..");
+    let ends = parts.and_then(|(first, last)| Some([first.parse().ok()?, last.parse().ok()?]));
+    match ends {
+        Some([first, last]) if first == 0 || last < first => {
+            Err("steps are counted from 1, and the first is not after the last".into())
         }
-    }
-}
-
-impl fmt::Display for StepRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..{}", self.first, self.last)
+        Some([first, last]) if last - first >= MOST_STEPS => {
+            Err(format!("{} steps; name at most {MOST_STEPS}", last - first + 1))
+        }
+        Some([first, last]) => Ok(first..=last),
+        None => Err("name the first and the last step, such as 20..40".into()),
     }
 }
 
@@ -127,9 +109,7 @@ mod trace_tests {
 
     #[test]
     fn ranges_of_steps_include_both_ends() {
-        assert_eq!("20..40".parse(), Ok(StepRange { first: 20, last: 40 }));
-        assert_eq!("7..7".parse::<StepRange>().map(|range| range.to_string()), Ok("7..7".into()));
-        assert!("1..1000".parse::<StepRange>().is_ok());
+        assert_eq!(["20..40", "7..7", "1..1000"].map(steps), [Ok(20..=40), Ok(7..=7), Ok(1..=1000)]);
         for (text, expected) in [
             ("", "such as 20..40"),
             ("20", "such as 20..40"),
@@ -142,7 +122,7 @@ mod trace_tests {
             ("1..1001", "1001 steps; name at most 1000"),
             ("1..18446744073709551615", "name at most 1000"),
         ] {
-            let found = text.parse::<StepRange>().unwrap_err();
+            let found = steps(text).unwrap_err();
             assert!(found.contains(expected), "{text}: {found}");
         }
     }

@@ -335,7 +335,7 @@ impl Training {
             (self.args.resume.is_some() && part(option) != Part::Job)
                 || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
         });
-        if self.args.trace.trace_steps.is_none_or(|range| range.first <= step) {
+        if self.args.trace.trace_steps.as_ref().is_none_or(|range| *range.start() <= step) {
             words.0.retain(|option, _| !option.starts_with("trace"));
         }
         // One word each: a name may begin with a dash.
