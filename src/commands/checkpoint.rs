@@ -31,7 +31,7 @@ pub struct Weights {
 /// A run that a command reads: its options, its data set, and its network with initial weights.
 pub struct Opened {
     pub config: RunConfig,
-    pub source: Box<dyn SampleSource>,
+    pub source: SampleSource,
     pub network: Network,
     pub layout: ParamLayout,
 }
@@ -63,7 +63,7 @@ impl Opened {
             None => {
                 for &split in checked {
                     let remedy = "name the other one with --data-root";
-                    samples.check(world, source.as_ref(), &noted.data, split, root, remedy)?;
+                    samples.check(world, &source, &noted.data, split, root, remedy)?;
                 }
             }
         }
@@ -135,8 +135,8 @@ impl Noted {
         &self,
         world: &World,
         config: &RunConfig,
-        mut source: Box<dyn SampleSource>,
-    ) -> Result<Box<dyn SampleSource>, ConfigError> {
+        mut source: SampleSource,
+    ) -> Result<SampleSource, ConfigError> {
         let DataRecord { class_names, element, mean, std, features, .. } = &self.data;
         let data = source.description();
         let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));

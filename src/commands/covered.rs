@@ -98,7 +98,7 @@ impl Samples {
     pub fn check(
         &self,
         world: &World,
-        source: &dyn SampleSource,
+        source: &SampleSource,
         noted: &DataRecord,
         split: Split,
         root: &Path,

@@ -95,7 +95,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         end_of_signal(&stop);
     }
     let [channels, height, width] = imported?.set.shape;
-    let described = describe(&args.out, data::open(&args.out)?.as_ref())?;
+    let described = describe(&args.out, &data::open(&args.out)?)?;
     let fits = |model: ModelKind| [height, width].iter().all(|side| *side >= model.least_side());
     let model = match channels {
         3 if fits(ModelKind::Vgg) => ModelKind::Vgg,
@@ -134,13 +134,13 @@ fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyho
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
     outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
     let source = data::open(&args.root)?;
-    let mut text = describe(&args.root, source.as_ref())?;
+    let mut text = describe(&args.root, &source)?;
     if let Some(set) = source.imported() {
         let from = set.source.display();
         writeln!(text, "imported from {from}; its samples and labels are as they were written")?;
     }
     if let Some(file) = &args.sheet {
-        contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
+        contact_sheet::draw(file, &source).with_context(|| format!("--sheet {}", file.display()))?;
         writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
     }
     print!("{text}");
@@ -148,7 +148,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
 }
 
 /// What the data set in `root` is: its samples and their classes.
-fn describe(root: &Path, source: &dyn SampleSource) -> anyhow::Result<String> {
+fn describe(root: &Path, source: &SampleSource) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();
     writeln!(text, "{}: {}, {} classes", root.display(), description.kind, description.classes)?;
@@ -198,7 +198,7 @@ fn normalisation(description: &data::Description) -> String {
 }
 
 /// Number of samples of each class.
-fn count(source: &dyn SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
+fn count(source: &SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
     let mut counts = vec![0; source.description().classes];
     source.labels(split, source.len(split))?.iter().for_each(|&label| counts[usize::from(label)] += 1);
     Ok(counts)

@@ -19,7 +19,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let run = args.run.path().context("no run is named")?;
     let adapt = |config| Ok(adapted(config, args));
     let opened = Opened::open(world, run, args.data_root.as_ref(), &[Split::Test], adapt)?;
-    let (source, device) = (opened.source.as_ref(), opened.config.device.device());
+    let (source, device) = (&opened.source, opened.config.device.device());
     let evaluation = Evaluation::load(world, source, &opened.config)?;
     let mut logits = Vec::new();
     let mut keep = |scores: &Tensor<2>| {

@@ -237,7 +237,7 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
 }
 
 /// The data set in `root` on every rank, of one description on all: what options have to fit is the same everywhere.
-fn open_data(world: &World, root: &Path) -> anyhow::Result<Box<dyn SampleSource>> {
+fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
     let source = world.agree(crate::data::open(root))?;
     let data = source.description();
     let [train, test] = Split::ALL.map(|split| source.len(split));

@@ -34,11 +34,11 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match post {
             None => trained(&network, &weights, config.quantization.weight_scheme)?,
-            Some(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
+            Some(post) => calibrated(&network, post, &source, &config, args)?,
         };
         write(quantized.file, &weights.folder, &args.run)
     })?;
-    let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
+    let evaluation = Evaluation::load(world, &source, &config)?;
     let float = Tally::total(&evaluation.run(world, &network)?.tallies);
     let int8 = Tally::total(&evaluation.run_int8(world, &mut quantized)?.tallies);
     if world.is_root() {
@@ -81,7 +81,7 @@ fn trained(
 fn calibrated(
     network: &Network,
     post: PostTraining,
-    source: &dyn SampleSource,
+    source: &SampleSource,
     config: &RunConfig,
     args: &QuantizeArgs,
 ) -> anyhow::Result<Quantized> {

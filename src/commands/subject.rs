@@ -8,7 +8,7 @@ use run_record::checkpoint::weights_file;
 
 use super::checkpoint::{self, Opened};
 use super::set_up;
-use crate::data::generate::Synthetic;
+use crate::data::generate::noise;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::layout;
@@ -22,7 +22,7 @@ pub struct Subject {
     pub config: RunConfig,
     /// On a device without autodiff.
     pub network: Network,
-    pub source: Box<dyn SampleSource>,
+    pub source: SampleSource,
     /// The network's int8 model, if one is asked for.
     pub int8: Option<Quantized>,
 }
@@ -32,11 +32,11 @@ impl Subject {
     pub fn initial(world: &World, config: RunConfig, samples: usize, int8: bool) -> anyhow::Result<Self> {
         set_up(world, &config)?;
         let dimensions = config.model.dimensions();
-        let source = Box::new(Synthetic::new(dimensions.input, dimensions.classes, samples));
+        let source = noise(dimensions.input, dimensions.classes, samples);
         let network = config.network(dimensions, &config.device.device());
         let post = PostTraining { scheme: WeightScheme::Channel, calibration: samples };
         let int8 = match int8 {
-            true => Some(world.agree(post.load(source.as_ref(), None))?.quantize(&network)?),
+            true => Some(world.agree(post.load(&source, None))?.quantize(&network)?),
             false => None,
         };
         Ok(Self { config, network, source, int8 })
@@ -87,7 +87,7 @@ impl Batches {
     pub fn open(
         world: &World,
         config: &RunConfig,
-        source: &dyn SampleSource,
+        source: &SampleSource,
         split: Split,
     ) -> anyhow::Result<Self> {
         let size = config.data.train_batch_size;

@@ -58,9 +58,9 @@ fn phases(
     }
     // From what all ranks have: rank 0 alone has the run that is resumed.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
-    clip_limits(world, &mut config, source.as_ref(), is_noted);
-    let plan = config.plan(source.as_ref(), Split::Train, world.size());
-    check_data(&config, &plan, source.as_ref())?;
+    clip_limits(world, &mut config, &source, is_noted);
+    let plan = config.plan(&source, Split::Train, world.size());
+    check_data(&config, &plan, &source)?;
     let total = prepare::steps(&config, &plan)?;
     trace::steps(&args.trace, 0, total)?;
     match (&args.trace.trace, &args.out) {
@@ -103,7 +103,7 @@ fn phases(
         train_sha256: String::new(),
         train_samples: plan.samples,
         train_available: source.len(Split::Train),
-        test_samples: config.plan(source.as_ref(), Split::Test, world.size()).samples,
+        test_samples: config.plan(&source, Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
         test_largest_class: None,
         shape: Some(shape),
@@ -122,7 +122,7 @@ fn phases(
     let remedy = format!("go on with this one by --data-root {}", root.display());
     if let Some(Noted { data: noted, .. }) = &noted {
         for split in Split::ALL {
-            samples.check(world, source.as_ref(), noted, split, root, &remedy)?;
+            samples.check(world, &source, noted, split, root, &remedy)?;
         }
     }
     let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Samples};
 use data_import::DataFile;
 
 const SHAPE: [usize; 3] = [3, 32, 32];
@@ -22,12 +22,8 @@ const TEST: &str = "test_batch.bin";
 /// The names of the classes.
 const META: &str = "batches.meta.txt";
 
-/// A folder in CIFAR-10's layout. Images are read on request.
-#[derive(Debug)]
-pub struct Cifar10 {
-    description: Description,
-    files: [Vec<DataFile>; 2],
-}
+/// The files of a split. Images are read on request.
+struct Records(Vec<DataFile>);
 
 /// The name of a file of such a data set in `root`, if there is one.
 ///
@@ -67,52 +63,50 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
     Ok(numbers)
 }
 
-impl Cifar10 {
-    /// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
-    ///
-    /// # Errors
-    /// When one is missing, or is not a whole number of records.
-    pub fn open(root: &Path) -> Result<Self, DataError> {
-        let missing =
-            |name: &str, also| DataError::Missing { path: root.join(name), also, kind: DataFormat::Cifar10 };
-        let numbers = batches(root)?;
-        let last = numbers.last().copied().unwrap_or(0).max(1);
-        if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
-            let also = match last > gap {
-                true => format!(", although {} exists", batch(last)),
-                false => String::new(),
-            };
-            return Err(missing(&batch(gap), also));
-        }
-        if !root.join(TEST).exists() {
-            return Err(missing(TEST, String::new()));
-        }
-        let train =
-            numbers.iter().map(|&number| open(&root.join(batch(number)))).collect::<Result<_, _>>()?;
-        Ok(Self {
-            files: [train, vec![open(&root.join(TEST))?]],
-            description: Description {
-                kind: DataFormat::Cifar10,
-                shape: SHAPE,
-                element: Element::U8,
-                classes: CLASSES,
-                class_names: class_names(root),
-                mean: vec![MEAN; SHAPE[0]],
-                std: vec![STD; SHAPE[0]],
-            },
-        })
+/// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
+///
+/// # Errors
+/// When one is missing, or is not a whole number of records.
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
+    let missing =
+        |name: &str, also| DataError::Missing { path: root.join(name), also, kind: DataFormat::Cifar10 };
+    let numbers = batches(root)?;
+    let last = numbers.last().copied().unwrap_or(0).max(1);
+    if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
+        let also = match last > gap {
+            true => format!(", although {} exists", batch(last)),
+            false => String::new(),
+        };
+        return Err(missing(&batch(gap), also));
     }
+    if !root.join(TEST).exists() {
+        return Err(missing(TEST, String::new()));
+    }
+    let train =
+        numbers.iter().map(|&number| open_file(&root.join(batch(number)))).collect::<Result<_, _>>()?;
+    let description = Description {
+        kind: DataFormat::Cifar10,
+        shape: SHAPE,
+        element: Element::U8,
+        classes: CLASSES,
+        class_names: class_names(root),
+        mean: vec![MEAN; SHAPE[0]],
+        std: vec![STD; SHAPE[0]],
+    };
+    let test = vec![open_file(&root.join(TEST))?];
+    Ok(SampleSource::of(description, [train, test].map(Records)))
+}
 
-    /// Calls `visit` with the file of each of the first `limit` records of
-    /// `split`, its number in that file and in the split, and its bytes.
+impl Records {
+    /// Calls `visit` with the file of each of the first `limit` records, its number in that file and in the split, and
+    /// its bytes.
     fn for_each_record(
         &self,
-        split: Split,
         limit: usize,
         mut visit: impl FnMut(&DataFile, [usize; 2], &[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let mut before = 0;
-        for file in &self.files[split as usize] {
+        for file in &self.0 {
             let count = (file.len / RECORD).min(limit - before);
             file.for_each_record(0, [count, RECORD], |at, record| visit(file, [at, before + at], record))?;
             before += count;
@@ -121,7 +115,7 @@ impl Cifar10 {
     }
 }
 
-fn open(path: &Path) -> Result<DataFile, DataError> {
+fn open_file(path: &Path) -> Result<DataFile, DataError> {
     let file = DataFile::open(path)?;
     let what = match (file.len, file.len % RECORD) {
         (0, _) => "it contains no image".to_owned(),
@@ -144,34 +138,21 @@ fn class_names(root: &Path) -> Vec<String> {
     }
 }
 
-impl SampleSource for Cifar10 {
-    fn description(&self) -> &Description {
-        &self.description
+impl Samples for Records {
+    fn len(&self) -> usize {
+        self.0.iter().map(|file| file.len / RECORD).sum()
     }
 
-    fn description_mut(&mut self) -> &mut Description {
-        &mut self.description
-    }
-
-    fn len(&self, split: Split) -> usize {
-        self.files[split as usize].iter().map(|file| file.len / RECORD).sum()
-    }
-
-    fn for_each_image(
-        &self,
-        split: Split,
-        limit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError> {
-        self.for_each_record(split, limit, |_, [_, sample], record| {
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
+        self.for_each_record(limit, |_, [_, sample], record| {
             visit(sample, &record[1..]);
             Ok(())
         })
     }
 
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        let mut labels = Vec::with_capacity(limit.min(self.len(split)));
-        self.for_each_record(split, limit, |file, [at, _], record| match usize::from(record[0]) {
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
+        let mut labels = Vec::with_capacity(limit.min(self.len()));
+        self.for_each_record(limit, |file, [at, _], record| match usize::from(record[0]) {
             0..CLASSES => {
                 labels.push(u16::from(record[0]));
                 Ok(())
@@ -188,8 +169,8 @@ impl SampleSource for Cifar10 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data;
     use crate::data::generate::objects;
+    use crate::data::{self, Split};
 
     fn made() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

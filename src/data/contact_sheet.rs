@@ -24,7 +24,7 @@ const GAP: usize = 2;
 ///
 /// # Errors
 /// When the samples cannot be read or the file cannot be written.
-pub fn draw(path: &Path, source: &dyn SampleSource) -> anyhow::Result<()> {
+pub fn draw(path: &Path, source: &SampleSource) -> anyhow::Result<()> {
     let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
     ensure!(is_png, "cannot write the picture: its name must end in .png");
     let sheet = Sheet::of(source)?;
@@ -39,7 +39,7 @@ struct Sheet {
 }
 
 impl Sheet {
-    fn of(source: &dyn SampleSource) -> Result<Self, DataError> {
+    fn of(source: &SampleSource) -> Result<Self, DataError> {
         let description = source.description();
         let [tile_width, tile_height] = tile(description.shape);
         let (step_x, step_y) = (tile_width * ZOOM + GAP, tile_height * ZOOM + GAP);
@@ -69,7 +69,7 @@ fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
 }
 
 /// The pictures of the first samples of each class.
-fn choose(source: &dyn SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
+fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
     let mut tiles = vec![Vec::new(); description.classes.min(ROWS)];
@@ -123,13 +123,13 @@ mod tests {
         objects::write(&images, 40, 1, 1, &|_| Ok(())).unwrap();
         features::write(&vectors, 200, 60, 1, &|_| Ok(())).unwrap();
         let file = root.path().join("sheet.png");
-        draw(&file, data::open(&images).unwrap().as_ref()).unwrap();
+        draw(&file, &data::open(&images).unwrap()).unwrap();
         assert_eq!(size(&file), (12 * 66 + 2, 10 * 66 + 2));
-        draw(&file, data::open(&vectors).unwrap().as_ref()).unwrap();
+        draw(&file, &data::open(&vectors).unwrap()).unwrap();
         assert_eq!(size(&file), (12 * 66 + 2, 20 * 34 + 2));
         let source = data::open(&images).unwrap();
         for bad in ["sheet.jpg", "sheet", "none/sheet.png"] {
-            let message = format!("{:#}", draw(&root.path().join(bad), source.as_ref()).unwrap_err());
+            let message = format!("{:#}", draw(&root.path().join(bad), &source).unwrap_err());
             assert!(
                 message.contains("cannot write the picture: ") && message.lines().count() == 1,
                 "{message}"
@@ -141,7 +141,7 @@ mod tests {
     fn samples_are_in_the_row_of_their_class() {
         let root = tempfile::tempdir().unwrap();
         objects::write(root.path(), 40, 1, 1, &|_| Ok(())).unwrap();
-        let sheet = Sheet::of(data::open(root.path()).unwrap().as_ref()).unwrap();
+        let sheet = Sheet::of(&data::open(root.path()).unwrap()).unwrap();
         let (image, label) = objects::draw(1, Split::Train, 0);
         for (row, column) in [(0, 0), (7, 31), (31, 2)] {
             let at = row * 32 + column;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use data_import::{DataSet, FILE, ImportError, NpyFile, Numbers};
 
 use super::rows::{Rows, unsuitable};
-use super::{DataError, DataFormat, Description, Element, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// The file of such a data set in `root`, if there is one.
 pub(super) fn any_file(root: &Path) -> Option<String> {
@@ -17,7 +17,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 ///
 /// # Errors
 /// When a file is missing, or is not as `dataset.json` describes it.
-pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let set = DataSet::read(root).map_err(|error| DataError::Import(error.to_string()))?;
     let split = |split: Split| {
         let record = match split {
@@ -26,9 +26,9 @@ pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
         };
         let path = |what| root.join(DataSet::file_name(split.name(), what));
         let [channels, height, width] = set.shape;
-        let (dtype, shape) = match set.numbers {
-            Numbers::U8 => ("|u1", vec![record.samples, channels, height, width]),
-            Numbers::F32 => ("<f4", vec![record.samples, channels * height * width]),
+        let (element, dtype, shape) = match set.numbers {
+            Numbers::U8 => (Element::U8, "|u1", vec![record.samples, channels, height, width]),
+            Numbers::F32 => (Element::F32, "<f4", vec![record.samples, channels * height * width]),
         };
         let open = |what, dtype| {
             NpyFile::open(&path(what), &[dtype]).map_err(|error| match error {
@@ -57,24 +57,17 @@ pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
             classes.push(label);
             Ok(())
         })?;
-        Ok((samples, classes))
+        Ok(Rows { file: Arc::new(samples), labels: classes, element })
     };
-    let (train, test) = (split(Split::Train)?, split(Split::Test)?);
-    Ok(Rows {
-        samples: [train.0, test.0].map(Arc::new),
-        labels: [train.1, test.1],
-        description: Description {
-            kind: DataFormat::Imported,
-            shape: set.shape,
-            element: match set.numbers {
-                Numbers::U8 => Element::U8,
-                Numbers::F32 => Element::F32,
-            },
-            classes: set.classes.len(),
-            class_names: set.classes.clone(),
-            mean: set.mean.clone(),
-            std: set.std.clone(),
-        },
-        imported: Some(set),
-    })
+    let splits = [split(Split::Train)?, split(Split::Test)?];
+    let description = Description {
+        kind: DataFormat::Imported,
+        shape: set.shape,
+        element: splits[0].element,
+        classes: set.classes.len(),
+        class_names: set.classes.clone(),
+        mean: set.mean.clone(),
+        std: set.std.clone(),
+    };
+    Ok(SampleSource { imported: Some(set), ..SampleSource::of(description, splits) })
 }

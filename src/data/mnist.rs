@@ -6,13 +6,12 @@ use std::path::Path;
 use data_import::IdxFile;
 
 use super::error::OTHER_SAMPLES;
-use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Samples};
 
-/// A folder in MNIST's layout. Opening it reads headers only.
-#[derive(Debug)]
-pub struct Mnist {
-    description: Description,
-    files: [(IdxFile, IdxFile); 2],
+/// The files of a split. Opening them reads headers only.
+struct Idx {
+    images: IdxFile,
+    labels: IdxFile,
 }
 
 /// Images and labels of each split.
@@ -45,81 +44,62 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
     file_names().find(|name| root.join(name).exists())
 }
 
-impl Mnist {
-    /// Opens the four files in `root` and checks that they match.
-    ///
-    /// # Errors
-    /// When a file is missing or does not have the expected format, or when the numbers
-    /// of images and labels differ.
-    pub fn open(root: &Path) -> Result<Self, DataError> {
-        let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
-            let (images, labels) = (open(root, images, &SIDES)?, open(root, labels, &[])?);
-            let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
-            let invalid =
-                |what| DataError::Invalid { path: images.path.clone(), what, kind: DataFormat::Idx };
-            if count != of_labels {
-                let labels = labels.path.display();
-                return Err(invalid(format!("{count} images, but {of_labels} labels in {labels}")));
-            }
-            if count == 0 {
-                return Err(invalid("it contains no image".into()));
-            }
-            Ok((images, labels))
-        };
-        Ok(Self {
-            files: [pair(NAMES[0])?, pair(NAMES[1])?],
-            description: Description {
-                kind: DataFormat::Idx,
-                shape: [1, 28, 28],
-                element: Element::U8,
-                classes: CLASSES,
-                class_names: (0..CLASSES).map(|class| class.to_string()).collect(),
-                mean: vec![MEAN],
-                std: vec![STD],
-            },
-        })
-    }
+/// Opens the four files in `root` and checks that they match.
+///
+/// # Errors
+/// When a file is missing or does not have the expected format, or when the numbers
+/// of images and labels differ.
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
+    let pair = |(images, labels): (&str, &str)| {
+        let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
+        let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
+        let invalid = |what| DataError::Invalid { path: images.path.clone(), what, kind: DataFormat::Idx };
+        if count != of_labels {
+            let labels = labels.path.display();
+            return Err(invalid(format!("{count} images, but {of_labels} labels in {labels}")));
+        }
+        if count == 0 {
+            return Err(invalid("it contains no image".into()));
+        }
+        Ok(Idx { images, labels })
+    };
+    let description = Description {
+        kind: DataFormat::Idx,
+        shape: [1, SIDES[0], SIDES[1]],
+        element: Element::U8,
+        classes: CLASSES,
+        class_names: (0..CLASSES).map(|class| class.to_string()).collect(),
+        mean: vec![MEAN],
+        std: vec![STD],
+    };
+    Ok(SampleSource::of(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
 }
 
-impl SampleSource for Mnist {
-    fn description(&self) -> &Description {
-        &self.description
+impl Samples for Idx {
+    fn len(&self) -> usize {
+        self.images.shape[0]
     }
 
-    fn description_mut(&mut self) -> &mut Description {
-        &mut self.description
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
+        for_each(&self.images, limit, visit)
     }
 
-    fn len(&self, split: Split) -> usize {
-        self.files[split as usize].0.shape[0]
-    }
-
-    fn for_each_image(
-        &self,
-        split: Split,
-        limit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError> {
-        for_each(&self.files[split as usize].0, limit, visit)
-    }
-
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        let file = &self.files[split as usize].1;
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
         // Not the declared number at once: a small gzipped file can declare four billion.
-        let mut labels = Vec::with_capacity(limit.min(file.shape[0]).min(1 << 19));
-        for_each(file, limit, |_, label| labels.push(u16::from(label[0])))?;
+        let mut labels = Vec::with_capacity(limit.min(self.len()).min(1 << 19));
+        for_each(&self.labels, limit, |_, label| labels.push(u16::from(label[0])))?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),
             Some(at) => {
                 let sample = format!("sample {at}");
-                Err(DataError::label(&file.path, labels[at], &sample, CLASSES))
+                Err(DataError::label(&self.labels.path, labels[at], &sample, CLASSES))
             }
         }
     }
 }
 
 /// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
-fn open(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
+fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
     let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
         let also = format!(", and so is {name}.gz");
         return Err(DataError::Missing { path: root.join(name), also, kind: DataFormat::Idx });
@@ -178,7 +158,7 @@ mod idx_tests {
     fn message(bytes: &[u8]) -> String {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("f"), bytes).unwrap();
-        open(root.path(), "f", &[1, 3]).unwrap_err().to_string()
+        open_file(root.path(), "f", &[1, 3]).unwrap_err().to_string()
     }
 
     #[test]
@@ -194,7 +174,7 @@ mod idx_tests {
             encoder.finish().unwrap();
         }
         for name in ["plain", "zip-idx3"] {
-            let file = open(root.path(), name, &[1, 3]).unwrap();
+            let file = open_file(root.path(), name, &[1, 3]).unwrap();
             let mut seen = Vec::new();
             for_each(&file, 9, |n, item| seen.push((n, item.to_vec()))).unwrap();
             assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
@@ -218,7 +198,7 @@ mod idx_tests {
 
     #[test]
     fn a_missing_file_is_named_with_the_command_to_generate_it() {
-        let error = open(Path::new("/nowhere"), "x", &[]).unwrap_err();
+        let error = open_file(Path::new("/nowhere"), "x", &[]).unwrap_err();
         assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
     }
 }

@@ -18,13 +18,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use batch::Normalizer;
-pub use cifar10::Cifar10;
 pub use data_import::write_npy;
 use data_import::{DataSet, NpyFile};
 pub use element::Element;
 pub use error::DataError;
 pub use kind::{DataFormat, is_data_file};
-pub use mnist::Mnist;
 use run_record::files;
 pub use shard::{Shard, ShardPlan};
 
@@ -86,21 +84,53 @@ impl Description {
 }
 
 /// A data set on disk, read on request in file order.
-pub trait SampleSource {
+pub struct SampleSource {
+    description: Description,
+    /// How `mpiburn data import` made it, if it did.
+    imported: Option<DataSet>,
+    splits: [Box<dyn Samples>; 2],
+}
+
+/// The samples of a split, as one of the formats has them.
+trait Samples {
+    /// Their number.
+    fn len(&self) -> usize;
+
+    /// As [`SampleSource::for_each_image`].
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError>;
+
+    /// As [`SampleSource::labels`].
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
+
+    /// The file whose rows they are, as [`Self::for_each`] gives them, if there is one.
+    fn rows(&self) -> Option<Arc<NpyFile>> {
+        None
+    }
+}
+
+impl SampleSource {
+    fn of<S: Samples + 'static>(description: Description, splits: [S; 2]) -> Self {
+        Self { description, imported: None, splits: splits.map(|split| Box::new(split) as Box<dyn Samples>) }
+    }
+
     /// Description of the samples.
-    fn description(&self) -> &Description;
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
 
     /// The same, for another normalisation: that with which a network was trained.
-    fn description_mut(&mut self) -> &mut Description;
+    pub fn description_mut(&mut self) -> &mut Description {
+        &mut self.description
+    }
 
     /// How `mpiburn data import` made it, if it did.
-    fn imported(&self) -> Option<&DataSet> {
-        None
+    pub fn imported(&self) -> Option<&DataSet> {
+        self.imported.as_ref()
     }
 
     /// The digest of all samples of `split` when they were written, if it is known.
     fn recorded_digest(&self, split: Split) -> Option<&str> {
-        let set = self.imported()?;
+        let set = self.imported.as_ref()?;
         Some(match split {
             Split::Train => &set.train.sha256,
             Split::Test => &set.test.sha256,
@@ -108,11 +138,13 @@ pub trait SampleSource {
     }
 
     /// Number of samples of `split`.
-    fn len(&self, split: Split) -> usize;
+    pub fn len(&self, split: Split) -> usize {
+        self.splits[split as usize].len()
+    }
 
-    /// The file whose rows are the samples of `split`, as [`Self::for_each_image`] gives them, if there is one.
-    fn rows(&self, _split: Split) -> Option<Arc<NpyFile>> {
-        None
+    /// The file whose rows are the samples of `split` of an imported data set.
+    pub fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
+        self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
     }
 
     /// Calls `visit` with the index and the bytes of each of the first `limit` samples,
@@ -121,18 +153,22 @@ pub trait SampleSource {
     ///
     /// # Errors
     /// When a file cannot be read to its end, or contains non-finite values.
-    fn for_each_image(
+    pub fn for_each_image(
         &self,
         split: Split,
         limit: usize,
         visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError>;
+    ) -> Result<(), DataError> {
+        self.splits[split as usize].for_each(limit, visit)
+    }
 
     /// Labels of the first `limit` samples, checked against the number of classes.
     ///
     /// # Errors
     /// When the file cannot be read, or a label is out of range.
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError>;
+    pub fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
+        self.splits[split as usize].labels(limit)
+    }
 }
 
 /// Where torchvision and the archives of the data sets have their files, below the folder that users name.
@@ -142,7 +178,7 @@ const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-
 ///
 /// # Errors
 /// When there is none or more than one, or a file does not have the expected format.
-pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
+pub fn open(root: &Path) -> Result<SampleSource, DataError> {
     if root.is_file() {
         return Err(DataError::NoneHere { root: root.to_owned() });
     }
@@ -164,13 +200,13 @@ pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
         }
         format => (root, format?),
     };
-    Ok(match format {
-        DataFormat::Idx => Box::new(Mnist::open(root)?),
-        DataFormat::Cifar10 => Box::new(Cifar10::open(root)?),
-        DataFormat::Npy => Box::new(npy_pairs::open(root)?),
-        DataFormat::Imported => Box::new(imported::open(root)?),
-        DataFormat::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
-    })
+    match format {
+        DataFormat::Idx => mnist::open(root),
+        DataFormat::Cifar10 => cifar10::open(root),
+        DataFormat::Npy => npy_pairs::open(root),
+        DataFormat::Imported => imported::open(root),
+        DataFormat::Noise => Err(DataError::NoneHere { root: root.to_owned() }),
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use data_import::{NpyFile, ONE_ROW};
 
 use super::rows::{Rows, unsuitable};
-use super::{DataError, DataFormat, Description, Element, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
 /// Classes are stored in 16 bits.
@@ -37,7 +37,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// # Errors
 /// When a file is missing or does not have the expected format, when the numbers of
 /// features and labels differ, or when the training set lacks a test label.
-pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let file = |split, letter, dtypes: &[&str]| {
         let path = path(root, split, letter);
         match path.exists() {
@@ -85,20 +85,18 @@ pub(super) fn open(root: &Path) -> Result<Rows, DataError> {
         4 => Element::F32,
         _ => Element::F64,
     };
-    Ok(Rows {
-        imported: None,
-        labels: [ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?],
-        description: Description {
-            kind: DataFormat::Npy,
-            shape: [1, 1, train.0.columns],
-            element,
-            classes: classes.len(),
-            class_names: classes.iter().map(ToString::to_string).collect(),
-            mean: Vec::new(),
-            std: Vec::new(),
-        },
-        samples: [train.0, test.0].map(Arc::new),
-    })
+    let (of_train, of_test) = (ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?);
+    let description = Description {
+        kind: DataFormat::Npy,
+        shape: [1, 1, train.0.columns],
+        element,
+        classes: classes.len(),
+        class_names: classes.iter().map(ToString::to_string).collect(),
+        mean: Vec::new(),
+        std: Vec::new(),
+    };
+    let rows = |(file, labels)| Rows { file: Arc::new(file), labels, element };
+    Ok(SampleSource::of(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
 }
 
 /// Checks that the two files of a split match.

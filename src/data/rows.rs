@@ -2,72 +2,48 @@
 
 use std::sync::Arc;
 
-use data_import::{DataSet, NpyFile};
+use data_import::NpyFile;
 
-use super::{DataError, Description, Element, SampleSource, Split};
+use super::{DataError, Element, Samples};
 
-/// A data set whose samples are rows of files, which are read on request.
-#[derive(Debug)]
-pub struct Rows {
-    pub(super) description: Description,
-    /// How it was imported, if it was.
-    pub(super) imported: Option<DataSet>,
-    pub(super) samples: [Arc<NpyFile>; 2],
-    /// Classes of all samples of each split.
-    pub(super) labels: [Vec<u16>; 2],
+/// A split whose samples are rows of a file, which are read on request.
+pub(super) struct Rows {
+    pub(super) file: Arc<NpyFile>,
+    /// Classes of all samples.
+    pub(super) labels: Vec<u16>,
+    pub(super) element: Element,
 }
 
-impl SampleSource for Rows {
-    fn description(&self) -> &Description {
-        &self.description
+impl Samples for Rows {
+    fn len(&self) -> usize {
+        self.labels.len()
     }
 
-    fn description_mut(&mut self) -> &mut Description {
-        &mut self.description
-    }
-
-    fn imported(&self) -> Option<&DataSet> {
-        self.imported.as_ref()
-    }
-
-    fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
-        self.imported.as_ref().map(|_| self.samples[split as usize].clone())
-    }
-
-    fn len(&self, split: Split) -> usize {
-        self.labels[split as usize].len()
-    }
-
-    fn for_each_image(
-        &self,
-        split: Split,
-        limit: usize,
-        visit: &mut dyn FnMut(usize, &[u8]),
-    ) -> Result<(), DataError> {
-        let (file, element) = (&self.samples[split as usize], self.description.element);
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
         let mut values = Vec::new();
-        file.for_each_row(limit, |sample, bytes| {
+        self.file.for_each_row(limit, |sample, bytes| {
             values.clear();
-            if element != Element::U8 {
-                element.cast(bytes, &mut values);
+            if self.element != Element::U8 {
+                self.element.cast(bytes, &mut values);
             }
             if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
-                let value = values[feature];
-                return Err(unsuitable(
-                    file,
-                    format!(
-                        "feature {feature} of sample {sample} is {value} as f32; clean or scale the features"
-                    ),
-                ));
+                let what = format!(
+                    "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
+                    values[feature]
+                );
+                return Err(unsuitable(&self.file, what));
             }
             visit(sample, bytes);
             Ok(())
         })
     }
 
-    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        let labels = &self.labels[split as usize];
-        Ok(labels[..limit.min(labels.len())].to_vec())
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
+        Ok(self.labels[..limit.min(self.len())].to_vec())
+    }
+
+    fn rows(&self) -> Option<Arc<NpyFile>> {
+        Some(self.file.clone())
     }
 }
 

@@ -21,7 +21,7 @@ fn of_labels(labels: &[u16], classes: usize) -> Sha256 {
 ///
 /// # Errors
 /// When a file is invalid.
-pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
+pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
     let mut digest = of_labels(&source.labels(split, samples)?, source.description().classes);
     source.for_each_image(split, samples, &mut |_, bytes| digest.update(bytes))?;
     as_recorded(source, split, samples, files::hex(digest.finalize()))
@@ -29,7 +29,7 @@ pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result
 
 /// The digest of samples, if they are not known to have had another one when they were imported.
 fn as_recorded(
-    source: &dyn SampleSource,
+    source: &SampleSource,
     split: Split,
     samples: usize,
     digest: String,
@@ -80,7 +80,7 @@ impl Shard {
     /// # Errors
     /// When a file is invalid.
     pub fn load(
-        source: &dyn SampleSource,
+        source: &SampleSource,
         split: Split,
         plan: &ShardPlan,
         rank: usize,
@@ -95,7 +95,7 @@ impl Shard {
     /// # Errors
     /// When a file is invalid.
     pub fn open(
-        source: &dyn SampleSource,
+        source: &SampleSource,
         split: Split,
         plan: &ShardPlan,
         rank: usize,
@@ -127,14 +127,14 @@ impl Shard {
     ///
     /// # Errors
     /// When a file is invalid.
-    pub fn reload(&mut self, source: &dyn SampleSource, order: Order) -> Result<(), DataError> {
+    pub fn reload(&mut self, source: &SampleSource, order: Order) -> Result<(), DataError> {
         self.fill(source, order, None)
     }
 
     /// Fills it; `look` is shown all samples, those of other ranks as well.
     fn fill(
         &mut self,
-        source: &dyn SampleSource,
+        source: &SampleSource,
         order: Order,
         look: Option<&mut Look<'_>>,
     ) -> Result<(), DataError> {

@@ -1,7 +1,7 @@
 //! Tests of the assignment of samples to ranks and steps.
 
 use super::*;
-use crate::data::generate::Synthetic;
+use crate::data::generate::noise;
 
 fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
     ShardPlan { samples, world_size, batch_size }
@@ -9,7 +9,7 @@ fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
 
 #[test]
 fn the_batches_of_an_epoch_are_the_permutation_for_every_world_size() {
-    let source = Synthetic::new([1, 2, 3], 10, 101);
+    let source = noise([1, 2, 3], 10, 101);
     let mut images = Vec::new();
     source.for_each_image(Split::Train, 101, &mut |_, bytes| images.push(bytes.to_vec())).unwrap();
     let labels = source.labels(Split::Train, 101).unwrap();
@@ -60,7 +60,7 @@ fn labels_are_bytes_in_digests_of_at_most_256_classes() {
 
 #[test]
 fn a_reloaded_shard_equals_a_newly_loaded_one() {
-    let source = Synthetic::new([1, 2, 3], 10, 50);
+    let source = noise([1, 2, 3], 10, 50);
     let plan = plan(50, 3, 4);
     let order = |epoch| Order::Shuffled { seed: 1, epoch };
     let mut shard = Shard::load(&source, Split::Train, &plan, 1, order(0)).unwrap();
@@ -92,10 +92,10 @@ fn samples_on_disk_are_those_in_memory_and_a_shortened_file_is_an_error() {
     {
         for rank in 0..world {
             let plan = plan(samples, world, 4);
-            let memory = Shard::load(source.as_ref(), Split::Train, &plan, rank, order).unwrap();
+            let memory = Shard::load(&source, Split::Train, &plan, rank, order).unwrap();
             let first = Order::Shuffled { seed: 9, epoch: 0 };
-            let mut disk = Shard::open(source.as_ref(), Split::Train, &plan, rank, first, true).unwrap();
-            disk.reload(source.as_ref(), order).unwrap();
+            let mut disk = Shard::open(&source, Split::Train, &plan, rank, first, true).unwrap();
+            disk.reload(&source, order).unwrap();
             for (from, count) in [(0, 4), (3, 7), (samples, 1), (0, 999)] {
                 assert_eq!(disk.read(from, count).unwrap(), memory.read(from, count).unwrap());
                 assert_eq!(memory.read(from, count).unwrap().0, memory.samples(from, count).0);
@@ -103,8 +103,7 @@ fn samples_on_disk_are_those_in_memory_and_a_shortened_file_is_an_error() {
             assert_eq!((disk.digest(), disk.class_counts()), (memory.digest(), memory.class_counts()));
         }
     }
-    let disk =
-        Shard::open(source.as_ref(), Split::Train, &plan(samples, 1, 4), 0, Order::Sequential, true).unwrap();
+    let disk = Shard::open(&source, Split::Train, &plan(samples, 1, 4), 0, Order::Sequential, true).unwrap();
     let file = root.path().join("out/train-images.npy");
     std::fs::OpenOptions::new().write(true).open(file).unwrap().set_len(200).unwrap();
     let message = disk.read(0, samples).unwrap_err().to_string();

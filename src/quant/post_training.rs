@@ -40,7 +40,7 @@ impl PostTraining {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub fn load(self, source: &dyn SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
+    pub fn load(self, source: &SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
         let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
         let plan = ShardPlan { samples: self.calibration.min(known), world_size: 1, batch_size: BATCH };
         let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;

@@ -87,7 +87,7 @@ impl Batches {
 pub(super) fn shard(
     world: &World,
     options: &RunConfig,
-    source: &dyn SampleSource,
+    source: &SampleSource,
     split: Split,
     order: Order,
 ) -> Result<(ShardPlan, Shard), TrainError> {
@@ -114,7 +114,7 @@ pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::generate::Synthetic;
+    use crate::data::generate::noise;
     use crate::train::SamplesIn;
 
     #[test]
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn augmented_samples_depend_on_neither_batches_nor_ranks() {
-        let source = Synthetic::new([3, 32, 32], 10, 24);
+        let source = noise([3, 32, 32], 10, 24);
         let batches = |augment: Option<&str>| Batches {
             normalizer: Normalizer::new(source.description()),
             augment: augment.map(|names| names.parse().unwrap()),

@@ -39,7 +39,7 @@ impl Evaluation {
     ///
     /// # Errors
     /// If it cannot be read on some rank, or ranks have different test sets.
-    pub fn load(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
+    pub fn load(world: &World, source: &SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
         let (plan, shard) = batches::shard(world, options, source, Split::Test, Order::Sequential)?;
         Ok(Self {
             shard,

@@ -346,7 +346,7 @@ pub struct Communication {
 
 impl RunConfig {
     /// Sharding of the first samples of a split, and the batch size.
-    pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
+    pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {
             Split::Train => (data.train_samples, data.train_batch_size.saturating_mul(self.accumulate)),

@@ -24,7 +24,7 @@ pub struct Trainer<'w> {
     world: &'w World,
     options: RunConfig,
     /// The data set.
-    pub source: Box<dyn SampleSource>,
+    pub source: SampleSource,
     plan: ShardPlan,
     /// Its training samples.
     pub shard: Shard,
@@ -67,7 +67,7 @@ pub trait Watch {
 /// What a [`Trainer`] is made of, beside options.
 pub struct Setup {
     /// The data set, the same on all ranks.
-    pub source: Box<dyn SampleSource>,
+    pub source: SampleSource,
     /// The network to start from; all ranks get rank 0's weights.
     pub network: Network,
     /// For quantization-aware training.
@@ -81,7 +81,7 @@ pub struct Setup {
 /// Compares the samples that `--train-samples` and `--test-samples` leave out as well: files that
 /// differ there are different files, and the next run may use them. Those that cannot be read are no
 /// matter.
-fn check_unused(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<(), TrainError> {
+fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
         let digest = match options.plan(source, split, world.size()).samples < available {
@@ -109,14 +109,11 @@ impl<'w> Trainer<'w> {
     /// If a shard cannot be read, data sets differ or the transport fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
-        let (plan, shard) =
-            batches::shard(world, options, source.as_ref(), Split::Train, order_of(options, 0))?;
-        check_unused(world, source.as_ref(), options)?;
-        let evaluation = Evaluation::load(world, source.as_ref(), options)?;
-        let post = options
-            .quantization
-            .post_training()
-            .map(|post| post.load(source.as_ref(), options.data.train_samples));
+        let (plan, shard) = batches::shard(world, options, &source, Split::Train, order_of(options, 0))?;
+        check_unused(world, &source, options)?;
+        let evaluation = Evaluation::load(world, &source, options)?;
+        let post =
+            options.quantization.post_training().map(|post| post.load(&source, options.data.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let mut learner = Learner::new(world, options, network, quantizer, collective)?;
         learner.class_weights = options.recipe.class_weights.of(shard.class_counts());
@@ -321,7 +318,7 @@ impl<'w> Trainer<'w> {
     /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.options, self.position.epoch as u64);
-        self.world.agree(self.shard.reload(self.source.as_ref(), order))?;
+        self.world.agree(self.shard.reload(&self.source, order))?;
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use burn_mpi::{
     Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reduction, Signals,
     SyncOptions, Wire, WireType, World, threads,
 };
-use mpiburn::data::generate::Synthetic;
-use mpiburn::data::{self, Normalizer, SampleSource, Split};
+use mpiburn::data::generate::noise;
+use mpiburn::data::{self, Normalizer, Split};
 use mpiburn::model::{ModelKind, Network};
 use mpiburn::options::RunConfig;
 use mpiburn::train::{LabelledBytes, Learner, Position, Recorder, Setup, Tally, Trainer, Watch};
@@ -49,7 +49,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     const BATCH: usize = 16;
     let config = config("mlp");
     let dimensions = ModelKind::Mlp.dimensions();
-    let source = Synthetic::new(dimensions.input, dimensions.classes, BATCH * world.size());
+    let source = noise(dimensions.input, dimensions.classes, BATCH * world.size());
     let network = Network::init(config.model, config.model.dimensions(), 1, &Device::flex().autodiff());
     let mut learner = Learner::new(world, &config, network, None, connect(world)?)?;
 
@@ -246,7 +246,7 @@ fn are_right(world: &World) -> anyhow::Result<()> {
 
 impl<'w> Check<'w> {
     fn new(world: &'w World) -> anyhow::Result<Self> {
-        let source = Synthetic::new([1, 28, 28], 10, SAMPLES);
+        let source = noise([1, 28, 28], 10, SAMPLES);
         let mut images = Vec::new();
         source.for_each_image(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
         let device = Device::flex().autodiff();

@@ -66,7 +66,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let load = |split, samples: usize| {
         let samples = samples.min(source.len(split));
         let plan = ShardPlan { samples, world_size: 1, batch_size: args.train_batch_size };
-        Shard::load(source.as_ref(), split, &plan, 0, Order::Sequential)
+        Shard::load(&source, split, &plan, 0, Order::Sequential)
     };
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
     let rows = measure(args, &Normalizer::new(source.description()), &train, &test);
@@ -218,8 +218,7 @@ mod tests {
     use clap::{Args, FromArgMatches};
 
     use super::*;
-    use crate::data::SampleSource;
-    use crate::data::generate::Synthetic;
+    use crate::data::generate::noise;
 
     fn task() -> FusedArgs {
         let words = ["fused", "--channels=3", "--lr=1e-2", "--seed=1"];
@@ -227,8 +226,8 @@ mod tests {
         FusedArgs::from_arg_matches(&matches).unwrap()
     }
 
-    fn noise(samples: usize) -> (Normalizer, Shard) {
-        let source = Synthetic::new([1, SIDE, SIDE], CLASSES, samples);
+    fn of_noise(samples: usize) -> (Normalizer, Shard) {
+        let source = noise([1, SIDE, SIDE], CLASSES, samples);
         let plan = ShardPlan { samples, world_size: 1, batch_size: samples };
         let shard = Shard::load(&source, Split::Train, &plan, 0, Order::Sequential).unwrap();
         (Normalizer::new(source.description()), shard)
@@ -251,7 +250,7 @@ mod tests {
     const UNFUSED: Way = WAYS[1];
 
     fn memorise(way: Way) {
-        let (normalizer, shard) = noise(8);
+        let (normalizer, shard) = of_noise(8);
         let (bytes, labels) = shard.samples(0, 8);
         let mut candidate = Candidate::new(2, &task(), way);
         let losses: Vec<f64> = (0..40).map(|_| candidate.step(&normalizer, bytes, labels)).collect();
@@ -262,7 +261,7 @@ mod tests {
 
     #[test]
     fn both_operators_have_the_same_losses() {
-        let (normalizer, shard) = noise(8);
+        let (normalizer, shard) = of_noise(8);
         let (bytes, labels) = shard.samples(0, 8);
         let losses = |way| -> Vec<f64> {
             let mut candidate = Candidate::new(4, &task(), way);

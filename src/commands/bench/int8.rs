@@ -99,7 +99,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let Some(int8) = &subject.int8 else { unreachable!("it was asked for") };
     let (float_bytes, int8_bytes) = (subject.float_bytes()?, int8_bytes(int8)?);
     let Subject { config, network, source, int8: Some(mut int8) } = subject else { unreachable!() };
-    let source = source.as_ref();
+    let source = &source;
     let method = int8.file.method;
     let [fused, burn] = [true, false].map(|fused| network.clone().fused(fused));
     let tests = args.run.path().is_some();

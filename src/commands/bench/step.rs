@@ -17,7 +17,7 @@ use super::{median_ms, timed};
 use crate::commands::subject::{BATCHES, Batches, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
 use crate::data::Split;
-use crate::data::generate::Synthetic;
+use crate::data::generate::noise;
 use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
 use crate::model::ModelKind;
@@ -55,7 +55,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let network = config.network(dimensions, &device.clone().autodiff());
     memory::check_step(world, &network, ParamLayout::of(&network).len(), batch)?;
     let global = batch * world.size();
-    let source = Synthetic::new(dimensions.input, dimensions.classes, BATCHES * global);
+    let source = noise(dimensions.input, dimensions.classes, BATCHES * global);
     let mut batches = Batches::open(world, config, &source, Split::Train)?;
     let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;

@@ -41,7 +41,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let traced = trace::steps(&args.trace, 0, args.batches)?;
     let subject = subject::open(world, args)?;
     let split = if args.train { Split::Train } else { Split::Test };
-    let mut batches = Batches::open(world, &subject.config, subject.source.as_ref(), split)?;
+    let mut batches = Batches::open(world, &subject.config, &subject.source, split)?;
     trace::check_writable(world, &args.trace)?;
     let checkpoint_bytes = match &subject.int8 {
         Some(int8) => int8_bytes(int8)?,

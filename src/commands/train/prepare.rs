@@ -120,7 +120,7 @@ pub fn share(
 
 /// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set
 /// would get other figures. Those of a resumed run are covered by its checkpoints, unless it notes changes.
-pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &dyn SampleSource, is_noted: bool) {
+pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &SampleSource, is_noted: bool) {
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
     for ((option, typed), available) in typed.into_iter().zip(available) {
@@ -178,7 +178,7 @@ pub(in crate::commands) fn check_size(
 pub(super) fn check_data(
     config: &RunConfig,
     plan: &ShardPlan,
-    source: &dyn SampleSource,
+    source: &SampleSource,
 ) -> Result<(), ConfigError> {
     check_size(config, source.description().shape)?;
     check_augmentation(config, source.description())?;

@@ -8,7 +8,7 @@ mod shapes;
 mod strokes;
 mod synthetic;
 
-pub use synthetic::Synthetic;
+pub use synthetic::noise;
 
 /// Is told the number of samples that are done; an error ends the generation, whose files go.
 pub type Progress<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;
