@@ -73,29 +73,6 @@ impl fmt::Display for Augmentation {
 }
 
 impl Augmentation {
-    /// Writes the augmented images of a batch, of the samples `numbers`, to `out`,
-    /// replacing its content.
-    ///
-    /// # Panics
-    /// When the images are not of that shape.
-    pub fn batch(
-        self,
-        images: &[u8],
-        numbers: &[u32],
-        shape: [usize; 3],
-        seed: u64,
-        epoch: u64,
-        out: &mut Vec<u8>,
-    ) {
-        out.clear();
-        out.extend_from_slice(images);
-        let size = shape.iter().product();
-        assert_eq!(out.len(), numbers.len() * size, "{} images of {shape:?}", numbers.len());
-        for (image, &number) in out.chunks_exact_mut(size).zip(numbers) {
-            self.apply(image, shape, seed, epoch, u64::from(number));
-        }
-    }
-
     /// Augments the image of sample `sample`, of `shape` (channels, height, width),
     /// for epoch `epoch` of a run with `seed`.
     ///

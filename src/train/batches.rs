@@ -74,8 +74,12 @@ impl Batches {
         let (bytes, labels) = shard.read(from, count)?;
         let normalizer = &self.normalizer;
         let Some(augment) = self.augment else { return Ok(LabelledBytes { bytes, labels, normalizer }) };
-        let numbers = shard.numbers(from, count);
-        augment.batch(&bytes, numbers, self.shape, self.seed, epoch as u64, &mut self.augmented);
+        self.augmented.clear();
+        self.augmented.extend_from_slice(&bytes);
+        let images = self.augmented.chunks_exact_mut(self.shape.iter().product());
+        for (image, &number) in images.zip(shard.numbers(from, count)) {
+            augment.apply(image, self.shape, self.seed, epoch as u64, u64::from(number));
+        }
         Ok(LabelledBytes { bytes: Cow::Borrowed(&self.augmented), labels, normalizer })
     }
 }
