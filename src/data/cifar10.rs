@@ -68,19 +68,15 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
 /// # Errors
 /// When one is missing, or is not a whole number of records.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
-    let missing =
-        |name: &str, also| DataError::Missing { path: root.join(name), also, kind: DataFormat::Cifar10 };
+    let missing = |name: &str, also: &str| DataError::missing(&root.join(name), also, DataFormat::Cifar10);
     let numbers = batches(root)?;
     let last = numbers.last().copied().unwrap_or(0).max(1);
     if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
-        let also = match last > gap {
-            true => format!(", although {} exists", batch(last)),
-            false => String::new(),
-        };
-        return Err(missing(&batch(gap), also));
+        let also = format!(", although {} exists", batch(last));
+        return Err(missing(&batch(gap), if last > gap { &also } else { "" }));
     }
     if !root.join(TEST).exists() {
-        return Err(missing(TEST, String::new()));
+        return Err(missing(TEST, ""));
     }
     let train =
         numbers.iter().map(|&number| open_file(&root.join(batch(number)))).collect::<Result<_, _>>()?;
@@ -125,7 +121,7 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
             found / RECORD
         ),
     };
-    Err(DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Cifar10 })
+    Err(DataError::invalid(path, &what, DataFormat::Cifar10))
 }
 
 /// The names in `batches.meta.txt` if it exists; numbers otherwise.

@@ -1,5 +1,6 @@
 //! Errors in data sets: the file, what is wrong, what to do.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use data_import::ImportError;
@@ -10,71 +11,15 @@ use super::DataFormat;
 /// An error in the files of a data set.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// A file or folder cannot be read.
-    #[error(
-        "cannot read {path}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one"
-    )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The I/O error, as text: as the error's source it would be printed twice.
-        reason: std::io::Error,
-    },
-    /// A file of a data set is missing.
-    #[error(
-        "{path} is missing{also}; generate a data set with `mpiburn data {}`, or point --data-root at one",
-        kind.generator()
-    )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// Further information, such as another missing file.
-        also: String,
-        /// The kind of the data set.
-        kind: DataFormat,
-    },
-    /// A file does not have the expected format.
-    #[error(
-        "{path}: {what}; replace the file (incomplete download?) or generate a data set with `mpiburn data {}`",
-        kind.generator()
-    )]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// What was found and what was expected.
-        what: String,
-        /// The kind of the data set.
-        kind: DataFormat,
-    },
-    /// A file is well-formed but cannot be used as it is.
-    #[error("{path}: {what}")]
-    Unsuitable {
-        /// The file.
-        path: PathBuf,
-        /// What was found, and what to do about it.
-        what: String,
-    },
-    /// `dataset.json` cannot be read; what is wrong with it.
-    #[error("{0}")]
-    Import(String),
     /// The folder contains no data set.
     #[error("no data set in {root}: it {}", instead(root))]
     NoneHere {
         /// The folder.
         root: PathBuf,
     },
-    /// The folder contains more than one data set.
-    #[error(
-        "two data sets in {root}, of {first} and of {second}; name one of them, or move it to another folder"
-    )]
-    SeveralHere {
-        /// The folder.
-        root: PathBuf,
-        /// A file of the first.
-        first: String,
-        /// A file of the second.
-        second: String,
-    },
+    /// Which files are wrong, and what to do.
+    #[error("{0}")]
+    Files(String),
 }
 
 /// What to do with samples that a format of experiments does not have.
@@ -82,25 +27,58 @@ pub(super) const OTHER_SAMPLES: &str =
     "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
 
 impl DataError {
+    /// That the folder `root` has more than one data set, by a file of each.
+    pub(super) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
+        let root = root.display();
+        Self::Files(format!(
+            "two data sets in {root}, of {first} and of {second}; name one of them, or move it to another folder"
+        ))
+    }
+
+    /// That a file of a data set of this kind is missing; `also` says more, such as another missing file.
+    pub(super) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
+        let (path, generator) = (path.display(), kind.generator());
+        Self::Files(format!(
+            "{path} is missing{also}; generate a data set with `mpiburn data {generator}`, or point --data-root at one"
+        ))
+    }
+
+    /// That a file does not have the expected format.
+    pub(super) fn invalid(path: &Path, what: &str, kind: DataFormat) -> Self {
+        let (path, generator) = (path.display(), kind.generator());
+        Self::Files(format!(
+            "{path}: {what}; replace the file (incomplete download?) or generate a data set with `mpiburn data {generator}`"
+        ))
+    }
+
+    /// That a file is well-formed, but cannot be used as it is.
+    pub(super) fn unsuitable(path: &Path, what: impl Display) -> Self {
+        Self::Files(format!("{}: {what}", path.display()))
+    }
+
     /// That a label of the file at `path` is none of the `classes`; `at` says which.
     pub(super) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
-        let what = format!("label {label} of {at} is outside 0 to {}; {OTHER_SAMPLES}", classes - 1);
-        Self::Unsuitable { path: path.to_owned(), what }
+        let last = classes - 1;
+        Self::unsuitable(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
     /// An error of a file of a data set of this kind.
     pub(super) fn of(kind: DataFormat, error: ImportError) -> Self {
         match error {
-            ImportError::Read { path, reason } => Self::Read { path, reason },
-            ImportError::Damaged { path, what } => Self::Invalid { path, what, kind },
-            ImportError::Source { path, what } => Self::Unsuitable { path, what },
-            other => Self::Import(other.to_string()),
+            ImportError::Read { path, reason } => Self::read(&path)(reason),
+            ImportError::Damaged { path, what } => Self::invalid(&path, &what, kind),
+            other => Self::Files(other.to_string()),
         }
     }
 
     /// An error of the file at `path` that cannot be read.
-    pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
-        move |reason| Self::Read { path: path.to_owned(), reason }
+    pub(super) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        let path = path.display().to_string();
+        move |reason| {
+            Self::Files(format!(
+                "cannot read {path}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one"
+            ))
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// # Errors
 /// When a file is missing, or is not as `dataset.json` describes it.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
-    let set = DataSet::read(root).map_err(|error| DataError::Import(error.to_string()))?;
+    let set = DataSet::read(root).map_err(|error| DataError::Files(error.to_string()))?;
     let split = |split: Split| {
         let record = match split {
             Split::Train => &set.train,
@@ -33,7 +33,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         let open = |what, dtype| {
             NpyFile::open(&path(what), &[dtype]).map_err(|error| match error {
                 ImportError::Damaged { path, what } => {
-                    DataError::Unsuitable { path, what: format!("{what}: import the data set again") }
+                    DataError::unsuitable(&path, format!("{what}: import the data set again"))
                 }
                 other => other.into(),
             })

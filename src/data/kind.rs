@@ -39,11 +39,7 @@ impl DataFormat {
         match &found[..] {
             [(kind, _)] => Ok(*kind),
             [] => Err(DataError::NoneHere { root: root.to_owned() }),
-            [(_, first), (_, second), ..] => Err(DataError::SeveralHere {
-                root: root.to_owned(),
-                first: first.clone(),
-                second: second.clone(),
-            }),
+            [(_, first), (_, second), ..] => Err(DataError::several(root, [first, second])),
         }
     }
 

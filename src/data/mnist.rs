@@ -53,13 +53,13 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let pair = |(images, labels): (&str, &str)| {
         let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
         let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
-        let invalid = |what| DataError::Invalid { path: images.path.clone(), what, kind: DataFormat::Idx };
+        let invalid = |what: &str| DataError::invalid(&images.path, what, DataFormat::Idx);
         if count != of_labels {
             let labels = labels.path.display();
-            return Err(invalid(format!("{count} images, but {of_labels} labels in {labels}")));
+            return Err(invalid(&format!("{count} images, but {of_labels} labels in {labels}")));
         }
         if count == 0 {
-            return Err(invalid("it contains no image".into()));
+            return Err(invalid("it contains no image"));
         }
         Ok(Idx { images, labels })
     };
@@ -102,7 +102,7 @@ impl Samples for Idx {
 fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
     let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
         let also = format!(", and so is {name}.gz");
-        return Err(DataError::Missing { path: root.join(name), also, kind: DataFormat::Idx });
+        return Err(DataError::missing(&root.join(name), &also, DataFormat::Idx));
     };
     let file = IdxFile::open(&path).map_err(|error| DataError::of(DataFormat::Idx, error))?;
     let items = |shape: &[usize]| match shape {
@@ -114,7 +114,7 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
         false => {
             let what =
                 format!("holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
-            Err(DataError::Unsuitable { path, what })
+            Err(DataError::unsuitable(&path, what))
         }
     }
 }

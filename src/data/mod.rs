@@ -193,8 +193,7 @@ pub fn open(root: &Path) -> Result<SampleSource, DataError> {
                 [] => return Err(none),
                 [only] => only,
                 [(first, _), (second, _), ..] => {
-                    let [first, second] = [first, second].map(|folder| folder.display().to_string());
-                    return Err(DataError::SeveralHere { root: root.to_owned(), first, second });
+                    return Err(DataError::several(root, [first.display(), second.display()]));
                 }
             }
         }

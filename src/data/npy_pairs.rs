@@ -42,7 +42,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         let path = path(root, split, letter);
         match path.exists() {
             true => Ok(NpyFile::open(&path, dtypes)?),
-            false => Err(DataError::Missing { path, also: String::new(), kind: DataFormat::Npy }),
+            false => Err(DataError::missing(&path, "", DataFormat::Npy)),
         }
     };
     let pair = |split| -> Result<_, DataError> {

@@ -49,5 +49,5 @@ impl Samples for Rows {
 
 /// That a file cannot be used as it is.
 pub(super) fn unsuitable(file: &NpyFile, what: String) -> DataError {
-    DataError::Unsuitable { path: file.file.path.clone(), what }
+    DataError::unsuitable(&file.file.path, what)
 }

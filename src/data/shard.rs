@@ -37,7 +37,7 @@ fn as_recorded(
     match source.recorded_digest(split) {
         Some(recorded) if samples == source.len(split) && recorded != digest => {
             let name = split.name();
-            Err(DataError::Import(format!(
+            Err(DataError::Files(format!(
                 "the {name} samples have the digest {}…, and dataset.json was written for {}…: they were changed \
                  after the import; import the data set again",
                 &digest[..12],
