@@ -100,10 +100,8 @@ impl Noted {
     /// If that is not all, or no network of the run's number of parameters has the dimensions.
     pub fn of(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
         let damaged = |what: String| RecordError::damaged(&path.join("run.json"), what + ": put a copy back");
-        let data = record.data.clone().ok_or_else(|| damaged("it has no `data`".into()))?;
-        let known = data.shape.zip(data.classes).filter(|_| data.element.is_some());
-        let (input, classes) =
-            known.ok_or_else(|| damaged("`data` lacks `shape`, `classes` or `element`".into()))?;
+        let data = record.data.clone();
+        let (input, classes) = (data.shape, data.classes);
         let (config, dimensions) = (&record.config, Dimensions { input, classes });
         check_size(config, input)?;
         let least = config.model.unbounded_weights(&config.network, dimensions);
@@ -140,8 +138,7 @@ impl Noted {
         let DataRecord { class_names, element, mean, std, features, .. } = &self.data;
         let data = source.description();
         let refuse = |problem| Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
-        let (element, bytes) = (element.as_deref().unwrap_or_default(), Element::U8.to_string());
-        if (element == bytes) != (data.element == Element::U8) {
+        if (*element == Element::U8.to_string()) != (data.element == Element::U8) {
             return refuse(format!(
                 "holds {}, and the run's data set {element}: name one like the run's",
                 data.element

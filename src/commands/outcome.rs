@@ -16,8 +16,8 @@ use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
 use run_record::{
-    ByClass, ClassRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now,
-    overfits_after,
+    ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
+    StepMs, now, overfits_after,
 };
 use run_report::table::{shortened, table};
 
@@ -46,7 +46,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         shared_machine: shared_machine(&places),
         launcher: Launcher::detect().map_or("alone", |launcher| launcher.command).into(),
         connection: None,
-        data: None,
+        data: DataRecord::default(),
         started_at: now(),
         ended_at: None,
         git: env!("MPIBURN_GIT").into(),
@@ -185,11 +185,11 @@ pub fn summarize(
     let steps = position.step;
     Ok(Results {
         steps,
-        epochs_run: Some(position.history.len()),
-        start_up_seconds: Some(position.start_up_seconds),
+        epochs_run: position.history.len(),
+        start_up_seconds: position.start_up_seconds,
         train_seconds: position.train_seconds,
         test_seconds: position.test_seconds,
-        checkpoint_seconds: Some(position.checkpoint_seconds),
+        checkpoint_seconds: position.checkpoint_seconds,
         total_seconds,
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,

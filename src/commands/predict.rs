@@ -76,7 +76,7 @@ impl Predictor {
         let stored = checkpoint::stored(&args.run)?;
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
         let Noted { dimensions, data } = stored.noted;
-        let known = data.element.as_deref().and_then(|name| Element::from_str(name, false).ok());
+        let known = Element::from_str(&data.element, false).ok();
         let unknown = || format!("{}: `data.element` in run.json: put a copy back", args.run.display());
         let element = known.with_context(unknown)?;
         let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;

@@ -99,17 +99,17 @@ fn phases(
     let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
     let imported = source.imported();
     // Without what the trainer finds.
-    let data = DataRecord {
+    record.data = DataRecord {
         train_sha256: String::new(),
         train_samples: plan.samples,
         train_available: source.len(Split::Train),
         test_samples: config.plan(&source, Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
-        test_largest_class: None,
-        shape: Some(shape),
-        classes: Some(classes),
+        test_largest_class: 0,
+        shape,
+        classes,
         class_names,
-        element: Some(element.to_string()),
+        element: element.to_string(),
         mean,
         std,
         fit: imported.and_then(|set| set.fit).map(|fit| values::name(&fit)),
@@ -137,7 +137,6 @@ fn phases(
         _ => Ok(()),
     };
     world.agree(emptied)?;
-    record.data = Some(data);
     let note_steps = args.note_steps;
     let run = Run { started, note_steps, plan, record, dir, checkpoint, curves, complete };
     run.train(world, trainer, tracing)
@@ -195,11 +194,9 @@ impl Run {
             trainer.restore(checkpoint)?;
         }
         let Self { dir, mut record, plan, complete, .. } = self;
-        if let Some(data) = &mut record.data {
-            data.train_sha256 = trainer.shard.digest().to_owned();
-            data.test_largest_class =
-                Some(trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default());
-        }
+        record.data.train_sha256 = trainer.shard.digest().to_owned();
+        record.data.test_largest_class =
+            trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default();
         let config = record.config.clone();
         let position = &trainer.position;
         let earlier = position.seconds();
@@ -258,7 +255,7 @@ impl Run {
         progress.complete();
         let cpu = CpuTime::now().since(before);
         let total_seconds = earlier + self.started.elapsed().as_secs_f64();
-        let names = record.data.as_ref().map_or(&[][..], |data| &data.class_names);
+        let names = &record.data.class_names;
         let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds, names)?;
         if let Some(dir) = &dir {
             let is_own = trainer.source.imported().is_some();

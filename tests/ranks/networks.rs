@@ -171,7 +171,7 @@ fn a_network_has_the_sizes_of_its_data_set() {
         ["run.json", "samples of [1, 1, 1000000] in 300 classes, of which no mlp of 10220 parameters is"];
     refused(lab.on(1, &["export", "--out", lab.path("other.onnx").to_str().unwrap()], "run"), 1, &words);
     edit(&lab.path("run/run.json"), |run| _ = run["data"].as_object_mut().unwrap().remove("shape"));
-    let words = ["run.json", "`data` lacks `shape`, `classes` or `element`: put a copy back"];
+    let words = ["run.json", "missing field `shape`"];
     refused(lab.on(1, &["export", "--out", lab.path("other.onnx").to_str().unwrap()], "run"), 1, &words);
 }
 

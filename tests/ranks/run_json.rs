@@ -1,4 +1,4 @@
-//! `run.json`: times of a run, and run directories of earlier versions.
+//! `run.json`: times of a run.
 
 use serde_json::Value;
 
@@ -35,27 +35,4 @@ fn the_total_is_start_up_training_tests_and_checkpoints() {
     assert!(sum <= total * (1.0 + 1e-9), "{after:?} are {sum} of {total} s");
     assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?}, then {after:?}");
     assert_eq!(run["epochs_run"], done + 20);
-}
-
-/// `run.json` as versions before these fields wrote it.
-fn as_before(lab: &Lab, name: &str) {
-    edit(&lab.path(name).join("run.json"), |run| {
-        let added = "command_line machines simd_level connection data ended_at git_dirty epochs_run \
-             start_up_seconds checkpoint_seconds others_cpu_percent others_cpu_percent_by_host history";
-        added.split_whitespace().for_each(|field| _ = run.as_object_mut().unwrap().remove(field));
-        run["config"].as_object_mut().unwrap().remove("keep");
-        for field in ["model", "backend", "device", "train_batch_size", "epochs"] {
-            run[field] = run["config"][field].clone();
-        }
-    });
-}
-
-#[test]
-fn run_directories_of_earlier_versions_are_reported() {
-    let lab = Lab::new();
-    let run = lab.train(1, "old", &["--epochs", "2", "--train-samples", "640"]);
-    as_before(&lab, "old");
-    let accuracy = format!("{:.2}", run["test_accuracy"].as_f64().unwrap());
-    let shown = output_of(lab.on(1, &["report"], "old"));
-    assert!(shown.contains(&accuracy), "{shown}");
 }

@@ -22,8 +22,7 @@ pub enum Status {
 }
 
 /// `run.json`, with a configuration of type `C`. It is written at the start;
-/// `results` are added at the end. What `config` has is in no other field, and fields that
-/// earlier versions did not write are optional.
+/// `results` are added at the end. What `config` has is in no other field.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord<C> {
     /// Status of the run.
@@ -32,7 +31,6 @@ pub struct RunRecord<C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Arguments of rank 0's process.
-    #[serde(default)]
     pub command_line: Vec<String>,
     /// Every option.
     pub config: C,
@@ -47,7 +45,6 @@ pub struct RunRecord<C> {
     /// Host, process id and cores of each rank.
     pub places: Vec<RankPlace>,
     /// Processor, memory and kernel of each host.
-    #[serde(default)]
     pub machines: Vec<Machine>,
     /// SIMD level that all ranks used.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,8 +60,7 @@ pub struct RunRecord<C> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
     /// Data set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<DataRecord>,
+    pub data: DataRecord,
     /// Whether ranks shared cores.
     pub oversubscribed: bool,
     /// Whether several host names were one machine with shared caches and
@@ -82,8 +78,7 @@ pub struct RunRecord<C> {
     pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
-    /// Its processes, the first and each resumed one, in order; earlier versions have none.
-    #[serde(default)]
+    /// Its processes, the first and each resumed one, in order.
     pub history: Vec<Attempt>,
     /// Its attempts that failed under `mpiburn launch --restart`, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -160,7 +155,7 @@ pub struct FailedCheckpoint {
     pub error: String,
 }
 
-/// Samples of a run. Earlier versions did not note the sizes of the network, nor what belongs to them.
+/// Samples of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DataRecord {
     /// SHA-256 over labels and samples of the training set that the run used, in file order.
@@ -174,21 +169,16 @@ pub struct DataRecord {
     /// Test samples in the data set.
     pub test_available: usize,
     /// Those of the most frequent class among the test samples that the run used: the share of right answers of
-    /// a model that has learned nothing. Earlier versions did not note it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub test_largest_class: Option<usize>,
+    /// a model that has learned nothing.
+    pub test_largest_class: usize,
     /// Channels, height and width of a sample.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub shape: Option<[usize; 3]>,
+    pub shape: [usize; 3],
     /// Number of classes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub classes: Option<usize>,
+    pub classes: usize,
     /// Name of each class.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub class_names: Vec<String>,
     /// Type of a sample's numbers: `u8`, `f16`, `f32` or `f64`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub element: Option<String>,
+    pub element: String,
     /// Mean of each channel, of bytes scaled to [0, 1], or of each feature; none of features that are not normalised.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub mean: Vec<f32>,
@@ -210,15 +200,15 @@ pub struct Results {
     /// Optimizer steps.
     pub steps: usize,
     /// Epochs that were trained.
-    pub epochs_run: Option<usize>,
+    pub epochs_run: usize,
     /// From the start of the process to the first step: MPI, data, network, connections.
-    pub start_up_seconds: Option<f64>,
+    pub start_up_seconds: f64,
     /// Wall time of the training loops, with data and metrics, without tests.
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,
     /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
-    pub checkpoint_seconds: Option<f64>,
+    pub checkpoint_seconds: f64,
     /// From the start of the process to its last line.
     pub total_seconds: f64,
     /// `train_seconds` over the steps, in milliseconds.
@@ -253,7 +243,7 @@ pub struct Results {
     pub train_loss: f64,
     /// The same by rank.
     pub per_rank: Vec<RankRecord>,
-    /// The last test by class; earlier versions did not note it.
+    /// The last test by class; none where nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_class: Option<ByClass>,
     /// Peak resident memory of a rank, in MB of 2^20 bytes.
@@ -272,7 +262,6 @@ pub struct Results {
     /// machine with most; for a resumed run since the process started.
     pub others_cpu_percent: Option<f64>,
     /// The same by host.
-    #[serde(default)]
     pub others_cpu_percent_by_host: BTreeMap<String, f64>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,

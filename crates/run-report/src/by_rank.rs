@@ -23,14 +23,14 @@ struct ByRank {
 const TRAIN: ByRank = ByRank {
     measure: Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
         .means("Accuracy on the training samples during the last epoch"),
-    of_rank: |rank| rank.train_accuracy.filter(|_| rank.train_samples > 0),
+    of_rank: |rank| rank.train_accuracy,
     published: Some(["train_accuracy"; 2]),
 };
 const TEST: ByRank = ByRank {
     measure: Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy).means(
         "Accuracy after the last epoch: of a rank on its share of the test set, of all on the tested samples",
     ),
-    of_rank: |rank| rank.test_accuracy.filter(|_| rank.test_samples > 0),
+    of_rank: |rank| rank.test_accuracy,
     published: Some(["test_accuracy"; 2]),
 };
 const INT8: ByRank = ByRank {

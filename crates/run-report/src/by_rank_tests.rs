@@ -21,9 +21,8 @@ fn with_ranks(mut run: Run, test_samples: &[usize]) -> Run {
             test_samples,
             train_loss: Some(0.5),
             train_accuracy: Some(80.0 + rank as f64),
-            // Earlier versions wrote 0 for a rank without samples.
-            test_loss: Some(0.0),
-            test_accuracy: has(90.0).or(Some(0.0)),
+            test_loss: has(0.0),
+            test_accuracy: has(90.0),
             int8_test_loss: has(0.25).filter(|_| is_quantized),
             int8_test_accuracy: has(70.0).filter(|_| is_quantized),
             comm_seconds: 0.0,

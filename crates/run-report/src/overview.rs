@@ -252,10 +252,9 @@ fn interval(row: &Row<'_>) -> Option<Interval> {
 /// The share of the largest class, if the accuracy of no run of `row` can be told from it or is above.
 fn at_chance(row: &Row<'_>) -> Option<f64> {
     let is_at = |run: &&Run| {
-        let of = Interval::of_run(run, |run| run.results.test_accuracy)?;
-        Some(of.low <= chance(run)?)
+        Interval::of_run(run, |run| run.results.test_accuracy).is_some_and(|of| of.low <= chance(run))
     };
-    row.runs.iter().all(|run| is_at(run) == Some(true)).then(|| chance(row.first()))?
+    row.runs.iter().all(is_at).then(|| chance(row.first()))
 }
 
 /// The most accurate of rows with one recipe, if it differs from any of them.

@@ -231,7 +231,7 @@ fn read(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
         let points = of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })?;
         points.into_iter().for_each(|(step, value)| values.entry(step).or_default().push(value));
     }
-    let steps_of_an_epoch = run.results.steps as f64 / run.epochs_done().max(1) as f64;
+    let steps_of_an_epoch = run.results.steps as f64 / run.results.epochs_run.max(1) as f64;
     let point = |(step, values): (u64, Vec<f64>)| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let (min, max) = span(values.into_iter());

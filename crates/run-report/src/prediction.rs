@@ -69,7 +69,7 @@ fn part(section: &Section, link: &Link) -> Part {
 fn point(row: &Row<'_>, work: &Work) -> Measured {
     let alone = work.steps(1) as f64 * work.compute_ms / 1e3;
     let (ranks, epoch_s) =
-        (row.ranks(), row.train_seconds().median / row.first().epochs_done().max(1) as f64);
+        (row.ranks(), row.train_seconds().median / row.first().results.epochs_run.max(1) as f64);
     Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
 }
 

@@ -137,12 +137,12 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
 /// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
 /// the data set has; `None` if they are then equal.
 fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) -> Option<String> {
-    let data = rows.first().and_then(|row| row.first().record.data.as_ref());
-    let available = data.and_then(|data| match name.as_str() {
+    let data = &rows.first()?.first().record.data;
+    let available = match name.as_str() {
         "train-samples" => Some(data.train_available),
         "test-samples" => Some(data.test_available),
         _ => None,
-    });
+    };
     let clipped = |text: &String| match (available, text.parse::<usize>()) {
         (Some(available), typed) => typed.map_or(available, |typed| typed.min(available)).to_string(),
         (None, _) => text.clone(),

@@ -104,27 +104,20 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
 
 /// Which samples were tested, and which were trained on where those are not all.
 pub fn tested(rows: &[Row<'_>]) -> String {
-    let of = |row: &Row<'_>| match &row.first().record.data {
-        Some(data) => {
-            let part = |used: usize, all: usize| {
-                if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
-            };
-            let whole =
-                data.test_samples == data.test_available && data.train_samples == data.train_available;
-            match whole {
-                true => "the whole test set".to_owned(),
-                false => format!(
-                    "{} test samples, after training on {} samples",
-                    part(data.test_samples, data.test_available),
-                    part(data.train_samples, data.train_available)
-                ),
-            }
+    let of = |row: &Row<'_>| {
+        let data = &row.first().record.data;
+        let part = |used: usize, all: usize| {
+            if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
+        };
+        let whole = data.test_samples == data.test_available && data.train_samples == data.train_available;
+        match whole {
+            true => "the whole test set".to_owned(),
+            false => format!(
+                "{} test samples, after training on {} samples",
+                part(data.test_samples, data.test_available),
+                part(data.train_samples, data.train_available)
+            ),
         }
-        // Earlier versions did not record how many there are.
-        None => match row.first().config.test_samples {
-            None => "the whole test set".to_owned(),
-            Some(samples) => format!("the first {samples} test samples"),
-        },
     };
     rows.iter().map(of).sorted().dedup().join(", or ")
 }
@@ -143,7 +136,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         };
         let steps = |row: &Row<'_>| row.first().results.steps;
         // Early stopping may have ended one of them before.
-        let in_equal_epochs = many.first().epochs_done() == few.first().epochs_done();
+        let in_equal_epochs = many.first().results.epochs_run == few.first().results.epochs_run;
         let fewer = (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
                 "{} makes {} where {} makes {}",
@@ -337,8 +330,7 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
             }
         }
     }
-    let epochs = run.results.epochs_run.unwrap_or_else(|| run.epochs_done());
-    let steps = run.results.steps.checked_div(epochs).filter(|steps| *steps > 0);
+    let steps = run.results.steps.checked_div(run.results.epochs_run).filter(|steps| *steps > 0);
     let line = |(step, change): &(usize, Change)| {
         let [from, to] = [&change.from, &change.to].map(shown);
         let epoch = steps.map_or_else(String::new, |steps| format!(" (epoch {})", step / steps + 1));

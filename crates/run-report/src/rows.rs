@@ -93,11 +93,10 @@ impl<'a> Row<'a> {
         self.runs.iter().map(|run| run.config.seed).collect()
     }
 
-    /// Whether repeats of one seed ended with the same weights; `None` if no seed has repeats, or earlier versions
-    /// noted no digest.
+    /// Whether repeats of one seed ended with the same weights; `None` if no seed has repeats.
     pub fn same_weights(&self) -> Option<bool> {
         let mut by_seed: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-        for run in self.runs.iter().filter(|run| !run.results.weights_sha256.is_empty()) {
+        for run in &self.runs {
             by_seed.entry(run.config.seed).or_default().push(&run.results.weights_sha256);
         }
         let repeated: Vec<Vec<&str>> = by_seed.into_values().filter(|digests| digests.len() > 1).collect();
@@ -281,7 +280,7 @@ impl Interval {
     }
 
     /// The interval of the accuracy that `read` takes from each run of `row`: from the lowest bound of a run to the
-    /// highest one. `None` if the accuracy or the number of tested samples is unknown.
+    /// highest one. `None` if the accuracy is unknown, or nothing was tested.
     pub fn of(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let intervals: Vec<Self> =
             row.runs.iter().map(|run| Self::of_run(run, &read)).collect::<Option<_>>()?;
@@ -294,7 +293,7 @@ impl Interval {
     /// The interval of the accuracy that `read` takes from `run`.
     pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
-        Some(Self::wilson(percent, Some(tested_samples(run)).filter(|&samples| samples > 0)?))
+        Some(Self::wilson(percent, Some(run.record.data.test_samples).filter(|&samples| samples > 0)?))
     }
 
     /// Whether the intervals have no value in common.
@@ -303,20 +302,10 @@ impl Interval {
     }
 }
 
-/// Test samples of a run; earlier versions noted those of each rank alone.
-fn tested_samples(run: &Run) -> usize {
-    let of_ranks = || run.results.per_rank.iter().map(|rank| rank.test_samples).sum();
-    run.record.data.as_ref().map_or_else(of_ranks, |data| data.test_samples)
-}
-
-/// The accuracy, in percent, of the answer that is the largest class of the tested samples; of any one of equally
-/// large classes if that is unknown.
-pub fn chance(run: &Run) -> Option<f64> {
-    let data = run.record.data.as_ref()?;
-    match data.test_largest_class {
-        Some(largest) => Some(100.0 * largest as f64 / data.test_samples.max(1) as f64),
-        None => run.config.num_classes.map(|classes| 100.0 / classes.max(1) as f64),
-    }
+/// The accuracy, in percent, of the answer that is the largest class of the tested samples.
+pub fn chance(run: &Run) -> f64 {
+    let data = &run.record.data;
+    100.0 * data.test_largest_class as f64 / data.test_samples.max(1) as f64
 }
 
 #[cfg(test)]

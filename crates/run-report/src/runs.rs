@@ -44,14 +44,13 @@ impl Run {
             settings.insert(name.clone(), text);
         }
         // A limit that the data set does not reach is none.
-        if let Some(data) = &self.record.data {
-            for (name, used, available) in [
-                ("train_samples", data.train_samples, data.train_available),
-                ("test_samples", data.test_samples, data.test_available),
-            ] {
-                if used == available {
-                    settings.remove(name);
-                }
+        let data = &self.record.data;
+        for (name, used, available) in [
+            ("train_samples", data.train_samples, data.train_available),
+            ("test_samples", data.test_samples, data.test_available),
+        ] {
+            if used == available {
+                settings.remove(name);
             }
         }
         // An option that is typed at its default is as one that is not typed, and the number of classes is checked
@@ -82,11 +81,10 @@ impl Run {
         // Of another machine times do not compare, of other samples nothing does.
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
-        let data = self.record.data.as_ref().and_then(|data| data.train_sha256.get(..8));
-        settings.extend(data.map(|digest| ("data".into(), digest.into())));
+        settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
         // Early stopping makes trainings of different lengths.
         if self.config.early_stopping.is_some() {
-            settings.insert("epochs_run".into(), self.epochs_done().to_string());
+            settings.insert("epochs_run".into(), self.results.epochs_run.to_string());
         }
         let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
         settings.insert("mpi".into(), mpi.split(',').next().unwrap_or_default().trim().into());
@@ -97,11 +95,6 @@ impl Run {
     pub fn processors(&self) -> String {
         let names = self.record.machines.iter().map(|machine| &machine.cpu).sorted().dedup().join(" and ");
         if names.is_empty() { "unknown".into() } else { names }
-    }
-
-    /// Epochs that were trained, which early stopping may have reduced.
-    pub fn epochs_done(&self) -> usize {
-        self.results.stopped_early_after.unwrap_or(self.config.epochs)
     }
 
     /// Whether its ranks shared cores, and its hosts a machine.
@@ -179,8 +172,7 @@ fn finished(path: &Path) -> Result<Run, String> {
     let why = one_line(record.error.as_deref());
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) => {
-            let epochs = results.stopped_early_after.unwrap_or(config.epochs);
-            check_history(path, &results, epochs)?;
+            check_history(path, &results)?;
             Ok(Run { path: path.to_owned(), sweep: None, record, config, results, digest: sha256(&text) })
         }
         (Status::Completed, None) => {
@@ -288,7 +280,7 @@ impl TableRow for EpochRow {
 ///
 /// # Errors
 /// One line: the file, the value and what to do.
-fn check_history(folder: &Path, results: &Results, epochs_done: usize) -> Result<(), String> {
+fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
     let json = folder.join("run.json");
     let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
     let file = folder.join("epochs.csv");
@@ -300,13 +292,10 @@ fn check_history(folder: &Path, results: &Results, epochs_done: usize) -> Result
             return Err(damaged::<EpochRow>(&file, unread.as_deref().unwrap_or("it has other columns")));
         }
     };
-    let Some(last) = rows.last().filter(|last| last.epoch == epochs_done) else {
-        let problem = format!("it ends after epoch {} of {epochs_done}", rows.len());
+    let Some(last) = rows.last().filter(|last| last.epoch == results.epochs_run) else {
+        let problem = format!("it ends after epoch {} of {}", rows.len(), results.epochs_run);
         return Err(damaged::<EpochRow>(&file, &problem));
     };
-    if let Some(epochs) = results.epochs_run.filter(|&epochs| epochs != rows.len()) {
-        return Err(wrong(format!("epochs_run is {epochs}, and epochs.csv has {} lines", rows.len())));
-    }
     for (name, result, of_epoch) in [
         ("train_loss", Some(results.train_loss), Some(last.train_loss)),
         ("train_accuracy", Some(results.train_accuracy), Some(last.train_accuracy)),
@@ -356,18 +345,12 @@ pub struct Config {
     pub model: String,
     /// Transport of the gradients.
     pub backend: String,
-    /// Passes over the training set.
-    pub epochs: usize,
     /// Seed of weights and shuffling.
     pub seed: u64,
     /// Samples of one rank's training batch.
     pub train_batch_size: usize,
     /// Batches of one rank whose gradients make one step.
     pub accumulate: usize,
-    /// First test samples to use; all if none.
-    pub test_samples: Option<usize>,
-    /// Expected number of classes.
-    pub num_classes: Option<usize>,
     /// Epochs without a lower test loss after which a training ends.
     pub early_stopping: Option<usize>,
     /// How the network is quantized.
@@ -501,12 +484,12 @@ mod history_tests {
         let file = folder.path().join("epochs.csv");
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace(",,\n", ",60,1.5\n")).unwrap();
-        let found = |edit: fn(&mut Results), epochs| {
+        let found = |edit: fn(&mut Results)| {
             let mut results = run.results.clone();
             edit(&mut results);
-            check_history(folder.path(), &results, epochs).err().unwrap_or_default()
+            check_history(folder.path(), &results).err().unwrap_or_default()
         };
-        assert_eq!(found(|_| {}, 3), "");
+        assert_eq!(found(|_| {}), "");
         for (edit, expected) in [
             (
                 (|r| r.test_accuracy = 99.0) as fn(&mut Results),
@@ -514,15 +497,14 @@ mod history_tests {
             ),
             (|r| r.int8_test_accuracy = Some(99.0), "(int8_test_accuracy is 99, and 60 in"),
             (|r| r.int8_test_loss = Some(9.0), "(int8_test_loss is 9, and 1.5 in"),
-            (|r| r.epochs_run = Some(7), "run.json: damaged (epochs_run is 7, and epochs.csv has 3 lines)"),
         ] {
-            let line = found(edit, 3);
+            let line = found(edit);
             assert!(line.contains(expected) && line.ends_with("run it again"), "{line}");
         }
-        assert!(found(|_| {}, 4).contains("epochs.csv: damaged (it ends after epoch 3 of 4)"));
+        assert!(found(|r| r.epochs_run = 4).contains("epochs.csv: damaged (it ends after epoch 3 of 4)"));
         std::fs::write(folder.path().join("epochs.csv"), "\0\0\0").unwrap();
-        assert!(found(|_| {}, 3).contains("epochs.csv: damaged (it has other columns)"));
+        assert!(found(|_| {}).contains("epochs.csv: damaged (it has other columns)"));
         std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
-        assert_eq!(found(|_| {}, 3), "", "a removed file is none");
+        assert_eq!(found(|_| {}), "", "a removed file is none");
     }
 }

@@ -82,10 +82,8 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
         }
     };
     let (mut old, mut new) = (record.config.clone(), config.clone());
-    if let Some(data) = &record.data {
-        for config in [&mut old, &mut new] {
-            config.data.clip([data.train_available, data.test_available]);
-        }
+    for config in [&mut old, &mut new] {
+        config.data.clip([record.data.train_available, record.data.test_available]);
     }
     let changes = differences(&serde_json::to_value(old)?, &serde_json::to_value(new)?);
     let shown = |change: &Change| format!("{} {}, now {}", change.field, change.from, change.to);

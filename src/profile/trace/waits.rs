@@ -6,8 +6,8 @@ use super::RankTrace;
 use crate::spans::Logged;
 use run_record::count;
 
-/// `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`: the longest wait for the slowest rank, by its median compute time of a step; for another rank
-/// if none waited for that one, and none if no rank waited.
+/// `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`: the longest wait for the slowest rank, by its median compute
+/// time of a step; for another rank if none waited for that one, and none if no rank waited.
 ///
 /// A rank waits for the last to start a bucket, from its own call until that rank's start.
 pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
