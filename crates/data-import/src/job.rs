@@ -34,6 +34,11 @@ impl<'a> Job<'a> {
         // Through a link to where the data set is.
         let out = args.out.canonicalize().or_else(|_| place(&args.out));
         let out = out.map_err(ImportError::write(&args.out))?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if mounts.lines().any(|mount| mount.split(' ').nth(4).map(Path::new) == Some(&out)) {
+            let what = "is a mount point, which no folder can take the place of: name a folder in it";
+            return Err(ImportError::option("out", args.out.display(), what));
+        }
         let parent = out.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
         let name = out.file_name().unwrap_or_default().to_string_lossy();

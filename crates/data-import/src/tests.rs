@@ -301,6 +301,8 @@ fn a_folder_of_anything_else_is_one_line() {
         let message = lab.import("pets", &["--out", out.to_str().unwrap()]).unwrap_err();
         assert!(message.contains("are one folder, or one is in the other"), "{message}");
     }
+    let message = lab.import("pets", &["--out", "/proc"]).unwrap_err();
+    assert!(message.contains("is a mount point") && message.contains("name a folder in it"), "{message}");
 }
 
 #[test]
