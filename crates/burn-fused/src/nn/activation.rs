@@ -5,20 +5,20 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::Identity;
-use super::convert::converts;
+use super::convert::{module, variants};
 use crate::activation::{Activation as Function, activate};
 
 pub use burn::nn::activation::*;
 
-/// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016). As [`burn::nn::Gelu`], in one
-/// operator.
-#[derive(Module, Debug, Default)]
-pub struct Gelu {
-    /// Whether Φ is approximated by tanh.
-    pub approximate: bool,
+module! {
+    /// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016). As [`burn::nn::Gelu`], in one
+    /// operator.
+    #[derive(Default)]
+    pub struct Gelu of burn::nn::Gelu {
+        /// Whether Φ is approximated by tanh.
+        pub approximate: bool,
+    }
 }
-
-converts!(Gelu of burn::nn::Gelu { approximate });
 
 impl Gelu {
     /// GELU without the approximation.
@@ -41,7 +41,7 @@ impl Gelu {
     }
 }
 
-/// The enum of layers, with conversions from each layer and from and to Burn's enum.
+/// The enum of layers.
 macro_rules! layers {
     ($($variant:ident),* $(,)?) => {
         /// One of the activation layers, as [`burn::nn::activation::Activation`].
@@ -55,30 +55,7 @@ macro_rules! layers {
             )*
         }
 
-        $(
-            impl From<$variant> for Activation {
-                fn from(layer: $variant) -> Self {
-                    Self::$variant(layer)
-                }
-            }
-        )*
-
-        impl From<burn::nn::activation::Activation> for Activation {
-            fn from(burns: burn::nn::activation::Activation) -> Self {
-                match burns {
-                    $(burn::nn::activation::Activation::$variant(layer) => Self::$variant(layer.into()),)*
-                    other => unreachable!("Burn 0.22.1 has no other activation: {other:?}"),
-                }
-            }
-        }
-
-        impl From<Activation> for burn::nn::activation::Activation {
-            fn from(ours: Activation) -> Self {
-                match ours {
-                    $(Activation::$variant(layer) => Self::$variant(layer.into()),)*
-                }
-            }
-        }
+        variants!(Activation of burn::nn::activation::Activation { $($variant(layer: $variant)),* });
 
         impl Activation {
             /// The activation of `input`.
@@ -138,32 +115,7 @@ macro_rules! configs {
             )*
         }
 
-        $($(
-            impl From<$type> for ActivationConfig {
-                fn from(config: $type) -> Self {
-                    Self::$variant(config)
-                }
-            }
-        )?)*
-
-        impl From<burn::nn::activation::ActivationConfig> for ActivationConfig {
-            fn from(burns: burn::nn::activation::ActivationConfig) -> Self {
-                match burns {
-                    $(burn::nn::activation::ActivationConfig::$variant $(($config))? => {
-                        Self::$variant $(($config))?
-                    })*
-                    other => unreachable!("Burn 0.22.1 has no other activation: {other:?}"),
-                }
-            }
-        }
-
-        impl From<ActivationConfig> for burn::nn::activation::ActivationConfig {
-            fn from(ours: ActivationConfig) -> Self {
-                match ours {
-                    $(ActivationConfig::$variant $(($config))? => Self::$variant $(($config))?,)*
-                }
-            }
-        }
+        variants!(ActivationConfig of burn::nn::activation::ActivationConfig { $($variant $(($config: $type))?),* });
     };
 }
 

@@ -1,84 +1,73 @@
 //! Convolutions: all of [`burn::nn::conv`], with ours in place of Burn's of the same name.
 
-use burn::config::Config;
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
 use super::BatchNorm;
-use super::convert::{converts, shown_as_burns};
+use super::convert::{config, module};
 use crate::Epilogue;
 use crate::conv::{conv, conv_relu, conv_relu_pool};
 
 pub use burn::nn::conv::*;
 
-/// Configuration of a [`Conv2d`] layer, as [`burn::nn::conv::Conv2dConfig`].
-#[derive(Config, Debug)]
-pub struct Conv2dConfig {
-    /// Numbers of input and output channels.
-    pub channels: [usize; 2],
-    /// Height and width of the kernel.
-    pub kernel_size: [usize; 2],
-    /// Pixels from one square under the kernel to the next.
-    #[config(default = "[1, 1]")]
-    pub stride: [usize; 2],
-    /// Pixels between the kernel's elements.
-    #[config(default = "[1, 1]")]
-    pub dilation: [usize; 2],
-    /// Number of groups of channels.
-    #[config(default = "1")]
-    pub groups: usize,
-    /// Zeros around images.
-    #[config(default = "PaddingConfig2d::Valid")]
-    pub padding: PaddingConfig2d,
-    /// Whether a bias is added.
-    #[config(default = true)]
-    pub bias: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-}
+config! {
+    /// Configuration of a [`Conv2d`] layer, as [`burn::nn::conv::Conv2dConfig`].
+    pub struct Conv2dConfig of burn::nn::conv::Conv2dConfig {
+        /// Numbers of input and output channels.
+        pub channels: [usize; 2],
+        /// Height and width of the kernel.
+        pub kernel_size: [usize; 2],
+        /// Pixels from one square under the kernel to the next.
+        #[config(default = "[1, 1]")]
+        pub stride: [usize; 2],
+        /// Pixels between the kernel's elements.
+        #[config(default = "[1, 1]")]
+        pub dilation: [usize; 2],
+        /// Number of groups of channels.
+        #[config(default = "1")]
+        pub groups: usize,
+        /// Zeros around images.
+        #[config(default = "PaddingConfig2d::Valid")]
+        pub padding: PaddingConfig2d,
+        /// Whether a bias is added.
+        #[config(default = true)]
+        pub bias: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+    }
 
-converts!(Conv2dConfig of burn::nn::conv::Conv2dConfig {
-    channels, kernel_size, stride, dilation, groups, padding, bias, initializer,
-});
-
-impl Conv2dConfig {
     /// A layer with new parameters.
     ///
     /// # Panics
     /// If a number of channels is not divisible by the groups.
-    pub fn init(&self, device: &Device) -> Conv2d {
-        burn::nn::conv::Conv2dConfig::from(self.clone()).init(device).into()
+    pub fn init(&self, device: &Device) -> Conv2d;
+}
+
+module! {
+    /// A convolution of images, as [`burn::nn::conv::Conv2d`].
+    ///
+    /// It is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one group. Others are composed
+    /// of Burn's operators; the reason is logged at level debug, once for each.
+    pub struct Conv2d of burn::nn::conv::Conv2d {
+        /// Weights `[outputs, inputs / groups, height, width]`.
+        pub weight: Param<Tensor<4>>,
+        /// Bias `[outputs]`.
+        pub bias: Option<Param<Tensor<1>>>,
+        /// Pixels from one square under the kernel to the next.
+        pub stride: [usize; 2],
+        /// Height and width of the kernel.
+        pub kernel_size: [usize; 2],
+        /// Pixels between the kernel's elements.
+        pub dilation: [usize; 2],
+        /// Number of groups of channels.
+        pub groups: usize,
+        /// Zeros around images.
+        #[module(skip)]
+        pub padding: PaddingConfig2d,
     }
 }
-
-/// A convolution of images, as [`burn::nn::conv::Conv2d`].
-///
-/// It is one operator for 3x3 kernels with padding 1, a bias, stride 1, dilation 1 and one group. Others are composed
-/// of Burn's operators; the reason is logged at level debug, once for each.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct Conv2d {
-    /// Weights `[outputs, inputs / groups, height, width]`.
-    pub weight: Param<Tensor<4>>,
-    /// Bias `[outputs]`.
-    pub bias: Option<Param<Tensor<1>>>,
-    /// Pixels from one square under the kernel to the next.
-    pub stride: [usize; 2],
-    /// Height and width of the kernel.
-    pub kernel_size: [usize; 2],
-    /// Pixels between the kernel's elements.
-    pub dilation: [usize; 2],
-    /// Number of groups of channels.
-    pub groups: usize,
-    /// Zeros around images.
-    #[module(skip)]
-    pub padding: PaddingConfig2d,
-}
-
-converts!(Conv2d of burn::nn::conv::Conv2d { weight, bias, stride, kernel_size, dilation, groups, padding });
-shown_as_burns!(Conv2d of burn::nn::conv::Conv2d);
 
 impl Conv2d {
     /// The outputs `[batch, outputs, height, width]` of images `[batch, inputs, height, width]`.
@@ -122,6 +111,7 @@ impl Conv2d {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::Module;
     use burn::nn;
     use burn::nn::pool::MaxPool2dConfig;
     use burn::tensor::activation::relu;

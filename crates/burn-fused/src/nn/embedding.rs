@@ -1,44 +1,35 @@
 //! Embedding.
 
-use burn::config::Config;
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 
-use super::convert::{converts, shown_as_burns};
+use super::convert::{config, module};
 use crate::embedding::embedding;
 
-/// Configuration of an [`Embedding`] layer, as [`burn::nn::EmbeddingConfig`].
-#[derive(Config, Debug)]
-pub struct EmbeddingConfig {
-    /// Number of vectors.
-    pub n_embedding: usize,
-    /// Width of a vector.
-    pub d_model: usize,
-    /// How the vectors are initialised.
-    #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
-    pub initializer: Initializer,
+config! {
+    /// Configuration of an [`Embedding`] layer, as [`burn::nn::EmbeddingConfig`].
+    pub struct EmbeddingConfig of burn::nn::EmbeddingConfig {
+        /// Number of vectors.
+        pub n_embedding: usize,
+        /// Width of a vector.
+        pub d_model: usize,
+        /// How the vectors are initialised.
+        #[config(default = "Initializer::Normal{mean:0.0, std:1.0}")]
+        pub initializer: Initializer,
+    }
+
+    /// A layer with new vectors.
+    pub fn init(&self, device: &Device) -> Embedding;
 }
 
-converts!(EmbeddingConfig of burn::nn::EmbeddingConfig { n_embedding, d_model, initializer });
-
-impl EmbeddingConfig {
-    /// A layer with new vectors.
-    pub fn init(&self, device: &Device) -> Embedding {
-        burn::nn::EmbeddingConfig::from(self.clone()).init(device).into()
+module! {
+    /// A vector for each index, as [`burn::nn::Embedding`]. Its gradient is dense: 0 for vectors of no index.
+    pub struct Embedding of burn::nn::Embedding {
+        /// Vectors `[n_embedding, d_model]`.
+        pub weight: Param<Tensor<2>>,
     }
 }
-
-/// A vector for each index, as [`burn::nn::Embedding`]. Its gradient is dense: 0 for vectors of no index.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct Embedding {
-    /// Vectors `[n_embedding, d_model]`.
-    pub weight: Param<Tensor<2>>,
-}
-
-converts!(Embedding of burn::nn::Embedding { weight });
-shown_as_burns!(Embedding of burn::nn::Embedding);
 
 impl Embedding {
     /// The vectors `[batch, sequence, d_model]` of indices `[batch, sequence]`.
@@ -52,6 +43,7 @@ impl Embedding {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::Module;
     use burn::tensor::{DType, Distribution, IntDType, TensorData};
 
     use super::*;

@@ -1,53 +1,44 @@
 //! The linear layer.
 
-use burn::config::Config;
-use burn::module::{Module, Param};
+use burn::module::Param;
 use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor, assert_shape};
 
-use super::convert::{converts, shown_as_burns};
+use super::convert::{config, module};
 use crate::Activation;
 use crate::linear::linear_activated;
 
-/// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
-#[derive(Config, Debug)]
-pub struct LinearConfig {
-    /// Number of inputs.
-    pub d_input: usize,
-    /// Number of outputs.
-    pub d_output: usize,
-    /// Whether a bias is added.
-    #[config(default = true)]
-    pub bias: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-    /// How weights are stored.
-    #[config(default = "LinearLayout::Row")]
-    pub layout: LinearLayout,
+config! {
+    /// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
+    pub struct LinearConfig of burn::nn::LinearConfig {
+        /// Number of inputs.
+        pub d_input: usize,
+        /// Number of outputs.
+        pub d_output: usize,
+        /// Whether a bias is added.
+        #[config(default = true)]
+        pub bias: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+        /// How weights are stored.
+        #[config(default = "LinearLayout::Row")]
+        pub layout: LinearLayout,
+    }
+
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Linear;
 }
 
-converts!(LinearConfig of burn::nn::LinearConfig { d_input, d_output, bias, initializer, layout });
-
-impl LinearConfig {
-    /// A layer with new parameters.
-    pub fn init(&self, device: &Device) -> Linear {
-        burn::nn::LinearConfig::from(self.clone()).init(device).into()
+module! {
+    /// `x W + b`, as [`burn::nn::Linear`], in one operator.
+    pub struct Linear of burn::nn::Linear {
+        /// Weights `[d_input, d_output]`.
+        pub weight: Param<Tensor<2>>,
+        /// Bias `[d_output]`.
+        pub bias: Option<Param<Tensor<1>>>,
     }
 }
-
-/// `x W + b`, as [`burn::nn::Linear`], in one operator.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct Linear {
-    /// Weights `[d_input, d_output]`.
-    pub weight: Param<Tensor<2>>,
-    /// Bias `[d_output]`.
-    pub bias: Option<Param<Tensor<1>>>,
-}
-
-converts!(Linear of burn::nn::Linear { weight, bias });
-shown_as_burns!(Linear of burn::nn::Linear);
 
 impl Linear {
     /// The outputs `[..., d_output]` of `input` `[..., d_input]`.

@@ -1,61 +1,49 @@
 //! Losses: all of [`burn::nn::loss`], with a fused [`CrossEntropyLoss`].
 
-use burn::config::Config;
-use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
-use super::convert::{converts, shown_as_burns};
+use super::convert::{config, module};
 use crate::fallback::unsupported;
 use crate::loss::{Options, cross_entropy_of_indices};
 
 pub use burn::nn::loss::*;
 
-/// Configuration of a [`CrossEntropyLoss`], as [`burn::nn::loss::CrossEntropyLossConfig`].
-#[derive(Config, Debug)]
-pub struct CrossEntropyLossConfig {
-    /// Targets whose rows do not count. The loss is NaN if no row counts.
-    pub pad_tokens: Option<Vec<usize>>,
-    /// The weight of each class, which are positive.
-    pub weights: Option<Vec<f32>>,
-    /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes.
-    pub smoothing: Option<f32>,
-    /// Whether inputs are logits, or else probabilities.
-    #[config(default = true)]
-    pub logits: bool,
-}
+config! {
+    /// Configuration of a [`CrossEntropyLoss`], as [`burn::nn::loss::CrossEntropyLossConfig`].
+    pub struct CrossEntropyLossConfig of burn::nn::loss::CrossEntropyLossConfig {
+        /// Targets whose rows do not count. The loss is NaN if no row counts.
+        pub pad_tokens: Option<Vec<usize>>,
+        /// The weight of each class, which are positive.
+        pub weights: Option<Vec<f32>>,
+        /// Label smoothing: the share of each target, from 0 to 1, that is distributed uniformly over all classes.
+        pub smoothing: Option<f32>,
+        /// Whether inputs are logits, or else probabilities.
+        #[config(default = true)]
+        pub logits: bool,
+    }
 
-converts!(CrossEntropyLossConfig of burn::nn::loss::CrossEntropyLossConfig {
-    pad_tokens, weights, smoothing, logits,
-});
-
-impl CrossEntropyLossConfig {
     /// The loss.
     ///
     /// # Panics
     /// If `smoothing` is not from 0 to 1, or a weight is not positive.
-    pub fn init(&self, device: &Device) -> CrossEntropyLoss {
-        burn::nn::loss::CrossEntropyLossConfig::from(self.clone()).init(device).into()
+    pub fn init(&self, device: &Device) -> CrossEntropyLoss;
+}
+
+module! {
+    /// Mean cross entropy of class scores, as [`burn::nn::loss::CrossEntropyLoss`], in one operator.
+    ///
+    /// Scores that are probabilities (`logits` is false) run Burn's operators.
+    pub struct CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss {
+        /// Targets whose rows do not count.
+        pub pad_tokens: Option<Vec<usize>>,
+        /// Weights of the classes `[classes]`.
+        pub weights: Option<Tensor<1>>,
+        /// Label smoothing.
+        pub smoothing: Option<f32>,
+        /// Whether inputs are logits, or else probabilities.
+        pub logits: bool,
     }
 }
-
-/// Mean cross entropy of class scores, as [`burn::nn::loss::CrossEntropyLoss`], in one operator.
-///
-/// Scores that are probabilities (`logits` is false) run Burn's operators.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct CrossEntropyLoss {
-    /// Targets whose rows do not count.
-    pub pad_tokens: Option<Vec<usize>>,
-    /// Weights of the classes `[classes]`.
-    pub weights: Option<Tensor<1>>,
-    /// Label smoothing.
-    pub smoothing: Option<f32>,
-    /// Whether inputs are logits, or else probabilities.
-    pub logits: bool,
-}
-
-converts!(CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss { pad_tokens, weights, smoothing, logits });
-shown_as_burns!(CrossEntropyLoss of burn::nn::loss::CrossEntropyLoss);
 
 impl CrossEntropyLoss {
     /// The loss without rows of the target `pad_index`.

@@ -1,16 +1,16 @@
 //! Pooling: all of [`burn::nn::pool`], with ours in place of Burn's of the same name.
 
 use burn::config::Config;
-use burn::module::Module;
 use burn::nn::PaddingConfig2d;
 use burn::tensor::Tensor;
 
-use super::convert::{converts, shown_as_burns};
+use super::convert::{converts, module};
 use crate::fallback::any_unsupported;
 use crate::max_pool::max_pool;
 
 pub use burn::nn::pool::*;
 
+// Not by `config!`: the default of the strides is another field.
 /// Configuration of a [`MaxPool2d`] layer, as [`burn::nn::pool::MaxPool2dConfig`].
 #[derive(Config, Debug)]
 pub struct MaxPool2dConfig {
@@ -41,29 +41,26 @@ impl MaxPool2dConfig {
     }
 }
 
-/// Max pooling of images, as [`burn::nn::pool::MaxPool2d`].
-///
-/// It is one operator for 2x2 windows with stride 2, without padding; others are composed of Burn's operators.
-/// [`Conv2d::forward_relu_pool`](crate::nn::conv::Conv2d::forward_relu_pool) and
-/// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) pool what they compute.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct MaxPool2d {
-    /// Pixels from one window to the next.
-    pub stride: [usize; 2],
-    /// Height and width of the window.
-    pub kernel_size: [usize; 2],
-    /// Pixels around images, which are no maxima.
-    #[module(skip)]
-    pub padding: PaddingConfig2d,
-    /// Pixels between those of a window.
-    pub dilation: [usize; 2],
-    /// Whether a window may reach beyond the image.
-    pub ceil_mode: bool,
+module! {
+    /// Max pooling of images, as [`burn::nn::pool::MaxPool2d`].
+    ///
+    /// It is one operator for 2x2 windows with stride 2, without padding; others are composed of Burn's operators.
+    /// [`Conv2d::forward_relu_pool`](crate::nn::conv::Conv2d::forward_relu_pool) and
+    /// [`BatchNorm::forward_with`](crate::nn::BatchNorm::forward_with) pool what they compute.
+    pub struct MaxPool2d of burn::nn::pool::MaxPool2d {
+        /// Pixels from one window to the next.
+        pub stride: [usize; 2],
+        /// Height and width of the window.
+        pub kernel_size: [usize; 2],
+        /// Pixels around images, which are no maxima.
+        #[module(skip)]
+        pub padding: PaddingConfig2d,
+        /// Pixels between those of a window.
+        pub dilation: [usize; 2],
+        /// Whether a window may reach beyond the image.
+        pub ceil_mode: bool,
+    }
 }
-
-converts!(MaxPool2d of burn::nn::pool::MaxPool2d { stride, kernel_size, padding, dilation, ceil_mode });
-shown_as_burns!(MaxPool2d of burn::nn::pool::MaxPool2d);
 
 impl MaxPool2d {
     /// The maxima of windows of images `[batch, channels, height, width]`.

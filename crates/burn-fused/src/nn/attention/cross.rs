@@ -1,49 +1,38 @@
 //! Cross-attention, with heads of keys and values that several heads of queries share.
 
-use burn::config::Config;
 use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use crate::attention::Attention;
 use crate::nn::cache::TensorCache;
-use crate::nn::convert::converts;
+use crate::nn::convert::config;
 use crate::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 
-/// Configuration of [`CrossAttention`], as [`burn::nn::attention::CrossAttentionConfig`].
-#[derive(Config, Debug)]
-pub struct CrossAttentionConfig {
-    /// Values of a query, and of an output.
-    pub d_model: usize,
-    /// Values of an element of the context.
-    pub d_context: usize,
-    /// Number of heads of queries.
-    pub n_heads: usize,
-    /// Number of heads of keys and values, which divides `n_heads`.
-    pub n_heads_kv: usize,
-    /// Values of a head.
-    pub d_head: usize,
-    /// Probability of a weight to be set to zero in training.
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// The score of a masked key.
-    #[config(default = -1.0e4)]
-    pub min_float: f64,
-    /// Whether softmax has another term of 1 in its denominator.
-    #[config(default = false)]
-    pub quiet_softmax: bool,
+config! {
+    /// Configuration of [`CrossAttention`], as [`burn::nn::attention::CrossAttentionConfig`].
+    pub struct CrossAttentionConfig of burn::nn::attention::CrossAttentionConfig {
+        /// Values of a query, and of an output.
+        pub d_model: usize,
+        /// Values of an element of the context.
+        pub d_context: usize,
+        /// Number of heads of queries.
+        pub n_heads: usize,
+        /// Number of heads of keys and values, which divides `n_heads`.
+        pub n_heads_kv: usize,
+        /// Values of a head.
+        pub d_head: usize,
+        /// Probability of a weight to be set to zero in training.
+        #[config(default = 0.1)]
+        pub dropout: f64,
+        /// The score of a masked key.
+        #[config(default = -1.0e4)]
+        pub min_float: f64,
+        /// Whether softmax has another term of 1 in its denominator.
+        #[config(default = false)]
+        pub quiet_softmax: bool,
+    }
 }
-
-converts!(CrossAttentionConfig of burn::nn::attention::CrossAttentionConfig {
-    d_model,
-    d_context,
-    n_heads,
-    n_heads_kv,
-    d_head,
-    dropout,
-    min_float,
-    quiet_softmax,
-});
 
 /// Attention of queries to the elements of a context, as [`burn::nn::attention::CrossAttention`].
 ///

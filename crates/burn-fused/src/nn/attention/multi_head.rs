@@ -1,112 +1,79 @@
 //! Multi-head attention.
 
-use burn::config::Config;
-use burn::module::Module;
 use burn::nn::Initializer;
 use burn::nn::attention as burns;
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
 use crate::attention::Attention;
 use crate::nn::cache::{TensorCache, last};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, module};
 use crate::nn::{Dropout, Gelu, Linear};
 
-/// Configuration of [`MultiHeadAttention`], as [`burn::nn::attention::MultiHeadAttentionConfig`].
-#[derive(Config, Debug)]
-pub struct MultiHeadAttentionConfig {
-    /// Values of an input, and of an output.
-    pub d_model: usize,
-    /// Number of heads.
-    pub n_heads: usize,
-    /// Probability of a weight to be set to zero in training.
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// The score of a masked key.
-    #[config(default = -1.0e4)]
-    pub min_float: f64,
-    /// Whether softmax has another term of 1 in its denominator, so that weights may all be near zero.
-    #[config(default = false)]
-    pub quiet_softmax: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-    /// Whether the linear layer of keys has a bias.
-    #[config(default = true)]
-    pub key_bias: bool,
-    /// Whether the linear layer of values has a bias.
-    #[config(default = true)]
-    pub value_bias: bool,
-    /// Whether the linear layer of queries has a bias.
-    #[config(default = true)]
-    pub query_bias: bool,
-    /// Whether the linear layer of outputs has a bias.
-    #[config(default = true)]
-    pub output_bias: bool,
+config! {
+    /// Configuration of [`MultiHeadAttention`], as [`burn::nn::attention::MultiHeadAttentionConfig`].
+    pub struct MultiHeadAttentionConfig of burns::MultiHeadAttentionConfig {
+        /// Values of an input, and of an output.
+        pub d_model: usize,
+        /// Number of heads.
+        pub n_heads: usize,
+        /// Probability of a weight to be set to zero in training.
+        #[config(default = 0.1)]
+        pub dropout: f64,
+        /// The score of a masked key.
+        #[config(default = -1.0e4)]
+        pub min_float: f64,
+        /// Whether softmax has another term of 1 in its denominator, so that weights may all be near zero.
+        #[config(default = false)]
+        pub quiet_softmax: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+        /// Whether the linear layer of keys has a bias.
+        #[config(default = true)]
+        pub key_bias: bool,
+        /// Whether the linear layer of values has a bias.
+        #[config(default = true)]
+        pub value_bias: bool,
+        /// Whether the linear layer of queries has a bias.
+        #[config(default = true)]
+        pub query_bias: bool,
+        /// Whether the linear layer of outputs has a bias.
+        #[config(default = true)]
+        pub output_bias: bool,
+    }
+
+    /// Attention with new parameters.
+    pub fn init(&self, device: &Device) -> MultiHeadAttention;
 }
 
-converts!(MultiHeadAttentionConfig of burns::MultiHeadAttentionConfig {
-    d_model,
-    n_heads,
-    dropout,
-    min_float,
-    quiet_softmax,
-    initializer,
-    key_bias,
-    value_bias,
-    query_bias,
-    output_bias,
-});
-
-impl MultiHeadAttentionConfig {
-    /// Attention with new parameters.
-    pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        burns::MultiHeadAttentionConfig::from(self.clone()).init(device).into()
+module! {
+    /// Multi-head attention: Vaswani et al., "Attention is all you need" (2017). As
+    /// [`burn::nn::attention::MultiHeadAttention`].
+    pub struct MultiHeadAttention of burns::MultiHeadAttention {
+        /// Linear layer of queries, `d_model` to `d_model`.
+        pub query: Linear,
+        /// Linear layer of keys.
+        pub key: Linear,
+        /// Linear layer of values.
+        pub value: Linear,
+        /// Linear layer of the outputs.
+        pub output: Linear,
+        /// Dropout of the weights.
+        pub dropout: Dropout,
+        /// Not used, as in Burn's.
+        pub activation: Gelu,
+        /// Values of an input, and of an output.
+        pub d_model: usize,
+        /// Number of heads.
+        pub n_heads: usize,
+        /// Values of a head's query or key.
+        pub d_k: usize,
+        /// The score of a masked key.
+        pub min_float: f64,
+        /// Whether softmax has another term of 1 in its denominator.
+        pub quiet_softmax: bool,
     }
 }
-
-/// Multi-head attention: Vaswani et al., "Attention is all you need" (2017). As
-/// [`burn::nn::attention::MultiHeadAttention`].
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct MultiHeadAttention {
-    /// Linear layer of queries, `d_model` to `d_model`.
-    pub query: Linear,
-    /// Linear layer of keys.
-    pub key: Linear,
-    /// Linear layer of values.
-    pub value: Linear,
-    /// Linear layer of the outputs.
-    pub output: Linear,
-    /// Dropout of the weights.
-    pub dropout: Dropout,
-    /// Not used, as in Burn's.
-    pub activation: Gelu,
-    /// Values of an input, and of an output.
-    pub d_model: usize,
-    /// Number of heads.
-    pub n_heads: usize,
-    /// Values of a head's query or key.
-    pub d_k: usize,
-    /// The score of a masked key.
-    pub min_float: f64,
-    /// Whether softmax has another term of 1 in its denominator.
-    pub quiet_softmax: bool,
-}
-
-converts!(MultiHeadAttention of burns::MultiHeadAttention {
-    query,
-    key,
-    value,
-    output,
-    dropout,
-    activation,
-    d_model,
-    n_heads,
-    d_k,
-    min_float,
-    quiet_softmax,
-});
-shown_as_burns!(MultiHeadAttention of burns::MultiHeadAttention);
 
 /// Input of [`MultiHeadAttention`].
 #[derive(Debug, Clone)]

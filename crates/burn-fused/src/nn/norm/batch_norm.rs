@@ -1,67 +1,56 @@
 //! Batch normalisation.
 
-use burn::config::Config;
-use burn::module::{Flag, Module, Param, RunningState};
+use burn::module::{Flag, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::Epilogue;
 use crate::conv::{ConvLayer, conv_norm};
 use crate::fallback::unsupported;
 use crate::nn::conv::Conv2d;
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, module};
 use crate::norm::{Normalised, batch_norm, batch_norm_inference, moving_average};
 use crate::precision::in_f32;
 use crate::shapes::of_conv;
 
-/// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
-#[derive(Config, Debug)]
-pub struct BatchNormConfig {
-    /// Number of channels.
-    pub num_features: usize,
-    /// Added to the variance.
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-    /// Share of a batch in the running statistics.
-    #[config(default = 0.1)]
-    pub momentum: f64,
-}
+config! {
+    /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].
+    pub struct BatchNormConfig of burn::nn::BatchNormConfig {
+        /// Number of channels.
+        pub num_features: usize,
+        /// Added to the variance.
+        #[config(default = 1e-5)]
+        pub epsilon: f64,
+        /// Share of a batch in the running statistics.
+        #[config(default = 0.1)]
+        pub momentum: f64,
+    }
 
-converts!(BatchNormConfig of burn::nn::BatchNormConfig { num_features, epsilon, momentum });
-
-impl BatchNormConfig {
     /// A layer with gamma 1 and beta 0.
     ///
     /// # Panics
     /// If there are no channels, `epsilon` is not positive and finite, or `momentum` not from 0 to 1.
-    pub fn init(&self, device: &Device) -> BatchNorm {
-        burn::nn::BatchNormConfig::from(self.clone()).init(device).into()
+    pub fn init(&self, device: &Device) -> BatchNorm;
+}
+
+module! {
+    /// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
+    pub struct BatchNorm of burn::nn::BatchNorm {
+        /// Factor of each channel.
+        pub gamma: Param<Tensor<1>>,
+        /// Summand of each channel.
+        pub beta: Param<Tensor<1>>,
+        /// Whether the layer is trained where the device has autodiff.
+        pub training: Param<Flag>,
+        /// Mean of each channel over batches.
+        pub running_mean: RunningState<Tensor<1>>,
+        /// Variance of each channel over batches.
+        pub running_var: RunningState<Tensor<1>>,
+        /// Share of a batch in the running statistics.
+        pub momentum: f64,
+        /// Added to the variance.
+        pub epsilon: f64,
     }
 }
-
-/// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct BatchNorm {
-    /// Factor of each channel.
-    pub gamma: Param<Tensor<1>>,
-    /// Summand of each channel.
-    pub beta: Param<Tensor<1>>,
-    /// Whether the layer is trained where the device has autodiff.
-    pub training: Param<Flag>,
-    /// Mean of each channel over batches.
-    pub running_mean: RunningState<Tensor<1>>,
-    /// Variance of each channel over batches.
-    pub running_var: RunningState<Tensor<1>>,
-    /// Share of a batch in the running statistics.
-    pub momentum: f64,
-    /// Added to the variance.
-    pub epsilon: f64,
-}
-
-converts!(BatchNorm of burn::nn::BatchNorm {
-    gamma, beta, training, running_mean, running_var, momentum, epsilon,
-});
-shown_as_burns!(BatchNorm of burn::nn::BatchNorm);
 
 impl BatchNorm {
     /// `input` `[batch, channels, ...]`, normalised.
@@ -128,6 +117,7 @@ impl BatchNorm {
 
 #[cfg(test)]
 mod tests {
+    use burn::module::Module;
     use burn::nn;
     use burn::nn::pool::MaxPool2dConfig;
     use burn::tensor::TensorData;

@@ -5,11 +5,10 @@ mod normalization;
 #[cfg(test)]
 mod tests;
 
-use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor, assert_shape};
 
-use super::convert::{converts, shown_as_burns};
+use super::convert::{config, module, shown_as_burns};
 use crate::norm::{layer_norm, rms_norm};
 
 // Those that are at both paths are the same types.
@@ -18,20 +17,19 @@ pub use batch_norm::{BatchNorm, BatchNormConfig};
 pub use burn::nn::norm::*;
 pub use normalization::{Normalization, NormalizationConfig};
 
-/// Configuration of a [`LayerNorm`] layer, as [`burn::nn::LayerNormConfig`].
-#[derive(Config, Debug)]
-pub struct LayerNormConfig {
-    /// Number of features.
-    pub d_model: usize,
-    /// Added to the variance.
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-    /// Whether a bias, beta, is added.
-    #[config(default = true)]
-    pub bias: bool,
+config! {
+    /// Configuration of a [`LayerNorm`] layer, as [`burn::nn::LayerNormConfig`].
+    pub struct LayerNormConfig of burn::nn::LayerNormConfig {
+        /// Number of features.
+        pub d_model: usize,
+        /// Added to the variance.
+        #[config(default = 1e-5)]
+        pub epsilon: f64,
+        /// Whether a bias, beta, is added.
+        #[config(default = true)]
+        pub bias: bool,
+    }
 }
-
-converts!(LayerNormConfig of burn::nn::LayerNormConfig { d_model, epsilon, bias });
 
 impl LayerNormConfig {
     /// A layer with gamma 1 and beta 0.
@@ -97,43 +95,35 @@ impl LayerNorm {
     }
 }
 
-/// Configuration of an [`RmsNorm`] layer, as [`burn::nn::RmsNormConfig`].
-#[derive(Config, Debug)]
-pub struct RmsNormConfig {
-    /// Number of features.
-    pub d_model: usize,
-    /// Added to the mean of squares.
-    #[config(default = 1e-5)]
-    pub epsilon: f64,
-}
+config! {
+    /// Configuration of an [`RmsNorm`] layer, as [`burn::nn::RmsNormConfig`].
+    pub struct RmsNormConfig of burn::nn::RmsNormConfig {
+        /// Number of features.
+        pub d_model: usize,
+        /// Added to the mean of squares.
+        #[config(default = 1e-5)]
+        pub epsilon: f64,
+    }
 
-converts!(RmsNormConfig of burn::nn::RmsNormConfig { d_model, epsilon });
-
-impl RmsNormConfig {
     /// A layer with gamma 1.
     ///
     /// # Panics
     /// If epsilon is not positive.
-    pub fn init(&self, device: &Device) -> RmsNorm {
-        burn::nn::RmsNormConfig::from(self.clone()).init(device).into()
+    pub fn init(&self, device: &Device) -> RmsNorm;
+}
+
+module! {
+    /// RMS normalisation: Zhang and Sennrich, "Root mean square layer normalization" (2019). As
+    /// [`burn::nn::RmsNorm`], in one operator.
+    ///
+    /// `x / sqrt(mean(x²) + epsilon) * gamma`, of each row.
+    pub struct RmsNorm of burn::nn::RmsNorm {
+        /// Scale `[d_model]`.
+        pub gamma: Param<Tensor<1>>,
+        /// Added to the mean of squares.
+        pub epsilon: f64,
     }
 }
-
-/// RMS normalisation: Zhang and Sennrich, "Root mean square layer normalization" (2019). As
-/// [`burn::nn::RmsNorm`], in one operator.
-///
-/// `x / sqrt(mean(x²) + epsilon) * gamma`, of each row.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct RmsNorm {
-    /// Scale `[d_model]`.
-    pub gamma: Param<Tensor<1>>,
-    /// Added to the mean of squares.
-    pub epsilon: f64,
-}
-
-converts!(RmsNorm of burn::nn::RmsNorm { gamma, epsilon });
-shown_as_burns!(RmsNorm of burn::nn::RmsNorm);
 
 impl RmsNorm {
     /// The normalised rows of `x` `[..., d_model]`.

@@ -9,6 +9,7 @@ use super::{
     LayerNormConfig, RmsNorm, RmsNormConfig,
 };
 use crate::nn::Identity;
+use crate::nn::convert::variants;
 
 /// Configuration of a [`Normalization`] layer, as [`burn::nn::norm::NormalizationConfig`].
 #[derive(Config, Debug)]
@@ -46,28 +47,15 @@ pub enum Normalization {
     Rms(RmsNorm),
 }
 
-impl From<Identity> for Normalization {
-    fn from(layer: Identity) -> Self {
-        Self::Identity(layer)
-    }
-}
-
 /// What the variants of both enums have in common.
-macro_rules! variants {
+macro_rules! normalisations {
     ($($variant:ident of $layer:ident and $config:ident with $features:ident),* $(,)?) => {
-        $(
-            impl From<$config> for NormalizationConfig {
-                fn from(config: $config) -> Self {
-                    Self::$variant(config)
-                }
-            }
-
-            impl From<$layer> for Normalization {
-                fn from(layer: $layer) -> Self {
-                    Self::$variant(layer)
-                }
-            }
-        )*
+        variants!(NormalizationConfig of burn::nn::norm::NormalizationConfig {
+            Identity, $($variant(config: $config)),*
+        });
+        variants!(Normalization of burn::nn::norm::Normalization {
+            Identity(layer: Identity), $($variant(layer: $layer)),*
+        });
 
         impl NormalizationConfig {
             /// A layer with new parameters.
@@ -95,44 +83,6 @@ macro_rules! variants {
             }
         }
 
-        impl From<burn::nn::norm::NormalizationConfig> for NormalizationConfig {
-            fn from(burns: burn::nn::norm::NormalizationConfig) -> Self {
-                match burns {
-                    burn::nn::norm::NormalizationConfig::Identity => Self::Identity,
-                    $(burn::nn::norm::NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
-                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
-                }
-            }
-        }
-
-        impl From<NormalizationConfig> for burn::nn::norm::NormalizationConfig {
-            fn from(ours: NormalizationConfig) -> Self {
-                match ours {
-                    NormalizationConfig::Identity => Self::Identity,
-                    $(NormalizationConfig::$variant(config) => Self::$variant(config.into()),)*
-                }
-            }
-        }
-
-        impl From<burn::nn::norm::Normalization> for Normalization {
-            fn from(burns: burn::nn::norm::Normalization) -> Self {
-                match burns {
-                    burn::nn::norm::Normalization::Identity(layer) => Self::Identity(layer),
-                    $(burn::nn::norm::Normalization::$variant(layer) => Self::$variant(layer.into()),)*
-                    other => unreachable!("Burn 0.22.1 has no other normalisation: {other:?}"),
-                }
-            }
-        }
-
-        impl From<Normalization> for burn::nn::norm::Normalization {
-            fn from(ours: Normalization) -> Self {
-                match ours {
-                    Normalization::Identity(layer) => Self::Identity(layer),
-                    $(Normalization::$variant(layer) => Self::$variant(layer.into()),)*
-                }
-            }
-        }
-
         impl Normalization {
             /// The normalised `input`, of the same shape. What is normalised depends on the layer.
             #[track_caller]
@@ -146,7 +96,7 @@ macro_rules! variants {
     };
 }
 
-variants!(
+normalisations!(
     Batch of BatchNorm and BatchNormConfig with num_features,
     Group of GroupNorm and GroupNormConfig with num_channels,
     Instance of InstanceNorm and InstanceNormConfig with num_channels,

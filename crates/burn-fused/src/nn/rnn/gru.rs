@@ -1,81 +1,67 @@
 //! GRU in one direction and in both.
 
-use burn::config::Config;
-use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor, s};
 
 use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
 use crate::fallback::any_unsupported;
 use crate::nn::activation::{Activation, ActivationConfig};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, module};
 use crate::recurrent::{self, Order};
 
-/// Configuration of a [`Gru`], as [`burn::nn::GruConfig`].
-#[derive(Config, Debug)]
-pub struct GruConfig {
-    /// Number of inputs.
-    pub d_input: usize,
-    /// Number of hidden units.
-    pub d_hidden: usize,
-    /// Whether biases are added.
-    pub bias: bool,
-    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
-    #[config(default = "true")]
-    pub reset_after: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
-    pub initializer: Initializer,
-    /// Activation of the update and reset gate.
-    #[config(default = "ActivationConfig::Sigmoid")]
-    pub gate_activation: ActivationConfig,
-    /// Activation of the new gate.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub hidden_activation: ActivationConfig,
-    /// Maximum magnitude of a hidden state.
-    pub clip: Option<f64>,
+config! {
+    /// Configuration of a [`Gru`], as [`burn::nn::GruConfig`].
+    pub struct GruConfig of burn::nn::GruConfig {
+        /// Number of inputs.
+        pub d_input: usize,
+        /// Number of hidden units.
+        pub d_hidden: usize,
+        /// Whether biases are added.
+        pub bias: bool,
+        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        #[config(default = "true")]
+        pub reset_after: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+        pub initializer: Initializer,
+        /// Activation of the update and reset gate.
+        #[config(default = "ActivationConfig::Sigmoid")]
+        pub gate_activation: ActivationConfig,
+        /// Activation of the new gate.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub hidden_activation: ActivationConfig,
+        /// Maximum magnitude of a hidden state.
+        pub clip: Option<f64>,
+    }
+
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Gru;
 }
 
-converts!(GruConfig of burn::nn::GruConfig {
-    d_input, d_hidden, bias, reset_after, initializer, gate_activation, hidden_activation, clip,
-});
-
-impl GruConfig {
-    /// A layer with new parameters.
-    pub fn init(&self, device: &Device) -> Gru {
-        burn::nn::GruConfig::from(self.clone()).init(device).into()
+module! {
+    /// Gated recurrent unit, as [`burn::nn::Gru`], in one operator for all steps.
+    ///
+    /// The operator has gates by sigmoid, candidates by tanh and `reset_after`; the others are composed of Burn's
+    /// operators.
+    pub struct Gru of burn::nn::Gru {
+        /// What of the hidden state stays.
+        pub update_gate: GateController,
+        /// What of the hidden state enters the candidates.
+        pub reset_gate: GateController,
+        /// The candidates.
+        pub new_gate: GateController,
+        /// Number of hidden units.
+        pub d_hidden: usize,
+        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        pub reset_after: bool,
+        /// Activation of the update and reset gate.
+        pub gate_activation: Activation,
+        /// Activation of the new gate.
+        pub hidden_activation: Activation,
+        /// Maximum magnitude of a hidden state.
+        pub clip: Option<f64>,
     }
 }
-
-/// Gated recurrent unit, as [`burn::nn::Gru`], in one operator for all steps.
-///
-/// The operator has gates by sigmoid, candidates by tanh and `reset_after`; the others are composed of Burn's
-/// operators.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct Gru {
-    /// What of the hidden state stays.
-    pub update_gate: GateController,
-    /// What of the hidden state enters the candidates.
-    pub reset_gate: GateController,
-    /// The candidates.
-    pub new_gate: GateController,
-    /// Number of hidden units.
-    pub d_hidden: usize,
-    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
-    pub reset_after: bool,
-    /// Activation of the update and reset gate.
-    pub gate_activation: Activation,
-    /// Activation of the new gate.
-    pub hidden_activation: Activation,
-    /// Maximum magnitude of a hidden state.
-    pub clip: Option<f64>,
-}
-
-converts!(Gru of burn::nn::Gru {
-    update_gate, reset_gate, new_gate, d_hidden, reset_after, gate_activation, hidden_activation, clip,
-});
-shown_as_burns!(Gru of burn::nn::Gru);
 
 impl Gru {
     /// The hidden states of all steps, `[batch, steps, d_hidden]`, of inputs `[batch, steps, d_input]` and of the
@@ -108,61 +94,51 @@ impl Gru {
     }
 }
 
-/// Configuration of a [`BiGru`], as [`burn::nn::BiGruConfig`].
-#[derive(Config, Debug)]
-pub struct BiGruConfig {
-    /// Number of inputs.
-    pub d_input: usize,
-    /// Number of hidden units of each direction.
-    pub d_hidden: usize,
-    /// Whether biases are added.
-    pub bias: bool,
-    /// Whether the reset gate scales the product of the hidden state, not the hidden state.
-    #[config(default = "true")]
-    pub reset_after: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
-    pub initializer: Initializer,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
-    #[config(default = true)]
-    pub batch_first: bool,
-    /// Activation of the update and reset gate.
-    #[config(default = "ActivationConfig::Sigmoid")]
-    pub gate_activation: ActivationConfig,
-    /// Activation of the new gate.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub hidden_activation: ActivationConfig,
-    /// Maximum magnitude of a hidden state.
-    pub clip: Option<f64>,
+config! {
+    /// Configuration of a [`BiGru`], as [`burn::nn::BiGruConfig`].
+    pub struct BiGruConfig of burn::nn::BiGruConfig {
+        /// Number of inputs.
+        pub d_input: usize,
+        /// Number of hidden units of each direction.
+        pub d_hidden: usize,
+        /// Whether biases are added.
+        pub bias: bool,
+        /// Whether the reset gate scales the product of the hidden state, not the hidden state.
+        #[config(default = "true")]
+        pub reset_after: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+        pub initializer: Initializer,
+        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        #[config(default = true)]
+        pub batch_first: bool,
+        /// Activation of the update and reset gate.
+        #[config(default = "ActivationConfig::Sigmoid")]
+        pub gate_activation: ActivationConfig,
+        /// Activation of the new gate.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub hidden_activation: ActivationConfig,
+        /// Maximum magnitude of a hidden state.
+        pub clip: Option<f64>,
+    }
+
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> BiGru;
 }
 
-converts!(BiGruConfig of burn::nn::BiGruConfig {
-    d_input, d_hidden, bias, reset_after, initializer, batch_first, gate_activation, hidden_activation, clip,
-});
-
-impl BiGruConfig {
-    /// A layer with new parameters.
-    pub fn init(&self, device: &Device) -> BiGru {
-        burn::nn::BiGruConfig::from(self.clone()).init(device).into()
+module! {
+    /// A GRU in each direction of time, as [`burn::nn::BiGru`].
+    pub struct BiGru of burn::nn::BiGru {
+        /// From the first step to the last.
+        pub forward: Gru,
+        /// From the last step to the first.
+        pub reverse: Gru,
+        /// Number of hidden units of each direction.
+        pub d_hidden: usize,
+        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        pub batch_first: bool,
     }
 }
-
-/// A GRU in each direction of time, as [`burn::nn::BiGru`].
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct BiGru {
-    /// From the first step to the last.
-    pub forward: Gru,
-    /// From the last step to the first.
-    pub reverse: Gru,
-    /// Number of hidden units of each direction.
-    pub d_hidden: usize,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
-    pub batch_first: bool,
-}
-
-converts!(BiGru of burn::nn::BiGru { forward, reverse, d_hidden, batch_first });
-shown_as_burns!(BiGru of burn::nn::BiGru);
 
 impl BiGru {
     /// The hidden states of all steps, those from first to last before those from last to first, and the last

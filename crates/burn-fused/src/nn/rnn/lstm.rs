@@ -1,6 +1,5 @@
 //! LSTM in one direction and in both.
 
-use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
@@ -8,53 +7,45 @@ use burn::tensor::{Device, Tensor, s};
 use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
 use crate::fallback::{any_unsupported, unsupported};
 use crate::nn::activation::{Activation, ActivationConfig};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::recurrent::{self, Order};
 
-/// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].
-#[derive(Config, Debug)]
-pub struct LstmConfig {
-    /// Number of inputs.
-    pub d_input: usize,
-    /// Number of hidden units.
-    pub d_hidden: usize,
-    /// Whether biases are added.
-    pub bias: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
-    pub initializer: Initializer,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
-    #[config(default = true)]
-    pub batch_first: bool,
-    /// Whether time runs from the last step to the first.
-    #[config(default = false)]
-    pub reverse: bool,
-    /// Maximum magnitude of a cell.
-    pub clip: Option<f64>,
-    /// Whether the forget gate is one minus the input gate.
-    #[config(default = false)]
-    pub input_forget: bool,
-    /// Activation of the input, forget and output gate.
-    #[config(default = "ActivationConfig::Sigmoid")]
-    pub gate_activation: ActivationConfig,
-    /// Activation of the cell gate.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub cell_activation: ActivationConfig,
-    /// Activation of cells, for the hidden state.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub hidden_activation: ActivationConfig,
-}
-
-converts!(LstmConfig of burn::nn::LstmConfig {
-    d_input, d_hidden, bias, initializer, batch_first, reverse, clip, input_forget, gate_activation, cell_activation,
-    hidden_activation,
-});
-
-impl LstmConfig {
-    /// A layer with new parameters.
-    pub fn init(&self, device: &Device) -> Lstm {
-        burn::nn::LstmConfig::from(self.clone()).init(device).into()
+config! {
+    /// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].
+    pub struct LstmConfig of burn::nn::LstmConfig {
+        /// Number of inputs.
+        pub d_input: usize,
+        /// Number of hidden units.
+        pub d_hidden: usize,
+        /// Whether biases are added.
+        pub bias: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+        pub initializer: Initializer,
+        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        #[config(default = true)]
+        pub batch_first: bool,
+        /// Whether time runs from the last step to the first.
+        #[config(default = false)]
+        pub reverse: bool,
+        /// Maximum magnitude of a cell.
+        pub clip: Option<f64>,
+        /// Whether the forget gate is one minus the input gate.
+        #[config(default = false)]
+        pub input_forget: bool,
+        /// Activation of the input, forget and output gate.
+        #[config(default = "ActivationConfig::Sigmoid")]
+        pub gate_activation: ActivationConfig,
+        /// Activation of the cell gate.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub cell_activation: ActivationConfig,
+        /// Activation of cells, for the hidden state.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub hidden_activation: ActivationConfig,
     }
+
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> Lstm;
 }
 
 /// Long short-term memory, as [`burn::nn::Lstm`], in one operator for all steps.
@@ -162,65 +153,54 @@ impl Lstm {
     }
 }
 
-/// Configuration of a [`BiLstm`], as [`burn::nn::BiLstmConfig`].
-#[derive(Config, Debug)]
-pub struct BiLstmConfig {
-    /// Number of inputs.
-    pub d_input: usize,
-    /// Number of hidden units of each direction.
-    pub d_hidden: usize,
-    /// Whether biases are added.
-    pub bias: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::XavierNormal{gain:1.0}")]
-    pub initializer: Initializer,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
-    #[config(default = true)]
-    pub batch_first: bool,
-    /// Maximum magnitude of a cell.
-    pub clip: Option<f64>,
-    /// Whether the forget gate is one minus the input gate.
-    #[config(default = false)]
-    pub input_forget: bool,
-    /// Activation of the input, forget and output gate.
-    #[config(default = "ActivationConfig::Sigmoid")]
-    pub gate_activation: ActivationConfig,
-    /// Activation of the cell gate.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub cell_activation: ActivationConfig,
-    /// Activation of cells, for the hidden state.
-    #[config(default = "ActivationConfig::Tanh")]
-    pub hidden_activation: ActivationConfig,
+config! {
+    /// Configuration of a [`BiLstm`], as [`burn::nn::BiLstmConfig`].
+    pub struct BiLstmConfig of burn::nn::BiLstmConfig {
+        /// Number of inputs.
+        pub d_input: usize,
+        /// Number of hidden units of each direction.
+        pub d_hidden: usize,
+        /// Whether biases are added.
+        pub bias: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::XavierNormal{gain:1.0}")]
+        pub initializer: Initializer,
+        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        #[config(default = true)]
+        pub batch_first: bool,
+        /// Maximum magnitude of a cell.
+        pub clip: Option<f64>,
+        /// Whether the forget gate is one minus the input gate.
+        #[config(default = false)]
+        pub input_forget: bool,
+        /// Activation of the input, forget and output gate.
+        #[config(default = "ActivationConfig::Sigmoid")]
+        pub gate_activation: ActivationConfig,
+        /// Activation of the cell gate.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub cell_activation: ActivationConfig,
+        /// Activation of cells, for the hidden state.
+        #[config(default = "ActivationConfig::Tanh")]
+        pub hidden_activation: ActivationConfig,
+    }
+
+    /// A layer with new parameters.
+    pub fn init(&self, device: &Device) -> BiLstm;
 }
 
-converts!(BiLstmConfig of burn::nn::BiLstmConfig {
-    d_input, d_hidden, bias, initializer, batch_first, clip, input_forget, gate_activation, cell_activation,
-    hidden_activation,
-});
-
-impl BiLstmConfig {
-    /// A layer with new parameters.
-    pub fn init(&self, device: &Device) -> BiLstm {
-        burn::nn::BiLstmConfig::from(self.clone()).init(device).into()
+module! {
+    /// An LSTM in each direction of time, as [`burn::nn::BiLstm`].
+    pub struct BiLstm of burn::nn::BiLstm {
+        /// From the first step to the last.
+        pub forward: Lstm,
+        /// From the last step to the first.
+        pub reverse: Lstm,
+        /// Number of hidden units of each direction.
+        pub d_hidden: usize,
+        /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
+        pub batch_first: bool,
     }
 }
-
-/// An LSTM in each direction of time, as [`burn::nn::BiLstm`].
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct BiLstm {
-    /// From the first step to the last.
-    pub forward: Lstm,
-    /// From the last step to the first.
-    pub reverse: Lstm,
-    /// Number of hidden units of each direction.
-    pub d_hidden: usize,
-    /// Whether inputs are `[batch, steps, d_input]`, not `[steps, batch, d_input]`.
-    pub batch_first: bool,
-}
-
-converts!(BiLstm of burn::nn::BiLstm { forward, reverse, d_hidden, batch_first });
-shown_as_burns!(BiLstm of burn::nn::BiLstm);
 
 impl BiLstm {
     /// The hidden states of all steps, those from first to last before those from last to first, and the last

@@ -5,11 +5,10 @@ mod lstm;
 #[cfg(test)]
 mod tests;
 
-use burn::module::Module;
 use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor, s};
 
-use super::convert::converts;
+use super::convert::module;
 use super::{Linear, LinearConfig};
 use crate::recurrent;
 
@@ -21,16 +20,15 @@ const ACTIVATIONS: &str = "activations other than sigmoid and tanh";
 const WEIGHTS: &str = "hidden weights other than [d_hidden, d_hidden]";
 const CLIPS: &str = "negative clips";
 
-/// A gate of a recurrent layer, as [`burn::nn::GateController`].
-#[derive(Module, Debug)]
-pub struct GateController {
-    /// Of the inputs.
-    pub input_transform: Linear,
-    /// Of the hidden state.
-    pub hidden_transform: Linear,
+module! {
+    /// A gate of a recurrent layer, as [`burn::nn::GateController`].
+    pub struct GateController of burn::nn::GateController {
+        /// Of the inputs.
+        pub input_transform: Linear,
+        /// Of the hidden state.
+        pub hidden_transform: Linear,
+    }
 }
-
-converts!(GateController of burn::nn::GateController { input_transform, hidden_transform });
 
 impl GateController {
     /// A gate with new parameters.

@@ -1,5 +1,6 @@
 //! The layers are compared with Burn's.
 
+use burn::module::Module;
 use burn::nn::activation::ActivationConfig;
 use burn::nn::{self, LstmState};
 

@@ -1,6 +1,5 @@
 //! Decoder of a transformer.
 
-use burn::config::Config;
 use burn::module::Module;
 use burn::nn::Initializer;
 use burn::nn::transformer as burns;
@@ -11,58 +10,42 @@ use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
 
-/// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
-#[derive(Config, Debug)]
-pub struct TransformerDecoderConfig {
-    /// Values of a token.
-    pub d_model: usize,
-    /// Values between the layers of a feed-forward network.
-    pub d_ff: usize,
-    /// Number of heads.
-    pub n_heads: usize,
-    /// Number of layers.
-    pub n_layers: usize,
-    /// Probability of dropout.
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// Whether normalisation is before attention and feed-forward networks, and not after them.
-    #[config(default = false)]
-    pub norm_first: bool,
-    /// Whether softmax has another term of 1 in its denominator.
-    #[config(default = false)]
-    pub quiet_softmax: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-    /// Activation of the feed-forward networks.
-    #[config(default = "ActivationConfig::Gelu")]
-    pub activation: ActivationConfig,
-    /// Added to variances in normalisation.
-    #[config(default = 1e-5)]
-    pub layer_norm_eps: f64,
-}
-
-converts!(TransformerDecoderConfig of burns::TransformerDecoderConfig {
-    d_model,
-    d_ff,
-    n_heads,
-    n_layers,
-    dropout,
-    norm_first,
-    quiet_softmax,
-    initializer,
-    activation,
-    layer_norm_eps,
-});
-
-impl TransformerDecoderConfig {
-    /// A decoder with new parameters.
-    pub fn init(&self, device: &Device) -> TransformerDecoder {
-        burns::TransformerDecoderConfig::from(self.clone()).init(device).into()
+config! {
+    /// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
+    pub struct TransformerDecoderConfig of burns::TransformerDecoderConfig {
+        /// Values of a token.
+        pub d_model: usize,
+        /// Values between the layers of a feed-forward network.
+        pub d_ff: usize,
+        /// Number of heads.
+        pub n_heads: usize,
+        /// Number of layers.
+        pub n_layers: usize,
+        /// Probability of dropout.
+        #[config(default = 0.1)]
+        pub dropout: f64,
+        /// Whether normalisation is before attention and feed-forward networks, and not after them.
+        #[config(default = false)]
+        pub norm_first: bool,
+        /// Whether softmax has another term of 1 in its denominator.
+        #[config(default = false)]
+        pub quiet_softmax: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+        /// Activation of the feed-forward networks.
+        #[config(default = "ActivationConfig::Gelu")]
+        pub activation: ActivationConfig,
+        /// Added to variances in normalisation.
+        #[config(default = 1e-5)]
+        pub layer_norm_eps: f64,
     }
+
+    /// A decoder with new parameters.
+    pub fn init(&self, device: &Device) -> TransformerDecoder;
 }
 
 /// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
@@ -178,37 +161,27 @@ impl TransformerDecoder {
     }
 }
 
-/// Layer of a [`TransformerDecoder`].
-#[derive(Module, Debug)]
-pub struct TransformerDecoderLayer {
-    /// Attention to the memory.
-    pub cross_attn: MultiHeadAttention,
-    /// Self-attention.
-    pub self_attn: MultiHeadAttention,
-    /// Feed-forward network.
-    pub pwff: PositionWiseFeedForward,
-    /// Normalisation before the attention to the memory.
-    pub norm_1: LayerNorm,
-    /// Normalisation before the feed-forward network.
-    pub norm_2: LayerNorm,
-    /// Normalisation before self-attention, or of the output.
-    pub norm_3: LayerNorm,
-    /// Dropout of the outputs of attention and feed-forward network.
-    pub dropout: Dropout,
-    /// Whether normalisation is before attention and feed-forward network.
-    pub norm_first: bool,
+module! {
+    /// Layer of a [`TransformerDecoder`].
+    pub struct TransformerDecoderLayer of burns::TransformerDecoderLayer {
+        /// Attention to the memory.
+        pub cross_attn: MultiHeadAttention,
+        /// Self-attention.
+        pub self_attn: MultiHeadAttention,
+        /// Feed-forward network.
+        pub pwff: PositionWiseFeedForward,
+        /// Normalisation before the attention to the memory.
+        pub norm_1: LayerNorm,
+        /// Normalisation before the feed-forward network.
+        pub norm_2: LayerNorm,
+        /// Normalisation before self-attention, or of the output.
+        pub norm_3: LayerNorm,
+        /// Dropout of the outputs of attention and feed-forward network.
+        pub dropout: Dropout,
+        /// Whether normalisation is before attention and feed-forward network.
+        pub norm_first: bool,
+    }
 }
-
-converts!(TransformerDecoderLayer of burns::TransformerDecoderLayer {
-    cross_attn,
-    self_attn,
-    pwff,
-    norm_1,
-    norm_2,
-    norm_3,
-    dropout,
-    norm_first,
-});
 
 impl TransformerDecoderLayer {
     /// A layer with new parameters.

@@ -1,6 +1,5 @@
 //! Encoder of a transformer.
 
-use burn::config::Config;
 use burn::module::Module;
 use burn::nn::Initializer;
 use burn::nn::transformer as burns;
@@ -11,58 +10,42 @@ use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
 
-/// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].
-#[derive(Config, Debug)]
-pub struct TransformerEncoderConfig {
-    /// Values of a token.
-    pub d_model: usize,
-    /// Values between the layers of a feed-forward network.
-    pub d_ff: usize,
-    /// Number of heads.
-    pub n_heads: usize,
-    /// Number of layers.
-    pub n_layers: usize,
-    /// Probability of dropout.
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// Whether normalisation is before attention and feed-forward networks, and not after them.
-    #[config(default = false)]
-    pub norm_first: bool,
-    /// Whether softmax has another term of 1 in its denominator.
-    #[config(default = false)]
-    pub quiet_softmax: bool,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-    /// Activation of the feed-forward networks.
-    #[config(default = "ActivationConfig::Gelu")]
-    pub activation: ActivationConfig,
-    /// Added to variances in normalisation.
-    #[config(default = 1e-5)]
-    pub layer_norm_eps: f64,
-}
-
-converts!(TransformerEncoderConfig of burns::TransformerEncoderConfig {
-    d_model,
-    d_ff,
-    n_heads,
-    n_layers,
-    dropout,
-    norm_first,
-    quiet_softmax,
-    initializer,
-    activation,
-    layer_norm_eps,
-});
-
-impl TransformerEncoderConfig {
-    /// An encoder with new parameters.
-    pub fn init(&self, device: &Device) -> TransformerEncoder {
-        burns::TransformerEncoderConfig::from(self.clone()).init(device).into()
+config! {
+    /// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].
+    pub struct TransformerEncoderConfig of burns::TransformerEncoderConfig {
+        /// Values of a token.
+        pub d_model: usize,
+        /// Values between the layers of a feed-forward network.
+        pub d_ff: usize,
+        /// Number of heads.
+        pub n_heads: usize,
+        /// Number of layers.
+        pub n_layers: usize,
+        /// Probability of dropout.
+        #[config(default = 0.1)]
+        pub dropout: f64,
+        /// Whether normalisation is before attention and feed-forward networks, and not after them.
+        #[config(default = false)]
+        pub norm_first: bool,
+        /// Whether softmax has another term of 1 in its denominator.
+        #[config(default = false)]
+        pub quiet_softmax: bool,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+        /// Activation of the feed-forward networks.
+        #[config(default = "ActivationConfig::Gelu")]
+        pub activation: ActivationConfig,
+        /// Added to variances in normalisation.
+        #[config(default = 1e-5)]
+        pub layer_norm_eps: f64,
     }
+
+    /// An encoder with new parameters.
+    pub fn init(&self, device: &Device) -> TransformerEncoder;
 }
 
 /// Encoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
@@ -158,31 +141,23 @@ impl TransformerEncoder {
     }
 }
 
-/// Layer of a [`TransformerEncoder`].
-#[derive(Module, Debug)]
-pub struct TransformerEncoderLayer {
-    /// Self-attention.
-    pub mha: MultiHeadAttention,
-    /// Feed-forward network.
-    pub pwff: PositionWiseFeedForward,
-    /// Normalisation before the feed-forward network.
-    pub norm_1: LayerNorm,
-    /// Normalisation before attention, or of the output.
-    pub norm_2: LayerNorm,
-    /// Dropout of the outputs of attention and feed-forward network.
-    pub dropout: Dropout,
-    /// Whether normalisation is before attention and feed-forward network.
-    pub norm_first: bool,
+module! {
+    /// Layer of a [`TransformerEncoder`].
+    pub struct TransformerEncoderLayer of burns::TransformerEncoderLayer {
+        /// Self-attention.
+        pub mha: MultiHeadAttention,
+        /// Feed-forward network.
+        pub pwff: PositionWiseFeedForward,
+        /// Normalisation before the feed-forward network.
+        pub norm_1: LayerNorm,
+        /// Normalisation before attention, or of the output.
+        pub norm_2: LayerNorm,
+        /// Dropout of the outputs of attention and feed-forward network.
+        pub dropout: Dropout,
+        /// Whether normalisation is before attention and feed-forward network.
+        pub norm_first: bool,
+    }
 }
-
-converts!(TransformerEncoderLayer of burns::TransformerEncoderLayer {
-    mha,
-    pwff,
-    norm_1,
-    norm_2,
-    dropout,
-    norm_first,
-});
 
 impl TransformerEncoderLayer {
     /// A layer with new parameters.

@@ -1,73 +1,52 @@
 //! The position-wise feed-forward network of a transformer's layer.
 
-use burn::config::Config;
-use burn::module::Module;
 use burn::nn::Initializer;
 use burn::nn::transformer as burns;
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::nn::activation::{Activation, ActivationConfig};
-use crate::nn::convert::{converts, shown_as_burns};
+use crate::nn::convert::{config, module};
 use crate::nn::{Dropout, Linear};
 
-/// Configuration of [`PositionWiseFeedForward`], as [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
-#[derive(Config, Debug)]
-pub struct PositionWiseFeedForwardConfig {
-    /// Values of an input, and of an output.
-    pub d_model: usize,
-    /// Values between the two layers.
-    pub d_ff: usize,
-    /// Probability of a value between the layers to be set to zero in training.
-    #[config(default = 0.1)]
-    pub dropout: f64,
-    /// How parameters are initialised.
-    #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-    pub initializer: Initializer,
-    /// Activation between the layers.
-    #[config(default = "ActivationConfig::Gelu")]
-    pub activation: ActivationConfig,
+config! {
+    /// Configuration of [`PositionWiseFeedForward`], as [`burn::nn::transformer::PositionWiseFeedForwardConfig`].
+    pub struct PositionWiseFeedForwardConfig of burns::PositionWiseFeedForwardConfig {
+        /// Values of an input, and of an output.
+        pub d_model: usize,
+        /// Values between the two layers.
+        pub d_ff: usize,
+        /// Probability of a value between the layers to be set to zero in training.
+        #[config(default = 0.1)]
+        pub dropout: f64,
+        /// How parameters are initialised.
+        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
+        pub initializer: Initializer,
+        /// Activation between the layers.
+        #[config(default = "ActivationConfig::Gelu")]
+        pub activation: ActivationConfig,
+    }
+
+    /// A network with new parameters.
+    pub fn init(&self, device: &Device) -> PositionWiseFeedForward;
 }
 
-converts!(PositionWiseFeedForwardConfig of burns::PositionWiseFeedForwardConfig {
-    d_model,
-    d_ff,
-    dropout,
-    initializer,
-    activation,
-});
-
-impl PositionWiseFeedForwardConfig {
-    /// A network with new parameters.
-    pub fn init(&self, device: &Device) -> PositionWiseFeedForward {
-        burns::PositionWiseFeedForwardConfig::from(self.clone()).init(device).into()
+module! {
+    /// Two linear layers with an activation between them, as [`burn::nn::transformer::PositionWiseFeedForward`].
+    /// ReLU and GELU are computed with the first layer.
+    ///
+    /// As in Burn's, a record does not have the activation's parameters.
+    pub struct PositionWiseFeedForward of burns::PositionWiseFeedForward {
+        /// Linear layer, `d_model` to `d_ff`.
+        pub linear_inner: Linear,
+        /// Linear layer, `d_ff` to `d_model`.
+        pub linear_outer: Linear,
+        /// Dropout between the layers.
+        pub dropout: Dropout,
+        /// Activation between the layers.
+        #[module(skip)]
+        pub activation: Activation,
     }
 }
-
-/// Two linear layers with an activation between them, as [`burn::nn::transformer::PositionWiseFeedForward`].
-/// ReLU and GELU are computed with the first layer.
-///
-/// As in Burn's, a record does not have the activation's parameters.
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct PositionWiseFeedForward {
-    /// Linear layer, `d_model` to `d_ff`.
-    pub linear_inner: Linear,
-    /// Linear layer, `d_ff` to `d_model`.
-    pub linear_outer: Linear,
-    /// Dropout between the layers.
-    pub dropout: Dropout,
-    /// Activation between the layers.
-    #[module(skip)]
-    pub activation: Activation,
-}
-
-converts!(PositionWiseFeedForward of burns::PositionWiseFeedForward {
-    linear_inner,
-    linear_outer,
-    dropout,
-    activation,
-});
-shown_as_burns!(PositionWiseFeedForward of burns::PositionWiseFeedForward);
 
 impl PositionWiseFeedForward {
     /// The outputs of `input`, both `[..., d_model]`.
