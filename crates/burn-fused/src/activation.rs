@@ -13,7 +13,7 @@ use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::{normal, tanh};
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Kernel, Lanes, Level, kernel};
 
 /// A function of each output of an operator, which computes it where the output is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,25 +116,20 @@ impl Forward<'_> {
     }
 }
 
-/// The gradient of [`Forward`]'s input and of its bias. The activation is not the identity.
-pub(crate) struct Backward<'a> {
-    pub activation: Activation,
-    /// As in forward.
-    pub width: usize,
-    /// What forward left in `inner`: the slope, or the output if the slope is known by that.
-    pub known: &'a [f32],
-    /// Of the output, and then of the input.
-    pub gradient: &'a mut [f32],
-    /// Zeros, or empty without a bias.
-    pub of_bias: &'a mut [f32],
-}
-
-impl Kernel for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { activation, width, known, gradient, of_bias } = self;
+kernel! {
+    /// The gradient of [`Forward`]'s input and of its bias. The activation is not the identity.
+    pub(crate) fn apply_slopes<S>(
+        simd: S,
+        activation: Activation,
+        // As in forward.
+        width: usize,
+        // What forward left in `inner`: the slope, or the output if the slope is known by that.
+        known: &[f32],
+        // Of the output, and then of the input.
+        gradient: &mut [f32],
+        // Zeros, or empty without a bias.
+        of_bias: &mut [f32],
+    ) {
         for (known, gradient) in known.chunks(ROWS * width).zip(gradient.chunks_mut(ROWS * width)) {
             let values = gradient.iter_mut().zip(known);
             match activation.is_known_by_output() {
@@ -229,7 +224,7 @@ impl Saved<1> for Known {
         let (mut gradient, poll) = (unshared(gradient), poll::current());
         let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
         for (known, gradient) in values(&known).chunks(ROWS * PART).zip(parts) {
-            level.run(Backward { activation, width: PART, known, gradient, of_bias: &mut [] });
+            apply_slopes(level, activation, PART, known, gradient, &mut []);
             poll();
         }
         [Some(gradient)]

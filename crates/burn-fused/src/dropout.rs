@@ -9,7 +9,7 @@ use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, target_of, values};
 use crate::nn::Dropout;
 use crate::poll;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
 ///
@@ -149,30 +149,25 @@ fn apply(mask: Option<Mask>, x: FlexTensor, residual: &[f32], poll: fn()) -> Fle
         let part = part * PART..part * PART + target.len();
         let x = x.as_ref().map(|x| &values(x)[part.clone()]);
         let residual = residual.get(part.clone()).unwrap_or_default();
-        level.run(Apply { mask, first: part.start, x, residual, target });
+        drop_part(level, mask, part.start, x, residual, target);
         poll();
     }
     target
 }
 
-/// `target = x * mask + residual`.
-struct Apply<'a> {
-    mask: Option<Mask>,
-    /// Index of the first value.
-    first: usize,
-    /// None if the values are in `target`.
-    x: Option<&'a [f32]>,
-    /// As many values, or none beside a mask.
-    residual: &'a [f32],
-    target: &'a mut [f32],
-}
-
-impl Kernel for Apply<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { mask, first, x, residual, target } = self;
+kernel! {
+    /// `target = x * mask + residual`.
+    fn drop_part<S>(
+        _simd: S,
+        mask: Option<Mask>,
+        // Index of the first value.
+        first: usize,
+        // None if the values are in `target`.
+        x: Option<&[f32]>,
+        // As many values, or none beside a mask.
+        residual: &[f32],
+        target: &mut [f32],
+    ) {
         if let (Some(mask), true) = (mask, residual.is_empty()) {
             return each(x, target, |at, x| x * mask.factor(first + at));
         }

@@ -9,7 +9,7 @@ use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// The rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`: `[batch, sequence, width]`.
 ///
@@ -67,7 +67,7 @@ impl Saved<1> for Rows {
         if width > 0 {
             let some = PART.div_ceil(width);
             for (rows, gradient) in rows.chunks(some).zip(values(&gradient).chunks(some * width)) {
-                Level::current().run(AddRows { width, rows, gradient, sums: &mut of_weights });
+                add_rows(Level::current(), width, rows, gradient, &mut of_weights);
                 poll();
             }
         }
@@ -75,21 +75,11 @@ impl Saved<1> for Rows {
     }
 }
 
-/// Adds rows of the gradient to those of the weights, in the order of indices.
-struct AddRows<'a> {
-    width: usize,
-    rows: &'a [usize],
-    gradient: &'a [f32],
-    sums: &'a mut [f32],
-}
-
-impl Kernel for AddRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (row, gradient) in self.rows.iter().zip(self.gradient.chunks_exact(self.width)) {
-            let sums = &mut self.sums[row * self.width..][..self.width];
+kernel! {
+    /// Adds rows of the gradient to those of the weights, in the order of indices.
+    fn add_rows<S>(_simd: S, width: usize, rows: &[usize], gradient: &[f32], sums: &mut [f32]) {
+        for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
+            let sums = &mut sums[row * width..][..width];
             sums.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
         }
     }

@@ -9,7 +9,7 @@ use crate::extension::{Saved, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 use crate::squares::Squares;
 
 /// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
@@ -36,7 +36,7 @@ fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTen
     let mut output = Buffer::new(batch * channels * squares);
     let mut argmax = Buffer::new(output.len().div_ceil(4));
     let bytes = &mut bytemuck::cast_slice_mut(&mut argmax)[..output.len()];
-    let part = |((planes, output), argmax)| level.run(Forward { sizes, planes, output, argmax });
+    let part = |((planes, output), argmax)| pool(level, sizes, planes, output, argmax);
     match rayon::current_num_threads() {
         1 => part(((values(&x), &mut output[..]), bytes)),
         _ => {
@@ -48,20 +48,9 @@ fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTen
     (output, State { argmax, shape: [batch, channels, height, width], level })
 }
 
-/// The maxima of planes of this height and width.
-struct Forward<'a> {
-    sizes: [usize; 2],
-    planes: &'a [f32],
-    output: &'a mut [f32],
-    argmax: &'a mut [u8],
-}
-
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sizes, planes, output, argmax } = self;
+kernel! {
+    /// The maxima of planes of this height and width.
+    fn pool<S>(simd: S, sizes: [usize; 2], planes: &[f32], output: &mut [f32], argmax: &mut [u8]) {
         let mut squares = Squares::new(sizes);
         let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
         for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
@@ -87,7 +76,7 @@ impl Saved<1> for State {
         let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
         let mut of_x = Buffer::new(batch * channels * height * width);
         let part = |((of_planes, gradient), argmax)| {
-            level.run(Backward { sizes: [height, width], of_planes, gradient, argmax });
+            spread(level, [height, width], of_planes, gradient, argmax);
         };
         match rayon::current_num_threads() {
             1 => part(((&mut of_x[..], gradient), argmax)),
@@ -100,20 +89,9 @@ impl Saved<1> for State {
     }
 }
 
-/// The gradient of planes of this height and width.
-struct Backward<'a> {
-    sizes: [usize; 2],
-    of_planes: &'a mut [f32],
-    gradient: &'a [f32],
-    argmax: &'a [u8],
-}
-
-impl Kernel for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sizes, of_planes, gradient, argmax } = self;
+kernel! {
+    /// The gradient of planes of this height and width.
+    fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
         let mut squares = Squares::new(sizes);
         let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
         for (plane, (gradient, argmax)) in of_planes.chunks_exact_mut(sizes[0] * sizes[1]).zip(sources) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::kernels::{Multiply, PANEL, RowProducts, SoftmaxBackward, View};
+use super::kernels::{Multiply, PANEL, View, row_products, softmax_backward};
 use super::{Block, Setup, Sizes};
 use crate::extension;
 use crate::flex_tensor::values;
@@ -157,7 +157,7 @@ impl Part<'_> {
                 false => (self.setup.head(self.output, [self.batch, queries, heads, head]), width),
             };
             let matrices = [output, View { values: self.gradient, ..output }];
-            self.setup.level.run(RowProducts { matrices, width, sums });
+            row_products(self.setup.level, matrices, width, sums);
         }
         means
     }
@@ -209,15 +209,7 @@ impl Part<'_> {
             }
             let row = at * queries + block.first;
             let (stats, means) = (&stats[row..][..block.rows], &means[row..][..block.rows]);
-            setup.level.run(SoftmaxBackward {
-                setup,
-                block,
-                scores,
-                gradient: of_scores,
-                step,
-                stats,
-                means,
-            });
+            softmax_backward(setup.level, setup, block, scores, of_scores, step, stats, means);
         }
         if seen > 0 && !of_q.is_empty() {
             setup.level.run(Multiply {

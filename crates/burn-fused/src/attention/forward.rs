@@ -7,7 +7,7 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::backward::{OfContext, OfWeights, Saved};
-use super::kernels::{Multiply, PANEL, Softmax, View};
+use super::kernels::{Multiply, PANEL, View, softmax};
 use super::{Block, Setup, Sizes};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -100,7 +100,7 @@ impl Part<'_> {
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);
                     let (scores, weights) = (&mut scores[..], &mut *weights);
-                    setup.level.run(Softmax { setup, block: &block, scores, step, stats, weights });
+                    softmax(setup.level, setup, &block, scores, step, stats, weights);
                     if block.keys == (0..keys) || setup.masked_are_zero(stats) {
                         break;
                     }

@@ -2,7 +2,7 @@
 
 use super::{Block, Setup};
 use crate::simd::math::exp;
-use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load};
+use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, kernel, load};
 
 /// Columns of a panel of a transposed matrix: four of the widest vectors.
 pub const PANEL: usize = 64;
@@ -34,22 +34,17 @@ impl<'a> View<'a> {
     }
 }
 
-/// Copies `factor` times the transposed matrix into panels `[panel, width, PANEL]`, `width` a multiple of the
-/// widest vector. The columns after the last are zero up to a multiple of the widest vector.
-pub struct PackTransposed<'a> {
-    pub matrix: View<'a>,
-    pub rows: usize,
-    pub width: usize,
-    pub factor: f32,
-    pub panels: &'a mut [f32],
-}
-
-impl Kernel for PackTransposed<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { matrix, rows, width, factor, panels } = self;
+kernel! {
+    /// Copies `factor` times the transposed matrix into panels `[panel, width, PANEL]`, `width` a multiple of the
+    /// widest vector. The columns after the last are zero up to a multiple of the widest vector.
+    pub fn pack_transposed<S>(
+        simd: S,
+        matrix: View<'_>,
+        rows: usize,
+        width: usize,
+        factor: f32,
+        panels: &mut [f32],
+    ) {
         let (factor, panel) = (simd.splat_f32s(factor), width.next_multiple_of(MAX_LANES) * PANEL);
         for from in (0..rows.next_multiple_of(MAX_LANES)).step_by(S::F32_LANES) {
             let panel = &mut panels[from / PANEL * panel + from % PANEL..];
@@ -70,20 +65,15 @@ impl Kernel for PackTransposed<'_> {
     }
 }
 
-/// Copies rows into whole vectors, the rest of which is zero.
-pub struct Pack<'a> {
-    pub matrix: View<'a>,
-    pub width: usize,
-    /// As long as all rows are when packed: a multiple of the widest vector each.
-    pub packed: &'a mut [f32],
-}
-
-impl Kernel for Pack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { matrix, width, packed } = self;
+kernel! {
+    /// Copies rows into whole vectors, the rest of which is zero.
+    pub fn pack<S>(
+        simd: S,
+        matrix: View<'_>,
+        width: usize,
+        // As long as all rows are when packed: a multiple of the widest vector each.
+        packed: &mut [f32],
+    ) {
         for (row, target) in packed.chunks_exact_mut(width.next_multiple_of(MAX_LANES)).enumerate() {
             let row = matrix.row(row, width);
             for (column, target) in target.chunks_exact_mut(S::F32_LANES).enumerate() {
@@ -197,26 +187,21 @@ impl Multiply<'_> {
     }
 }
 
-/// The weights of a block from its scores, in place.
-pub struct Softmax<'a> {
-    pub setup: &'a Setup,
-    pub block: &'a Block,
-    /// Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
-    pub scores: &'a mut [f32],
-    /// Distance of rows.
-    pub step: usize,
-    /// For each row, its maximum and the factor of the exponentials.
-    pub stats: &'a mut [[f32; 2]],
-    /// The weights of all keys, or empty.
-    pub weights: &'a mut [f32],
-}
-
-impl Kernel for Softmax<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { setup, block, scores, step, stats, weights } = self;
+kernel! {
+    /// The weights of a block from its scores, in place.
+    pub fn softmax<S>(
+        simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
+        scores: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // For each row, its maximum and the factor of the exponentials.
+        stats: &mut [[f32; 2]],
+        // The weights of all keys, or empty.
+        weights: &mut [f32],
+    ) {
         let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
         for (r, (row, stats)) in scores.chunks_mut(step).zip(stats).enumerate() {
             let row = &mut row[..block.width()];
@@ -266,28 +251,23 @@ fn sum<S: Lanes>(simd: S, sums: &[f32; MAX_LANES]) -> f32 {
     simd.reduce_sum_f32s(sum)
 }
 
-/// The gradient of a block's scores from that of its weights, in place.
-pub struct SoftmaxBackward<'a> {
-    pub setup: &'a Setup,
-    pub block: &'a Block,
-    /// Scores of the block's keys, then weights after dropout.
-    pub scores: &'a mut [f32],
-    /// Of the weights after dropout, then of the products of queries and keys.
-    pub gradient: &'a mut [f32],
-    /// Distance of rows.
-    pub step: usize,
-    /// As of [`Softmax`].
-    pub stats: &'a [[f32; 2]],
-    /// Of each row, the sum of the products of weights and their gradients.
-    pub means: &'a [f32],
-}
-
-impl Kernel for SoftmaxBackward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { setup, block, scores, gradient, step, stats, means } = self;
+kernel! {
+    /// The gradient of a block's scores from that of its weights, in place.
+    pub fn softmax_backward<S>(
+        _simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout.
+        scores: &mut [f32],
+        // Of the weights after dropout, then of the products of queries and keys.
+        gradient: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // As of [`softmax`].
+        stats: &[[f32; 2]],
+        // Of each row, the sum of the products of weights and their gradients.
+        means: &[f32],
+    ) {
         let mut factors = vec![1.0; block.width()];
         let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats.iter().zip(means));
         for (r, ((row, gradient), (&[most, factor], mean))) in rows.enumerate() {
@@ -306,20 +286,11 @@ impl Kernel for SoftmaxBackward<'_> {
     }
 }
 
-/// The sum of the products of each row of two matrices.
-pub struct RowProducts<'a> {
-    pub matrices: [View<'a>; 2],
-    pub width: usize,
-    pub sums: &'a mut [f32],
-}
-
-impl Kernel for RowProducts<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        for (row, target) in self.sums.iter_mut().enumerate() {
-            let [a, b] = self.matrices.map(|matrix| matrix.row(row, self.width));
+kernel! {
+    /// The sum of the products of each row of two matrices.
+    pub fn row_products<S>(simd: S, matrices: [View<'_>; 2], width: usize, sums: &mut [f32]) {
+        for (row, target) in sums.iter_mut().enumerate() {
+            let [a, b] = matrices.map(|matrix| matrix.row(row, width));
             let mut sums = [0.0; MAX_LANES];
             for (a, b) in a.chunks(MAX_LANES).zip(b.chunks(MAX_LANES)) {
                 sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
@@ -329,16 +300,11 @@ impl Kernel for RowProducts<'_> {
     }
 }
 
-/// Whether all values are finite.
-pub struct AllFinite<'a>(pub &'a [f32]);
-
-impl Kernel for AllFinite<'_> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> bool {
+kernel! {
+    /// Whether all values are finite.
+    pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
         // The bits of infinity, and of NaN above.
         let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
-        self.0.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
+        values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
     }
 }

@@ -8,7 +8,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{Bool, Tensor};
 
 use super::{Block, Sizes};
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// Masks `[batch, queries, keys]`, a key being hidden if one of them says so. They are read where they are, also
 /// if they are expanded.
@@ -78,7 +78,7 @@ impl Masks {
         let mut hidden = vec![true; keys.div_ceil(CHUNK)];
         for row in 0..block.rows {
             let rows: Vec<&[u8]> = self.0.iter().map(|mask| &mask.row(block, row)[..keys]).collect();
-            level.run(Hidden { rows: &rows, hidden: &mut hidden });
+            clear_shown(level, &rows, &mut hidden);
         }
         let seen = |hidden: &bool| !hidden;
         match (hidden.iter().position(seen), hidden.iter().rposition(seen)) {
@@ -88,24 +88,16 @@ impl Masks {
     }
 }
 
-/// Clears `hidden` of each chunk of which one of the rows of masks, which are of one query, shows a key.
-struct Hidden<'a> {
-    rows: &'a [&'a [u8]],
-    hidden: &'a mut [bool],
-}
-
-impl Kernel for Hidden<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (chunk, hidden) in self.hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
+kernel! {
+    /// Clears `hidden` of each chunk of which one of the rows of masks, which are of one query, shows a key.
+    fn clear_shown<S>(_simd: S, rows: &[&[u8]], hidden: &mut [bool]) {
+        for (chunk, hidden) in hidden.iter_mut().enumerate().filter(|(_, hidden)| **hidden) {
             let mut keys = [0; CHUNK];
-            for row in self.rows {
+            for row in rows {
                 let row = &row[chunk * CHUNK..];
                 keys.iter_mut().zip(row).for_each(|(all, one)| *all |= one);
             }
-            let count = CHUNK.min(self.rows[0].len() - chunk * CHUNK);
+            let count = CHUNK.min(rows[0].len() - chunk * CHUNK);
             *hidden = keys[..count].iter().fold(true, |all, key| all & (*key != 0));
         }
     }

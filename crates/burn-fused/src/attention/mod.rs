@@ -19,7 +19,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, DType, Device, Tensor};
 
-use self::kernels::{AllFinite, Multiply, PANEL, Pack, PackTransposed, View};
+use self::kernels::{Multiply, PANEL, View, all_finite, pack, pack_transposed};
 use self::masks::Masks;
 use crate::dropout::Mask;
 use crate::extension::on_flex;
@@ -230,7 +230,7 @@ impl Setup {
     /// Whether keys that are masked for all queries of a block can be left out where their weights are 0: if not
     /// all values are finite, 0 times them may be NaN.
     fn skips(&self, values: &[&[f32]]) -> bool {
-        !self.masks.is_empty() && values.iter().all(|values| self.level.run(AllFinite(values)))
+        !self.masks.is_empty() && values.iter().all(|values| all_finite(self.level, values))
     }
 
     /// Values of a row of a head when packed.
@@ -241,14 +241,14 @@ impl Setup {
     /// Packs the first rows of a head, transposed, into panels.
     fn pack_transposed(&self, matrix: View<'_>, rows: usize, factor: f32, panels: &mut [f32]) {
         let width = self.sizes.width;
-        self.level.run(PackTransposed { matrix, rows, width, factor, panels });
+        pack_transposed(self.level, matrix, rows, width, factor, panels);
     }
 
     /// Packs the first rows of a head into whole vectors.
     fn pack(&self, matrix: View<'_>, rows: usize, packed: &mut [f32]) {
         let width = self.sizes.width;
         let packed = &mut packed[..rows * self.packed_width()];
-        self.level.run(Pack { matrix, width, packed });
+        pack(self.level, matrix, width, packed);
     }
 
     /// `scores = rows panels`, of the block's rows and keys; the panels begin with the key `first`.

@@ -20,7 +20,7 @@ use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::Buffer;
 use crate::precision::{Half, cast};
 use crate::shapes::refuse;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// Fake quantization of `x`, of any shape: each value is quantized and dequantized,
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale, half to even.
@@ -94,7 +94,7 @@ fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor,
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
     // Without values, there may be no steps, and no length of a part.
     if !values.is_empty() {
-        Level::current().run(Forward { values, steps, output: &mut output, clipped: &mut clipped });
+        quantize_parts(Level::current(), values, steps, &mut output, &mut clipped);
     }
     (output.into_tensor(&x.shape()), Clipped(Arc::new(clipped)))
 }
@@ -144,20 +144,16 @@ impl Steps {
     }
 }
 
-/// The fake-quantized values, and the indices of clipped ones.
-struct Forward<'a> {
-    values: &'a [f32],
-    steps: &'a Steps,
-    output: &'a mut [f32],
-    clipped: &'a mut Vec<u32>,
-}
-
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { values, steps: Steps { steps, inner, .. }, output, clipped } = self;
+kernel! {
+    /// The fake-quantized values, and the indices of clipped ones.
+    fn quantize_parts<S>(
+        _simd: S,
+        values: &[f32],
+        steps: &Steps,
+        output: &mut [f32],
+        clipped: &mut Vec<u32>,
+    ) {
+        let Steps { steps, inner, .. } = steps;
         if *inner == 1 {
             // As many whole rows as make long loops, with the steps in arrays.
             let period = steps.len() * CHUNK.div_ceil(steps.len());
@@ -235,24 +231,15 @@ pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<
         if axis == 0 {
             return int8::min_max_by_channel(values, channels);
         }
-        let columns = Level::current().run(Columns { values, columns: channels * inner })?;
+        let columns = column_ranges(Level::current(), values, channels * inner)?;
         let join = |[min, max]: [f32; 2], end: &[f32; 2]| [min.min(end[0]), max.max(end[1])];
         Ok(columns.chunks(inner).map(|ends| ends.iter().fold(ends[0], join)).collect())
     })
 }
 
-/// Ranges of the columns of rows of so many values.
-struct Columns<'a> {
-    values: &'a [f32],
-    columns: usize,
-}
-
-impl Kernel for Columns<'_> {
-    type Output = Result<Vec<[f32; 2]>, Int8Error>;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
-        let Self { values, columns } = self;
+kernel! {
+    /// Ranges of the columns of rows of so many values.
+    fn column_ranges<S>(_simd: S, values: &[f32], columns: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
         let (mut min, mut max) = (vec![f32::INFINITY; columns], vec![f32::NEG_INFINITY; columns]);
         let mut finite = vec![0.0f32; columns];
         for row in values.chunks_exact(columns) {

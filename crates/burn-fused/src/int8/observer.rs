@@ -1,7 +1,7 @@
 //! Ranges of values: observed per batch, averaged over batches.
 
 use super::{Int8Error, QParams, Scheme};
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// Minimum and maximum of values, -0 as 0.
 ///
@@ -12,7 +12,7 @@ use crate::simd::{Kernel, Lanes, Level};
 /// assert_eq!(burn_fused::int8::min_max(&[0.5, -2.0, 1.0]), Ok([-2.0, 1.0]));
 /// ```
 pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
-    Level::current().run(MinMax(values)).range()
+    extremes(Level::current(), values).range()
 }
 
 /// Minimum and maximum for each of `channels` equal parts of `values`.
@@ -31,15 +31,10 @@ pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2
     values.chunks_exact(values.len() / channels).map(min_max).collect()
 }
 
-struct MinMax<'a>(&'a [f32]);
-
-impl Kernel for MinMax<'_> {
-    type Output = Extremes;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Extremes {
+kernel! {
+    fn extremes<S>(_simd: S, values: &[f32]) -> Extremes {
         let mut found = Extremes::new();
-        found.include(self.0, 1, 1);
+        found.include(values, 1, 1);
         found
     }
 }

@@ -1,7 +1,7 @@
 //! Quantization of values, and the formula of fake quantization: PyTorch's `fake_quantize`.
 
 use super::{QParams, Scheme};
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to
 /// even. NaN becomes the smallest.
@@ -11,7 +11,7 @@ use crate::simd::{Kernel, Lanes, Level};
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
     let step = Step::new(Scheme::Affine, parameters);
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    Level::current().run(Quantize { values, step, zero_point: parameters.zero_point, quantized });
+    quantize_each(Level::current(), values, step, parameters.zero_point, quantized);
 }
 
 /// Quantizes weights, with one scale for each of `scales.len()` equal parts of
@@ -27,7 +27,7 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
         let step = Step::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
         let quantized = bytemuck::cast_slice_mut(part);
-        Level::current().run(Quantize { values, step, zero_point: 0, quantized });
+        quantize_each(Level::current(), values, step, 0, quantized);
     }
     quantized
 }
@@ -94,21 +94,17 @@ impl Step {
     }
 }
 
-struct Quantize<'a> {
-    values: &'a [f32],
-    step: Step,
-    zero_point: i32,
-    /// u8, or the bits of i8.
-    quantized: &'a mut [u8],
-}
-
-impl Kernel for Quantize<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (&value, quantized) in self.values.iter().zip(self.quantized) {
-            *quantized = (self.step.nearest(value) + self.zero_point) as u8;
+kernel! {
+    fn quantize_each<S>(
+        _simd: S,
+        values: &[f32],
+        step: Step,
+        zero_point: i32,
+        // u8, or the bits of i8.
+        quantized: &mut [u8],
+    ) {
+        for (&value, quantized) in values.iter().zip(quantized) {
+            *quantized = (step.nearest(value) + zero_point) as u8;
         }
     }
 }

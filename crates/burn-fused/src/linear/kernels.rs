@@ -7,7 +7,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 
 use crate::memory::Buffer;
-use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, load, store};
+use crate::simd::{Lanes, MAX_LANES, Scalars, add_products, kernel, load, store};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,47 +37,39 @@ impl Sizes {
     }
 }
 
-/// The outputs `[batch, outputs]`.
-pub(super) struct Forward<'a> {
-    pub sizes: Sizes,
-    /// `[batch, inputs]`.
-    pub input: &'a [f32],
-    /// Weights `[inputs, outputs]`, and biases.
-    pub parameters: [&'a [f32]; 2],
-}
-
-impl Kernel for Forward<'_> {
-    type Output = Buffer;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Buffer {
-        let Sizes { batch, inputs, outputs } = self.sizes;
-        let [weights, bias] = self.parameters;
-        let input = Scalars { values: self.input, first: 0, term_step: 1, row_step: inputs };
+kernel! {
+    /// The outputs `[batch, outputs]`.
+    pub(super) fn forward<S>(
+        simd: S,
+        sizes: Sizes,
+        // `[batch, inputs]`.
+        input: &[f32],
+        // Weights `[inputs, outputs]`, and biases.
+        parameters: [&[f32]; 2],
+    ) -> Buffer {
+        let Sizes { batch, inputs, outputs } = sizes;
+        let [weights, bias] = parameters;
+        let input = Scalars { values: input, first: 0, term_step: 1, row_step: inputs };
         Panel::new(simd, weights, outputs).multiply(simd, [batch, inputs], input, bias)
     }
 }
 
-/// The gradients of input, weights and biases.
-pub(super) struct Backward<'a> {
-    pub sizes: Sizes,
-    /// `[batch, inputs]`.
-    pub input: &'a [f32],
-    /// `[inputs, outputs]`.
-    pub weights: &'a [f32],
-    /// Of the outputs, `[batch, outputs]`.
-    pub gradient: &'a [f32],
-    /// Whether the input's gradient is requested.
-    pub of_input: bool,
-}
-
-impl Kernel for Backward<'_> {
-    type Output = (Option<Buffer>, Buffer, Vec<f32>);
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Sizes { batch, inputs, outputs } = self.sizes;
-        let gradients = Panel::new(simd, self.gradient, outputs);
+kernel! {
+    /// The gradients of input, weights and biases.
+    pub(super) fn backward<S>(
+        simd: S,
+        sizes: Sizes,
+        // `[batch, inputs]`.
+        input: &[f32],
+        // `[inputs, outputs]`.
+        weights: &[f32],
+        // Of the outputs, `[batch, outputs]`.
+        gradient: &[f32],
+        // Whether the input's gradient is requested.
+        of_input: bool,
+    ) -> (Option<Buffer>, Buffer, Vec<f32>) {
+        let Sizes { batch, inputs, outputs } = sizes;
+        let gradients = Panel::new(simd, gradient, outputs);
         let mut of_bias = vec![0.0; outputs];
         for (first, of_bias) in of_bias.chunks_mut(S::F32_LANES).enumerate() {
             let mut sum = simd.splat_f32s(0.0);
@@ -86,15 +78,15 @@ impl Kernel for Backward<'_> {
             }
             simd.partial_store_f32s(of_bias, sum);
         }
-        let input = Scalars { values: self.input, first: 0, term_step: inputs, row_step: 1 };
+        let input = Scalars { values: input, first: 0, term_step: inputs, row_step: 1 };
         let of_weights = gradients.multiply(simd, [inputs, batch], input, &[]);
-        let mut of_input = None;
-        if self.of_input {
-            let gradient = Scalars { values: self.gradient, first: 0, term_step: 1, row_step: outputs };
-            let weights = Panel::transposed(simd, self.weights, outputs);
-            of_input = Some(weights.multiply(simd, [batch, outputs], gradient, &[]));
+        let mut found = None;
+        if of_input {
+            let gradient = Scalars { values: gradient, first: 0, term_step: 1, row_step: outputs };
+            let weights = Panel::transposed(simd, weights, outputs);
+            found = Some(weights.multiply(simd, [batch, outputs], gradient, &[]));
         }
-        (of_input, of_weights, of_bias)
+        (found, of_weights, of_bias)
     }
 }
 

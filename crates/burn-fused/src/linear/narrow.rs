@@ -40,7 +40,7 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
             tensor_of(x.dtype(), level, output, &sizes.output_shape(&x))
         }
         None => {
-            let output = level.run(kernels::Forward { sizes, input: values(&x), parameters });
+            let output = kernels::forward(level, sizes, values(&x), parameters);
             output.into_tensor(&sizes.output_shape(&x))
         }
     };
@@ -81,8 +81,8 @@ impl Saved<3> for State {
             }
             None => {
                 let [input, gradient] = [&self.x, &gradient].map(values);
-                let back = kernels::Backward { sizes, input, weights, gradient, of_input };
-                let (of_x, of_weights, bias) = level.run(back);
+                let (of_x, of_weights, bias) =
+                    kernels::backward(level, sizes, input, weights, gradient, of_input);
                 let of_x = of_x.map(|of_x| of_x.into_tensor(&self.x.shape()));
                 (of_x, of_weights.into_tensor(&[inputs, outputs]), bias)
             }

@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::Sizes;
-use crate::activation::{Activation, Backward, Forward, ROWS, SumRows};
+use crate::activation::{Activation, Forward, ROWS, SumRows, apply_slopes};
 use crate::extension::Saved;
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
@@ -85,7 +85,7 @@ impl Saved<3> for State {
                 let (mut gradient, width, part) = (unshared(gradient), outputs, ROWS * outputs);
                 let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
                 for (known, gradient) in parts {
-                    level.run(Backward { activation, width, known, gradient, of_bias: &mut of_bias });
+                    apply_slopes(level, activation, width, known, gradient, &mut of_bias);
                     poll();
                 }
                 gradient

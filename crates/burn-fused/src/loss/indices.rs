@@ -17,7 +17,7 @@ use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::exp;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// The loss beside scores and targets.
 #[derive(Debug, Clone, Copy)]
@@ -120,13 +120,13 @@ impl Labels {
                 blocks,
                 || (),
                 |(rows, target)| {
-                    level.run(Forward { labels: &self, scores: target, rows });
-                    level.run(Backward { labels: &self, rows, source: None, target, factor });
+                    losses(level, &self, target, rows);
+                    gradients(level, &self, rows, None, target, factor);
                 },
             );
         } else {
             let blocks = rows.chunks_mut(at_once).zip(values(&scores).chunks(size));
-            in_parallel(blocks, || (), |(rows, scores)| level.run(Forward { labels: &self, scores, rows }));
+            in_parallel(blocks, || (), |(rows, scores)| losses(level, &self, scores, rows));
         }
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
@@ -186,25 +186,15 @@ impl Saved<1> for State {
         let size = at_once * labels.classes;
         let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
         in_parallel(labels.rows.chunks(at_once).zip(blocks), poll::current(), |(rows, (source, target))| {
-            level.run(Backward { labels: &labels, rows, source: Some(source), target, factor });
+            gradients(level, &labels, rows, Some(source), target, factor);
         });
         [Some(gradient.into_tensor(&scores.shape()))]
     }
 }
 
-/// Sums and losses of rows.
-struct Forward<'a> {
-    labels: &'a Labels,
-    scores: &'a [f32],
-    rows: &'a mut [Row],
-}
-
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { labels, scores, rows } = self;
+kernel! {
+    /// Sums and losses of rows.
+    fn losses<S>(_simd: S, labels: &Labels, scores: &[f32], rows: &mut [Row]) {
         let weights = labels.weights.as_ref().map_or(&[][..], values);
         match labels.classes < LANES {
             true => few_sums(rows, scores, labels.classes),
@@ -299,23 +289,18 @@ fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn
     lanes[0]
 }
 
-/// Gradients of rows of scores.
-struct Backward<'a> {
-    labels: &'a Labels,
-    rows: &'a [Row],
-    /// The scores, if they are not in the target.
-    source: Option<&'a [f32]>,
-    target: &'a mut [f32],
-    /// The gradient of the loss over the normalizer.
-    factor: f32,
-}
-
-impl Kernel for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { labels, rows, source, target, factor } = self;
+kernel! {
+    /// Gradients of rows of scores.
+    fn gradients<S>(
+        _simd: S,
+        labels: &Labels,
+        rows: &[Row],
+        // The scores, if they are not in the target.
+        source: Option<&[f32]>,
+        target: &mut [f32],
+        // The gradient of the loss over the normalizer.
+        factor: f32,
+    ) {
         let weights = labels.weights.as_ref().map_or(&[][..], values);
         let share = labels.smoothing.unwrap_or(0.0);
         let each = factor * share / labels.classes as f32;

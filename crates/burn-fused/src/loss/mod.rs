@@ -14,7 +14,7 @@ use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
 use crate::simd::Level;
-use crate::simd::math::Exp;
+use crate::simd::math::exp_each;
 
 pub(crate) use indices::{Options, cross_entropy_of_indices};
 
@@ -202,7 +202,7 @@ impl Read {
             row.iter_mut().for_each(|x| *x -= highest);
             loss -= weight(at) * f64::from(aim - highest);
         }
-        Level::current().run(Exp(&mut shares));
+        exp_each(Level::current(), &mut shares);
         for (at, row) in shares.chunks_exact_mut(classes).enumerate() {
             let sum: f32 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);

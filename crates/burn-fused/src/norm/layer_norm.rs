@@ -16,7 +16,7 @@ use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
 use crate::poll;
-use crate::simd::{Kernel, Lanes, Level, MAX_LANES, load};
+use crate::simd::{Lanes, Level, MAX_LANES, kernel, load};
 
 /// `x` `[..., width]` by `layer`, whose parameters have `width` values.
 pub(crate) fn layer_norm<const D: usize>(x: Tensor<D>, layer: &LayerNorm) -> Tensor<D> {
@@ -75,7 +75,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, S
         (Buffer::new(rows.len()), vec![Statistics::default(); rows.len() / width]);
     let parameters = [&gamma, &beta].map(values);
     let part = |((rows, output), statistics)| {
-        level.run(Forward { rule, rows, parameters, output, statistics });
+        normalise_rows(level, rule, rows, parameters, output, statistics);
     };
     match rayon::current_num_threads() {
         1 => part(((rows, &mut output[..]), &mut statistics[..])),
@@ -128,7 +128,7 @@ impl Saved<3> for State {
             of_gamma.fill(0.0);
             of_beta.fill(0.0);
             let centred = rule.centred;
-            level.run(Backward { centred, rows, statistics, gamma, gradient, of_gamma, of_beta });
+            rows_backward(level, centred, rows, statistics, gamma, gradient, of_gamma, of_beta);
             for (total, sum) in of_parameters.iter_mut().zip([&of_gamma, &of_beta]) {
                 total.iter_mut().zip(sum.iter()).for_each(|(total, sum)| *total += sum);
             }
@@ -143,22 +143,18 @@ impl Saved<3> for State {
 /// and writes sums of columns once for all of them.
 const GROUP: usize = 4;
 
-/// `output = (rows - mean) * inverse deviation * gamma + beta`.
-struct Forward<'a> {
-    rule: Rule,
-    rows: &'a [f32],
-    /// Gamma, and beta, which may be empty.
-    parameters: [&'a [f32]; 2],
-    output: &'a mut [f32],
-    statistics: &'a mut [Statistics],
-}
-
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { rule, rows, parameters: [gamma, beta], output, statistics } = self;
+kernel! {
+    /// `output = (rows - mean) * inverse deviation * gamma + beta`.
+    fn normalise_rows<S>(
+        simd: S,
+        rule: Rule,
+        rows: &[f32],
+        // Gamma, and beta, which may be empty.
+        parameters: [&[f32]; 2],
+        output: &mut [f32],
+        statistics: &mut [Statistics],
+    ) {
+        let [gamma, beta] = parameters;
         let width = gamma.len();
         let groups = rows.chunks(GROUP * width).zip(output.chunks_mut(GROUP * width));
         for ((rows, output), statistics) in groups.zip(statistics.chunks_mut(GROUP)) {
@@ -223,26 +219,21 @@ fn add_distance<S: Lanes, const SQUARED: bool>(
     if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
 }
 
-/// The gradients of [`Forward`]'s rows and parameters. With `h` the normalised row and `g` its gradient, that of
-/// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
-struct Backward<'a> {
-    centred: bool,
-    rows: &'a [f32],
-    statistics: &'a [Statistics],
-    gamma: &'a [f32],
-    /// Of the outputs, and then of the rows.
-    gradient: &'a mut [f32],
-    /// Sums so far.
-    of_gamma: &'a mut [f32],
-    of_beta: &'a mut [f32],
-}
-
-impl Kernel for Backward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { centred, rows, statistics, gamma, gradient, of_gamma, of_beta } = self;
+kernel! {
+    /// The gradients of [`normalise_rows`]' rows and parameters. With `h` the normalised row and `g` its gradient, that of
+    /// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
+    fn rows_backward<S>(
+        simd: S,
+        centred: bool,
+        rows: &[f32],
+        statistics: &[Statistics],
+        gamma: &[f32],
+        // Of the outputs, and then of the rows.
+        gradient: &mut [f32],
+        // Sums so far.
+        of_gamma: &mut [f32],
+        of_beta: &mut [f32],
+    ) {
         let width = gamma.len();
         let groups = rows.chunks(GROUP * width).zip(gradient.chunks_mut(GROUP * width));
         for ((rows, gradient), statistics) in groups.zip(statistics.chunks(GROUP)) {

@@ -19,7 +19,7 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::flex_tensor::{tensor, values};
 use crate::matrix::Matrix;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use product::amx;
@@ -77,7 +77,7 @@ impl Half {
     pub(crate) fn widen(self, level: Level, bits: &[u16], values: &mut [f32]) {
         assert_eq!(bits.len(), values.len());
         match self {
-            Self::Bf16 => level.run(WidenBf16 { bits, values }),
+            Self::Bf16 => widen_bf16(level, bits, values),
             Self::F16 => bytemuck::cast_slice::<_, f16>(bits).convert_to_f32_slice(values),
         }
     }
@@ -94,7 +94,7 @@ impl Half {
     pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
         assert_eq!(bits.len(), values.len());
         match self {
-            Self::Bf16 => level.run(NarrowBf16 { values, bits }),
+            Self::Bf16 => narrow_bf16(level, values, bits),
             Self::F16 => bytemuck::cast_slice_mut::<_, f16>(bits).convert_from_f32_slice(values),
         }
     }
@@ -164,35 +164,19 @@ pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D>
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
 }
 
-/// bf16 to f32: the upper half of its bits.
-struct WidenBf16<'a> {
-    pub bits: &'a [u16],
-    pub values: &'a mut [f32],
-}
-
-impl Kernel for WidenBf16<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (value, &bits) in self.values.iter_mut().zip(self.bits) {
+kernel! {
+    /// bf16 to f32: the upper half of its bits.
+    fn widen_bf16<S>(_simd: S, bits: &[u16], values: &mut [f32]) {
+        for (value, &bits) in values.iter_mut().zip(bits) {
             *value = f32::from_bits(u32::from(bits) << 16);
         }
     }
 }
 
-/// f32 to bf16.
-struct NarrowBf16<'a> {
-    pub values: &'a [f32],
-    pub bits: &'a mut [u16],
-}
-
-impl Kernel for NarrowBf16<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (bits, &value) in self.bits.iter_mut().zip(self.values) {
+kernel! {
+    /// f32 to bf16.
+    fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
+        for (bits, &value) in bits.iter_mut().zip(values) {
             let all = value.to_bits();
             // Half of the last place is added, less one where the result would be odd.
             let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;

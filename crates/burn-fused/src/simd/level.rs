@@ -69,6 +69,36 @@ pub trait Kernel {
     fn run<S: Lanes>(self, simd: S) -> Self::Output;
 }
 
+/// A [`Kernel`] as a function: `fn name<S>(simd: S, arguments) -> output`, whose callers pass the [`Level`] in the place
+/// of `simd`.
+macro_rules! kernel {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<$lanes:ident>($simd:ident: $_:ident $(, $argument:ident: $type:ty)* $(,)?)
+        $(-> $output:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        #[inline(always)]
+        #[allow(unused_parens, clippy::too_many_arguments, reason = "without an output, it is ()")]
+        $vis fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $output)? {
+            struct Arguments<T>(T);
+
+            impl $crate::simd::Kernel for Arguments<($($type,)*)> {
+                type Output = ($($output)?);
+
+                #[inline(always)]
+                fn run<$lanes: $crate::simd::Lanes>(self, $simd: $lanes) -> Self::Output {
+                    let Self(($($argument,)*)) = self;
+                    $body
+                }
+            }
+
+            level.run(Arguments(($($argument,)*)))
+        }
+    };
+}
+pub(crate) use kernel;
+
 /// The level in use, or 0 while not detected yet.
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 

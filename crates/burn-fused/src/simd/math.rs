@@ -2,7 +2,7 @@
 //!
 //! No operation is fused: the bits are the same on every SIMD level.
 
-use super::{Kernel, Lanes};
+use super::kernel;
 
 /// Adding and subtracting it rounds a number below 2^22 to an integer, half to even.
 const ROUND: f32 = 12_582_912.0;
@@ -69,15 +69,10 @@ pub(crate) fn normal(x: f32) -> [f32; 2] {
     [below, 0.398_942_3 * power]
 }
 
-/// Replaces each value by its [exponential](exp).
-pub(crate) struct Exp<'a>(pub &'a mut [f32]);
-
-impl Kernel for Exp<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for x in self.0 {
+kernel! {
+    /// Replaces each value by its [exponential](exp).
+    pub(crate) fn exp_each<S>(_simd: S, values: &mut [f32]) {
+        for x in values {
             *x = exp(*x);
         }
     }
@@ -93,7 +88,7 @@ mod tests {
         let values: Vec<f32> = (0..870_007).map(|i| -1e-4 * i as f32).collect();
         let results = Level::available().map(|level| {
             let mut results = values.clone();
-            level.run(Exp(&mut results));
+            exp_each(level, &mut results);
             results
         });
         let results: Vec<Vec<f32>> = results.collect();
@@ -107,7 +102,7 @@ mod tests {
     #[test]
     fn infinity_gives_0_and_nan_stays() {
         let mut values = [f32::NEG_INFINITY, f32::NAN, 0.0];
-        Level::current().run(Exp(&mut values));
+        exp_each(Level::current(), &mut values);
         assert!(values[0] == 0.0 && values[1].is_nan() && values[2] == 1.0, "{values:?}");
         for function in [sigmoid, tanh, |x| normal(x)[0]] {
             assert!(function(f32::NAN).is_nan());

@@ -7,4 +7,5 @@ pub(crate) mod math;
 
 pub use lanes::Lanes;
 pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, store};
+pub(crate) use level::kernel;
 pub use level::{Held, Kernel, Level};

@@ -9,7 +9,7 @@ use crate::epilogue::{Epilogue, passes, relu};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
 use crate::product::multiply;
-use crate::simd::{Kernel, Lanes};
+use crate::simd::kernel;
 use crate::squares::Squares;
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.
@@ -27,11 +27,11 @@ pub fn forward(
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let columns = buffers.input.take(weights.columns * pixels);
-            level.run(Columns { shape, group, columns, images: Images::Gather(input) });
+            copy_columns(level, shape, group, columns, Images::Gather(input));
             let product = buffers.output.take(shape.outputs * pixels);
             multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
             let (output, argmax) = (&mut output[..], &mut argmax[..]);
-            level.run(FromProduct { shape, epilogue, group, product, bias, output, argmax });
+            from_product(level, shape, epilogue, group, product, bias, output, argmax);
         }
     });
     (output, argmax)
@@ -50,17 +50,17 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let product = output.take(shape.outputs * pixels);
-            level.run(ToProduct { shape, epilogue, group, back, product, bias: &mut gradients.bias });
+            to_product(level, shape, epilogue, group, back, product, &mut gradients.bias);
             let product = Matrix::new(product, [shape.outputs, pixels]);
             let columns = input.take(weights.columns * pixels);
-            level.run(Columns { shape, group, columns, images: Images::Gather(back.input) });
+            copy_columns(level, shape, group, columns, Images::Gather(back.input));
             let columns = Matrix::new(columns, [weights.columns, pixels]);
             multiply(level, product, columns.transpose(), &mut gradients.weights, true);
             between();
             if let Some(of_input) = &mut gradients.input {
                 let columns = part.take(weights.columns * pixels);
                 multiply(level, weights.transpose(), product, columns, false);
-                level.run(Columns { shape, group, columns, images: Images::Scatter(of_input) });
+                copy_columns(level, shape, group, columns, Images::Scatter(of_input));
                 between();
             }
         }
@@ -181,26 +181,15 @@ fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&m
     }
 }
 
-/// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel. Or gradients of columns
-/// to images (col2im): each pixel accumulates the gradients of the pixels that it was a neighbour of.
-struct Columns<'a> {
-    shape: Shape,
-    group: Group,
-    columns: &'a mut [f32],
-    images: Images<'a>,
-}
-
 enum Images<'a> {
     Gather(&'a [f32]),
     Scatter(&'a mut [f32]),
 }
 
-impl Kernel for Columns<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, columns, images } = self;
+kernel! {
+    /// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel. Or gradients of columns
+    /// to images (col2im): each pixel accumulates the gradients of the pixels that it was a neighbour of.
+    fn copy_columns<S>(_simd: S, shape: Shape, group: Group, columns: &mut [f32], images: Images<'_>) {
         match images {
             Images::Gather(input) => rows(shape, group, columns, |row, plane, shift| {
                 let to = shift.to.max(shift.from);
@@ -242,23 +231,18 @@ fn planes(
     })
 }
 
-/// From a product to the output: bias, ReLU and pooling.
-struct FromProduct<'a> {
-    shape: Shape,
-    epilogue: Epilogue,
-    group: Group,
-    product: &'a mut [f32],
-    bias: &'a [f32],
-    output: &'a mut [f32],
-    argmax: &'a mut [u8],
-}
-
-impl Kernel for FromProduct<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { shape, epilogue, group, product, bias, output, argmax } = self;
+kernel! {
+    /// From a product to the output: bias, ReLU and pooling.
+    fn from_product<S>(
+        simd: S,
+        shape: Shape,
+        epilogue: Epilogue,
+        group: Group,
+        product: &mut [f32],
+        bias: &[f32],
+        output: &mut [f32],
+        argmax: &mut [u8],
+    ) {
         let mut squares = group.squares(shape, epilogue);
         for (at, channel, to) in planes(shape, epilogue, group) {
             let values = &mut product[at];
@@ -277,22 +261,17 @@ impl Kernel for FromProduct<'_> {
     }
 }
 
-/// From the output's gradient to those of the product and the biases.
-struct ToProduct<'a> {
-    shape: Shape,
-    epilogue: Epilogue,
-    group: Group,
-    back: Back<'a>,
-    product: &'a mut [f32],
-    bias: &'a mut [f32],
-}
-
-impl Kernel for ToProduct<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { shape, epilogue, group, back, product, bias } = self;
+kernel! {
+    /// From the output's gradient to those of the product and the biases.
+    fn to_product<S>(
+        simd: S,
+        shape: Shape,
+        epilogue: Epilogue,
+        group: Group,
+        back: Back<'_>,
+        product: &mut [f32],
+        bias: &mut [f32],
+    ) {
         let mut squares = group.squares(shape, epilogue);
         for (at, _, from) in planes(shape, epilogue, group) {
             let values = &mut product[at];

@@ -24,7 +24,7 @@ use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
 use crate::precision::{Half, cast, supported, wide};
 use crate::shapes::{expect, refuse};
-use crate::simd::{Kernel, Lanes, Level};
+use crate::simd::{Level, kernel};
 
 /// A normalised batch, and its statistics.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     }
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [scale, shift].map(values) };
-    let output = level.run(Inference { input, moments: &moments });
+    let output = inferred(level, input, &moments);
     let output = rounded(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
     Some(Tensor::from_primitive::<Flex>(output))
 }
@@ -232,19 +232,9 @@ impl Moments {
     }
 }
 
-/// The output, and the argmax of its pooling if `backward` follows.
-struct Forward<'a> {
-    input: Input<'a>,
-    epsilon: f64,
-    backward: bool,
-}
-
-impl Kernel for Forward<'_> {
-    type Output = (Buffer, Moments, Vec<u8>);
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Self { input, epsilon, backward } = self;
+kernel! {
+    /// The output, and the argmax of its pooling if `backward` follows.
+    fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
         match input.shape.pixels() {
             1 => rows::forward(input, epsilon),
             _ => planes::forward(simd, input, epsilon, backward),
@@ -252,18 +242,9 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// The output with these statistics.
-struct Inference<'a> {
-    input: Input<'a>,
-    moments: &'a Moments,
-}
-
-impl Kernel for Inference<'_> {
-    type Output = Buffer;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Buffer {
-        let Self { input, moments } = self;
+kernel! {
+    /// The output with these statistics.
+    fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
         match input.shape.pixels() {
             1 => rows::inference(input, moments),
             _ => planes::inference(simd, input, moments),
@@ -271,20 +252,15 @@ impl Kernel for Inference<'_> {
     }
 }
 
-/// The gradients of batch, scale and shift from that of the output.
-struct Backward<'a> {
-    input: Input<'a>,
-    moments: &'a Moments,
-    argmax: &'a [u8],
-    gradient: &'a [f32],
-}
-
-impl Kernel for Backward<'_> {
-    type Output = (Buffer, [Vec<f32>; 2]);
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
-        let Self { input, moments, argmax, gradient } = self;
+kernel! {
+    /// The gradients of batch, scale and shift from that of the output.
+    fn gradients<S>(
+        simd: S,
+        input: Input<'_>,
+        moments: &Moments,
+        argmax: &[u8],
+        gradient: &[f32],
+    ) -> (Buffer, [Vec<f32>; 2]) {
         match input.shape.pixels() {
             1 => rows::backward(input, moments, gradient),
             _ => planes::backward(simd, input, moments, argmax, gradient),
@@ -360,7 +336,7 @@ fn forward(
     let [x, scale, shift] = &tensors;
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
-    let (output, moments, argmax) = level.run(Forward { input, epsilon, backward });
+    let (output, moments, argmax) = normalised(level, input, epsilon, backward);
     let output = rounded(x.dtype(), level, output, &shape.output_dims(x, epilogue));
     (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })
 }
@@ -391,7 +367,7 @@ impl Saved<3> for State {
         let (moments, argmax) = &*results;
         let gradient = &wide(level, &gradient);
         let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [&scale, &shift].map(values) };
-        let (of_x, [of_scale, of_shift]) = level.run(Backward { input, moments, argmax, gradient });
+        let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
         let of_x = rounded(x.dtype(), level, of_x, &x.shape());
         [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
     }

@@ -5,7 +5,7 @@ use burn::tensor::module::{batch_norm_train, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{Backward, Forward, Input, Shape, batch_norm};
+use super::{Input, Shape, batch_norm, gradients, normalised};
 use crate::epilogue::Epilogue;
 use crate::nn::testing::{autodiff_devices, random};
 use crate::simd::Level;
@@ -78,9 +78,8 @@ impl Case {
         let Some(shape) = Shape::of(&self.sizes, self.epilogue) else { unreachable!("as in new") };
         let Self { epilogue, x, scale, shift, gradient, .. } = self;
         let input = Input { shape, epilogue: *epilogue, x, parameters: [scale, shift] };
-        let (output, moments, argmax) = level.run(Forward { input, epsilon: EPSILON, backward: true });
-        let (of_x, [of_scale, of_shift]) =
-            level.run(Backward { input, moments: &moments, argmax: &argmax, gradient });
+        let (output, moments, argmax) = normalised(level, input, EPSILON, true);
+        let (of_x, [of_scale, of_shift]) = gradients(level, input, &moments, &argmax, gradient);
         [output.to_vec(), moments.mean, moments.variance, of_x.to_vec(), of_scale, of_shift]
     }
 
