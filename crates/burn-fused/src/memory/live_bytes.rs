@@ -14,35 +14,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 /// Smallest allocation that is counted, in bytes: one page.
 const LARGE: usize = 4096;
 
-/// Live bytes now, and their maximum since [`begin`].
-struct Counter {
-    live: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Counter {
-    const fn new() -> Self {
-        Self { live: AtomicUsize::new(0), most: AtomicUsize::new(0) }
-    }
-
-    fn add(&self, bytes: usize) {
-        let now = self.live.fetch_add(bytes, Relaxed) + bytes;
-        // A plain read first: most allocations do not set a new maximum.
-        if now > self.most.load(Relaxed) {
-            self.most.fetch_max(now, Relaxed);
-        }
-    }
-
-    fn subtract(&self, bytes: usize) {
-        self.live.fetch_sub(bytes, Relaxed);
-    }
-
-    fn begin(&self) {
-        self.most.store(self.live.load(Relaxed), Relaxed);
-    }
-}
-
-static COUNTER: Counter = Counter::new();
+/// Live bytes now, their maximum since [`begin_step`], and that of all steps.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
 static MOST_OF_STEPS: AtomicUsize = AtomicUsize::new(0);
 
 fn counts(layout: Layout) -> bool {
@@ -52,38 +26,42 @@ fn counts(layout: Layout) -> bool {
 /// Counts memory of `layout` that is allocated.
 pub(super) fn allocated(layout: Layout) {
     if counts(layout) {
-        COUNTER.add(layout.size());
+        let now = LIVE.fetch_add(layout.size(), Relaxed) + layout.size();
+        // A plain read first: most allocations do not set a new maximum.
+        if now > MOST.load(Relaxed) {
+            MOST.fetch_max(now, Relaxed);
+        }
     }
 }
 
 /// Counts memory of `layout` that is freed.
 pub(super) fn freed(layout: Layout) {
     if counts(layout) {
-        COUNTER.subtract(layout.size());
+        LIVE.fetch_sub(layout.size(), Relaxed);
     }
 }
 
 /// Takes [`freed`] back, of memory that is about to be freed.
 pub(super) fn kept(layout: Layout) {
     if counts(layout) {
-        COUNTER.live.fetch_add(layout.size(), Relaxed);
+        LIVE.fetch_add(layout.size(), Relaxed);
     }
 }
 
 /// Marks the beginning of a training step.
 pub fn begin_step() {
-    COUNTER.begin();
+    MOST.store(LIVE.load(Relaxed), Relaxed);
 }
 
 /// Bytes of live tensors now.
 pub fn live() -> usize {
-    COUNTER.live.load(Relaxed)
+    LIVE.load(Relaxed)
 }
 
 /// Marks the end of the training step that [`begin_step`] began. `others` are bytes that were live during it and
 /// are none of its own, such as buffers that a test has kept and indices of samples.
 pub fn end_step(others: usize) {
-    MOST_OF_STEPS.fetch_max(COUNTER.most.load(Relaxed).saturating_sub(others), Relaxed);
+    MOST_OF_STEPS.fetch_max(MOST.load(Relaxed).saturating_sub(others), Relaxed);
 }
 
 /// Peak of the live bytes in any training step of this process: weights, gradients,
@@ -98,16 +76,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_the_maximum_since_begin() {
-        let counter = Counter::new();
-        counter.add(9000);
-        counter.subtract(5000);
-        counter.begin();
-        assert_eq!(counter.most.load(Relaxed), 4000, "begin resets the peak to the live bytes");
-        counter.add(6000);
-        counter.subtract(6000);
-        counter.add(5000);
-        assert_eq!((counter.live.load(Relaxed), counter.most.load(Relaxed)), (9000, 10_000));
+    fn the_peak_is_the_maximum_since_the_step_began() {
+        let bytes = |bytes: usize| Layout::array::<u16>(bytes / 2).unwrap();
+        allocated(bytes(9000));
+        freed(bytes(5000));
+        begin_step();
+        let before = live();
+        assert_eq!(MOST.load(Relaxed), before, "a step begins with the live bytes");
+        allocated(bytes(6000));
+        freed(bytes(6000));
+        allocated(bytes(5000));
+        assert_eq!((live() - before, MOST.load(Relaxed) - before), (5000, 6000));
+        freed(bytes(9000));
     }
 
     #[test]
