@@ -41,12 +41,10 @@ pub(crate) fn gru(
     clip: Option<f32>,
 ) -> Option<Tensor<3>> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::of(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order)?;
+        let sequences = Sequences::of(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order, clip)?;
         let gates = tensors[2..].chunks_exact(4).all(|gate| sequences.has_gate(gate));
         (sequences.has_state(tensors[1]) && gates).then_some(sequences)
     };
-    let clip = clip.unwrap_or(f32::INFINITY);
-    let forward = |tensors, sequences, backward| forward(tensors, sequences, clip, backward);
     let output = on_flex(tensors(x, [state], gates), sizes, forward);
     output.map_err(|tensors| unsupported_tensors("gru", tensors)).ok().map(Tensor::from_dispatch)
 }
@@ -55,7 +53,6 @@ pub(crate) fn gru(
 fn forward(
     [x, hidden, gates @ ..]: [FlexTensor; TENSORS],
     sequences: Sequences,
-    clip: f32,
     backward: bool,
 ) -> (FlexTensor, State) {
     let [x, hidden] = [x, hidden].map(contiguous);
@@ -65,7 +62,6 @@ fn forward(
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     level.run(Forward {
         sequences,
-        clip,
         weights: parameters.each(HIDDEN_WEIGHTS),
         biases: [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences)),
         hidden: sequences.padded(&hidden),
@@ -75,13 +71,12 @@ fn forward(
     });
     let output = output.into_tensor(&sequences.output_shape());
     let saved_output = output.clone();
-    (output, State { sequences, clip, x, hidden, parameters, gates, products, output: saved_output, level })
+    (output, State { sequences, x, hidden, parameters, gates, products, output: saved_output, level })
 }
 
 /// The steps of forward.
 struct Forward<'a> {
     sequences: Sequences,
-    clip: f32,
     /// Of the hidden state.
     weights: [&'a [f32]; GATES],
     /// Of the input and of the hidden state.
@@ -100,9 +95,9 @@ impl Kernel for Forward<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, clip, weights, biases: [bias, hidden_bias], .. } = self;
+        let Self { sequences, weights, biases: [bias, hidden_bias], .. } = self;
         let Self { hidden: mut before, gates, products: saved_products, output, .. } = self;
-        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Gates::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * GATES * MAX_LANES);
@@ -156,7 +151,6 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
 #[derive(Debug, Clone)]
 struct State {
     sequences: Sequences,
-    clip: f32,
     x: FlexTensor,
     /// States before the first step, or empty.
     hidden: FlexTensor,
@@ -178,7 +172,6 @@ impl Saved<TENSORS> for State {
         let before = states.inputs_and_states(&[], values(&self.output), hidden, width);
         level.run(Backward {
             sequences,
-            clip: self.clip,
             weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
             before: &before,
@@ -207,7 +200,6 @@ impl Saved<TENSORS> for State {
 /// The steps of backward.
 struct Backward<'a> {
     sequences: Sequences,
-    clip: f32,
     /// Of the hidden state.
     weights: [&'a [f32]; GATES],
     /// Of the output.
@@ -234,8 +226,8 @@ impl Kernel for Backward<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, clip, weights, gradient, gates, of_products, of_hidden, of_biases, .. } = self;
-        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let Self { sequences, weights, gradient, gates, of_products, of_hidden, of_biases, .. } = self;
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Columns::pack(simd, weights, [hidden, width]);
         let mut through_products = Buffer::zeroed(batch * width);
         let mut sums = [(); 2].map(|()| Buffer::new(GATES * width));

@@ -38,23 +38,23 @@ pub(crate) fn lstm(
     clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
     let run = if gates.len() > FORGET { run::<4> } else { run::<3> };
-    run(tensors(x, states, gates), order, clip.unwrap_or(f32::INFINITY))
+    run(tensors(x, states, gates), order, clip)
 }
 
 fn run<const G: usize>(
     tensors: [DispatchTensor; TENSORS],
     order: Order,
-    clip: f32,
+    clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::of(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order)?;
+        let sequences = Sequences::of(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order, clip)?;
         let states = tensors[1..3].iter().all(|state| sequences.has_state(state));
         let gates = tensors[3..].chunks_exact(4).take(G).all(|gate| sequences.has_gate(gate));
         (states && gates).then_some(sequences)
     };
     let mut last = None;
     let output = on_flex(tensors, sizes, |tensors, sequences, backward| {
-        let (output, cells, state) = forward::<G>(tensors, sequences, clip, backward);
+        let (output, cells, state) = forward::<G>(tensors, sequences, backward);
         last =
             Some((cells, LastCells { rows: output.shape().to_vec(), gradient: state.of_last_cells.clone() }));
         (output, state)
@@ -91,7 +91,6 @@ impl Saved<1> for LastCells {
 fn forward<const G: usize>(
     tensors: [FlexTensor; TENSORS],
     sequences: Sequences,
-    clip: f32,
     backward: bool,
 ) -> (FlexTensor, FlexTensor, State<G>) {
     let [x, hidden, cell, gates @ ..] = tensors;
@@ -105,7 +104,6 @@ fn forward<const G: usize>(
     let mut last_cells = sequences.padded(&cell);
     level.run(Forward {
         sequences,
-        clip,
         weights: parameters.each(HIDDEN_WEIGHTS),
         bias: &bias,
         hidden: sequences.padded(&hidden),
@@ -118,7 +116,6 @@ fn forward<const G: usize>(
     let (saved_output, of_last_cells) = (output.clone(), Left::default());
     let state = State {
         sequences,
-        clip,
         x,
         hidden,
         cell,
@@ -141,7 +138,6 @@ const FORGET: usize = 3;
 /// The steps of forward.
 struct Forward<'a, const G: usize> {
     sequences: Sequences,
-    clip: f32,
     /// Of the hidden state.
     weights: [&'a [f32]; G],
     bias: &'a [f32],
@@ -160,8 +156,8 @@ impl<const G: usize> Kernel for Forward<'_, G> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, clip, weights, bias, hidden: mut before, cell, gates, cells, output } = self;
-        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let Self { sequences, weights, bias, hidden: mut before, cell, gates, cells, output } = self;
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Gates::<G>::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * G * MAX_LANES);
@@ -257,7 +253,6 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
 #[derive(Debug, Clone)]
 struct State<const G: usize> {
     sequences: Sequences,
-    clip: f32,
     x: FlexTensor,
     /// States before the first step, or empty.
     hidden: FlexTensor,
@@ -283,7 +278,6 @@ impl<const G: usize> Saved<TENSORS> for State<G> {
         let mut of_bias = Buffer::zeroed(G * width);
         level.run(Backward {
             sequences,
-            clip: self.clip,
             weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
             cell: &sequences.padded(&cell),
@@ -312,7 +306,6 @@ impl<const G: usize> Saved<TENSORS> for State<G> {
 /// The steps of backward.
 struct Backward<'a, const G: usize> {
     sequences: Sequences,
-    clip: f32,
     /// Of the hidden state.
     weights: [&'a [f32]; G],
     /// Of the output.
@@ -338,8 +331,8 @@ impl<const G: usize> Kernel for Backward<'_, G> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, clip, weights, gradient, gates, of_cell, of_hidden, of_bias, .. } = self;
-        let (Sequences { batch, steps, hidden, .. }, width) = (sequences, sequences.width());
+        let Self { sequences, weights, gradient, gates, of_cell, of_hidden, of_bias, .. } = self;
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Columns::<G>::pack(simd, weights, [hidden, width]);
         let mut sums = Buffer::new(G * width);
         for time in (0..steps).rev() {

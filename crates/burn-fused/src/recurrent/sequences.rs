@@ -10,7 +10,7 @@ use crate::flex_tensor::values;
 use crate::memory::Buffer;
 use crate::simd::MAX_LANES;
 
-/// Sizes, and the order of steps in memory and in time.
+/// Sizes, the order of steps in memory and in time, and the limit of states.
 #[derive(Debug, Clone, Copy)]
 pub struct Sequences {
     pub batch: usize,
@@ -20,6 +20,8 @@ pub struct Sequences {
     /// Hidden units.
     pub hidden: usize,
     pub order: Order,
+    /// Maximum magnitude of a hidden state of GRU, or of a cell of LSTM.
+    pub clip: f32,
 }
 
 /// The order of steps.
@@ -34,12 +36,12 @@ pub struct Order {
 impl Sequences {
     /// Of inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights `[hidden, hidden]`; none
     /// if something is empty.
-    pub fn of(x: &FlexTensor, hidden: &FlexTensor, order: Order) -> Option<Self> {
+    pub fn of(x: &FlexTensor, hidden: &FlexTensor, order: Order, clip: Option<f32>) -> Option<Self> {
         let [first, second, inputs] = x.shape().dims();
         let (batch, steps) = if order.batch_first { (first, second) } else { (second, first) };
         let hidden = hidden.shape()[0];
         let any = x.dtype() == DType::F32 && batch * steps * inputs * hidden > 0;
-        any.then_some(Self { batch, steps, inputs, hidden, order })
+        any.then_some(Self { batch, steps, inputs, hidden, order, clip: clip.unwrap_or(f32::INFINITY) })
     }
 
     /// Whether these are the parameters of a gate: weights and bias of the input, then of the hidden state. A bias
