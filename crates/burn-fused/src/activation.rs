@@ -7,8 +7,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
-use crate::extension::{Saved, on_flex};
-use crate::fallback::unsupported_tensors;
+use crate::extension::{Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -67,57 +66,59 @@ fn function(activation: Activation, x: f32) -> [f32; 2] {
     }
 }
 
-/// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: in place, or into `output`
-/// with the slope in place.
-pub(crate) struct Forward<'a> {
-    pub activation: Activation,
-    /// Values of a row; the last one may be shorter without a bias.
-    pub width: usize,
-    pub bias: &'a [f32],
-    /// The rows if they are not in `inner`, which is to be written.
-    pub source: Option<&'a [f32]>,
-    pub inner: &'a mut [f32],
-    pub output: Option<&'a mut [f32]>,
-}
-
-impl Kernel for Forward<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        match self.activation {
-            Activation::Identity => self.rows(|x| function(Activation::Identity, x)),
-            Activation::Relu => self.rows(|x| function(Activation::Relu, x)),
-            Activation::Gelu => self.rows(|x| function(Activation::Gelu, x)),
-            Activation::GeluApproximate => self.rows(|x| function(Activation::GeluApproximate, x)),
+kernel! {
+    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: in place, or into `output`
+    /// with the slope in place.
+    pub(crate) fn activate_rows<S>(
+        _simd: S,
+        activation: Activation,
+        // Values of a row; the last one may be shorter without a bias.
+        width: usize,
+        bias: &[f32],
+        // The rows if they are not in `inner`, which is to be written.
+        source: Option<&[f32]>,
+        inner: &mut [f32],
+        output: Option<&mut [f32]>,
+    ) {
+        use Activation::{Gelu, GeluApproximate, Identity, Relu};
+        match activation {
+            Identity => rows(width, bias, source, inner, output, |x| function(Identity, x)),
+            Relu => rows(width, bias, source, inner, output, |x| function(Relu, x)),
+            Gelu => rows(width, bias, source, inner, output, |x| function(Gelu, x)),
+            GeluApproximate => rows(width, bias, source, inner, output, |x| function(GeluApproximate, x)),
         }
     }
 }
 
-impl Forward<'_> {
-    #[inline(always)]
-    fn rows(self, function: impl Fn(f32) -> [f32; 2]) {
-        let Self { width, bias, source, inner, mut output, .. } = self;
-        for (row, inner) in inner.chunks_mut(width).enumerate() {
-            let row = row * width..row * width + inner.len();
-            if let Some(source) = source {
-                inner.copy_from_slice(&source[row.clone()]);
+/// [`activate_rows`] by this value and slope of an input.
+#[inline(always)]
+fn rows(
+    width: usize,
+    bias: &[f32],
+    source: Option<&[f32]>,
+    inner: &mut [f32],
+    mut output: Option<&mut [f32]>,
+    function: impl Fn(f32) -> [f32; 2],
+) {
+    for (row, inner) in inner.chunks_mut(width).enumerate() {
+        let row = row * width..row * width + inner.len();
+        if let Some(source) = source {
+            inner.copy_from_slice(&source[row.clone()]);
+        }
+        for (inner, bias) in inner.iter_mut().zip(bias) {
+            *inner += bias;
+        }
+        match &mut output {
+            Some(output) => {
+                output[row].iter_mut().zip(inner).for_each(|(y, x)| [*y, *x] = function(*x));
             }
-            for (inner, bias) in inner.iter_mut().zip(bias) {
-                *inner += bias;
-            }
-            match &mut output {
-                Some(output) => {
-                    output[row].iter_mut().zip(inner).for_each(|(y, x)| [*y, *x] = function(*x));
-                }
-                None => inner.iter_mut().for_each(|x| *x = function(*x)[0]),
-            }
+            None => inner.iter_mut().for_each(|x| *x = function(*x)[0]),
         }
     }
 }
 
 kernel! {
-    /// The gradient of [`Forward`]'s input and of its bias. The activation is not the identity.
+    /// The gradient of [`activate_rows`]' input and of its bias. The activation is not the identity.
     pub(crate) fn apply_slopes<S>(
         simd: S,
         activation: Activation,
@@ -184,13 +185,9 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
     }
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
     let forward = |[x]: [FlexTensor; 1], (), backward| forward(contiguous(x), activation, backward);
-    match on_flex([x.into_dispatch()], supported, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [x] = unsupported_tensors("activation", tensors);
-            activation.composed(Tensor::from_dispatch(x))
-        }
-    }
+    on_flex_or("activation", [x.into_dispatch()], supported, forward, |[x]| {
+        activation.composed(Tensor::from_dispatch(x))
+    })
 }
 
 fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Known) {
@@ -198,14 +195,8 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
     let mut output =
         (backward && !activation.is_known_by_output()).then(|| Buffer::new(values(&inner).len()));
     let level = Level::current();
-    level.run(Forward {
-        activation,
-        width: PART,
-        bias: &[],
-        source: source.as_ref().map(values),
-        inner: inner.storage_mut(),
-        output: output.as_deref_mut(),
-    });
+    let (source, target) = (source.as_ref().map(values), output.as_deref_mut());
+    activate_rows(level, activation, PART, &[], source, inner.storage_mut(), target);
     let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&inner.shape()));
     (output, Known { activation, known: inner, level })
 }

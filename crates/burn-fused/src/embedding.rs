@@ -4,8 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::extension::{Saved, on_flex};
-use crate::fallback::unsupported_tensors;
+use crate::extension::{Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -18,13 +17,9 @@ use crate::simd::{Level, kernel};
 pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
     let supported = |[weights]: [&FlexTensor; 1]| (weights.dtype() == DType::F32).then_some(());
     let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());
-    match on_flex([weights.into_dispatch()], supported, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [weights] = unsupported_tensors("embedding", tensors);
-            burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices)
-        }
-    }
+    on_flex_or("embedding", [weights.into_dispatch()], supported, forward, |[weights]| {
+        burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices.clone())
+    })
 }
 
 fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Rows) {

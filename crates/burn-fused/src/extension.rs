@@ -12,7 +12,9 @@ use burn::backend::{
     Autodiff, AutodiffBackend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
     Flex,
 };
+use burn::tensor::Tensor;
 
+use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::contiguous;
 
 /// What forward saves of an operator of `N` tensors on flex, for backward.
@@ -78,6 +80,20 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
     };
     let output = DispatchTensorKind::Flex(BackendTensor::Autodiff(output));
     Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
+}
+
+/// [`on_flex`], or `composed` of Burn's operators for other tensors, which is logged as of the module `name`.
+pub(crate) fn on_flex_or<S: Saved<N>, T, const N: usize, const D: usize>(
+    name: &str,
+    tensors: [DispatchTensor; N],
+    sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, S),
+    composed: impl FnOnce([DispatchTensor; N]) -> Tensor<D>,
+) -> Tensor<D> {
+    match on_flex(tensors, sizes, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err(tensors) => composed(unsupported_tensors(name, tensors)),
+    }
 }
 
 /// The float tensor on flex, within a graph or not.

@@ -18,8 +18,8 @@ use burn::tensor::{DType, Tensor};
 use super::cpu::{Back, Convolution, Route, Shape};
 use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex};
-use crate::fallback::{any_unsupported, unsupported_tensors};
+use crate::extension::{Saved, on_flex_or};
+use crate::fallback::any_unsupported;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
@@ -135,16 +135,12 @@ fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     }
     let tensors = [images.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
     let forward = |tensors, shape, backward| forward(tensors, shape, epilogue, backward);
-    match on_flex(tensors, shape_of, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [images, weights, bias] = unsupported_tensors("conv2d", tensors);
-            let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
-            let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
-            let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
-            epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
-        }
-    }
+    on_flex_or("conv2d", tensors, shape_of, forward, |[images, weights, bias]| {
+        let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
+        let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
+        let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+        epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
+    })
 }
 
 /// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which

@@ -13,8 +13,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::extension::{Saved, on_flex};
-use crate::fallback::unsupported_tensors;
+use crate::extension::{Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::Buffer;
@@ -53,13 +52,9 @@ pub fn fake_quantize<const D: usize>(
     let steps = Steps::new(scheme, parameters, &x.dims(), axis);
     let forward = |tensors, (), backward| forward(tensors, &steps, backward);
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
-    match on_flex([x.into_dispatch()], supported, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [x] = unsupported_tensors("fake_quantize", tensors);
-            composed(Tensor::<D>::from_dispatch(x), &steps)
-        }
-    }
+    on_flex_or("fake_quantize", [x.into_dispatch()], supported, forward, |[x]| {
+        composed(Tensor::<D>::from_dispatch(x), &steps)
+    })
 }
 
 /// The same, composed of Burn's operators: the gradient passes through clamping, and

@@ -13,8 +13,7 @@ mod wide;
 use burn::tensor::Tensor;
 
 use crate::activation::{Activation, activate};
-use crate::extension::on_flex;
-use crate::fallback::unsupported_tensors;
+use crate::extension::{on_flex, on_flex_or};
 use crate::precision::{Precision, cast};
 use crate::shapes::expect;
 
@@ -93,14 +92,10 @@ pub fn linear_activated<const D: usize>(
     let forward = |tensors, sizes, backward| {
         wide::forward(tensors, sizes, (activation, Precision::current()), backward)
     };
-    match on_flex(tensors, wide::sizes_of, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [x, weights, bias] = unsupported_tensors("linear", tensors);
-            let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
-            let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
-            let bias = has_bias.then(|| cast(bias, dtype));
-            activation.composed(burn::tensor::module::linear(x, cast(weights, dtype), bias))
-        }
-    }
+    on_flex_or("linear", tensors, wide::sizes_of, forward, |[x, weights, bias]| {
+        let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
+        let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
+        let bias = has_bias.then(|| cast(bias, dtype));
+        activation.composed(burn::tensor::module::linear(x, cast(weights, dtype), bias))
+    })
 }

@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::Sizes;
-use crate::activation::{Activation, Forward, ROWS, SumRows, apply_slopes};
+use crate::activation::{Activation, ROWS, SumRows, activate_rows, apply_slopes};
 use crate::extension::Saved;
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
@@ -34,14 +34,7 @@ pub fn forward(
     let separate = backward && !activation.is_known_by_output();
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
-    level.run(Forward {
-        activation,
-        width: outputs,
-        bias: values(&bias),
-        source: None,
-        inner: &mut inner,
-        output: target,
-    });
+    activate_rows(level, activation, outputs, values(&bias), None, &mut inner, target);
     let (output, inner) = match output {
         Some(output) => {
             (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))

@@ -11,8 +11,7 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::KnownGradient;
 
-use crate::extension::{Saved, on_flex};
-use crate::fallback::unsupported_tensors;
+use crate::extension::{Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -39,15 +38,10 @@ pub(crate) fn cross_entropy_of_indices(
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
     let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, options);
-    match on_flex([scores.into_dispatch()], labels, |[scores], labels, backward| {
-        labels.forward(scores, backward)
-    }) {
-        Ok(loss) => Tensor::from_dispatch(loss),
-        Err(tensors) => {
-            let [scores] = unsupported_tensors("cross_entropy", tensors);
-            composed(Tensor::from_dispatch(scores))
-        }
-    }
+    let forward = |[scores]: [FlexTensor; 1], labels: Labels, backward| labels.forward(scores, backward);
+    on_flex_or("cross_entropy", [scores.into_dispatch()], labels, forward, |[scores]| {
+        composed(Tensor::from_dispatch(scores))
+    })
 }
 
 /// The classes of the rows, and how they count.

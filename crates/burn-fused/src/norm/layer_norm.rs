@@ -10,8 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::extension::{Saved, on_flex};
-use crate::fallback::unsupported_tensors;
+use crate::extension::{Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
@@ -50,13 +49,9 @@ fn normalise<const D: usize>(
     // The number of an operator's tensors is fixed: without beta, there is an empty one.
     let beta = beta.unwrap_or_else(|| Tensor::empty([0], &x.device()));
     let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
-    match on_flex(tensors, width_of, |tensors, width, _backward| forward(tensors, width, rule)) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [x, ..] = unsupported_tensors(if rule.centred { "layer_norm" } else { "rms_norm" }, tensors);
-            burns(Tensor::from_dispatch(x))
-        }
-    }
+    let name = if rule.centred { "layer_norm" } else { "rms_norm" };
+    let forward = |tensors, width, _backward| forward(tensors, width, rule);
+    on_flex_or(name, tensors, width_of, forward, |[x, ..]| burns(Tensor::from_dispatch(x)))
 }
 
 /// The width of a row, if all is f32 and nothing is empty but beta.
