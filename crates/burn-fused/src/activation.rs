@@ -7,7 +7,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -190,7 +190,7 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
     })
 }
 
-fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Known) {
+fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, impl Backward<1>) {
     let (mut inner, source) = target_of(x);
     let mut output =
         (backward && !activation.is_known_by_output()).then(|| Buffer::new(values(&inner).len()));
@@ -198,26 +198,14 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
     let (source, target) = (source.as_ref().map(values), output.as_deref_mut());
     activate_rows(level, activation, PART, &[], source, inner.storage_mut(), target);
     let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&inner.shape()));
-    (output, Known { activation, known: inner, level })
-}
-
-/// Saved by [`activate`] for backward.
-#[derive(Debug, Clone)]
-struct Known {
-    activation: Activation,
-    known: FlexTensor,
-    level: Level,
-}
-
-impl Saved<1> for Known {
-    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
-        let Self { activation, known, level } = self;
+    let backward = move |gradient: FlexTensor, _of_x: bool| {
         let (mut gradient, poll) = (unshared(gradient), poll::current());
         let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
-        for (known, gradient) in values(&known).chunks(ROWS * PART).zip(parts) {
+        for (known, gradient) in values(&inner).chunks(ROWS * PART).zip(parts) {
             apply_slopes(level, activation, PART, known, gradient, &mut []);
             poll();
         }
         [Some(gradient)]
-    }
+    };
+    (output, backward)
 }

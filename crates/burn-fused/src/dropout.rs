@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, target_of, values};
 use crate::nn::Dropout;
@@ -86,36 +86,11 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D
     }
 }
 
-fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Dropped) {
-    (apply(Some(mask), contiguous(x), &[], || ()), Dropped { mask: Some(mask) })
-}
-
-/// Saved for backward.
-#[derive(Debug, Clone)]
-struct Dropped {
-    /// None if dropout is inactive.
-    mask: Option<Mask>,
-}
-
-impl Dropped {
-    fn backward(self, gradient: FlexTensor) -> FlexTensor {
-        match self.mask {
-            Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
-            None => gradient,
-        }
-    }
-}
-
-impl Saved<1> for Dropped {
-    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
-        [Some(self.backward(gradient))]
-    }
-}
-
-impl Saved<2> for Dropped {
-    fn backward(self, gradient: FlexTensor, _of_residual: bool) -> [Option<FlexTensor>; 2] {
-        [Some(gradient.clone()), Some(self.backward(gradient))]
-    }
+fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, impl Backward<1>) {
+    let output = apply(Some(mask), contiguous(x), &[], || ());
+    (output, move |gradient: FlexTensor, _of_x: bool| {
+        [Some(apply(Some(mask), gradient, &[], poll::current()))]
+    })
 }
 
 /// `residual + dropout(x)`: the end of a residual block, in one pass.
@@ -134,9 +109,22 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, lay
     }
 }
 
-fn forward_added(tensors: [FlexTensor; 2], mask: Option<Mask>, _backward: bool) -> (FlexTensor, Dropped) {
+fn forward_added(
+    tensors: [FlexTensor; 2],
+    mask: Option<Mask>,
+    _backward: bool,
+) -> (FlexTensor, impl Backward<2>) {
     let [residual, x] = tensors.map(contiguous);
-    (apply(mask, x, values(&residual), || ()), Dropped { mask })
+    let output = apply(mask, x, values(&residual), || ());
+    let backward = move |gradient: FlexTensor, _of_residual: bool| {
+        let of_residual = gradient.clone();
+        let of_x = match mask {
+            Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
+            None => gradient,
+        };
+        [Some(of_residual), Some(of_x)]
+    };
+    (output, backward)
 }
 
 /// Values between two polls.

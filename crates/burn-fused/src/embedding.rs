@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -22,7 +22,10 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
     })
 }
 
-fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Rows) {
+/// Values between two polls.
+const PART: usize = 1 << 16;
+
+fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, impl Backward<1>) {
     let [count, width] = weights.shape().dims();
     let [batch, sequence] = indices.dims();
     let row = |index: i64| match usize::try_from(index) {
@@ -37,23 +40,7 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Rows) {
             output.copy_from_slice(&weights[row * width..][..width]);
         }
     }
-    (output.into_tensor(&[batch, sequence, width]), Rows { shape: [count, width], rows })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct Rows {
-    /// Of the weights.
-    shape: [usize; 2],
-    rows: Vec<usize>,
-}
-
-/// Values between two polls.
-const PART: usize = 1 << 16;
-
-impl Saved<1> for Rows {
-    fn backward(self, gradient: FlexTensor, _of_weights: bool) -> [Option<FlexTensor>; 1] {
-        let Self { shape: [count, width], rows } = self;
+    let backward = move |gradient: FlexTensor, _of_weights: bool| {
         let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
         for part in of_weights.chunks_mut(PART) {
             part.fill(0.0);
@@ -67,7 +54,8 @@ impl Saved<1> for Rows {
             }
         }
         [Some(of_weights.into_tensor(&[count, width]))]
-    }
+    };
+    (output.into_tensor(&[batch, sequence, width]), backward)
 }
 
 kernel! {

@@ -1,12 +1,12 @@
 //! Operators of our own on Burn's CPU backend, flex, with and without the graph of autodiff.
 
-use std::fmt::Debug;
+use std::fmt;
 use std::marker::PhantomData;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::ops::{self, Backward as _, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
@@ -17,23 +17,28 @@ use burn::tensor::Tensor;
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::contiguous;
 
-/// What forward saves of an operator of `N` tensors on flex, for backward.
-pub(crate) trait Saved<const N: usize>: Clone + Debug + Send + 'static {
-    /// The gradients of the tensors from that of the output, which is contiguous; the first is not
-    /// needed unless `of_first`.
-    fn backward(self, gradient: FlexTensor, of_first: bool) -> [Option<FlexTensor>; N];
+/// Backward of an operator of `N` tensors on flex: the gradients of the tensors from that of the output, which is
+/// contiguous. That of the first is not needed unless the flag is set.
+pub(crate) trait Backward<const N: usize>:
+    FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N] + Clone + Send + 'static
+{
+}
+
+impl<F, const N: usize> Backward<N> for F where
+    F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N] + Clone + Send + 'static
+{
 }
 
 /// The output of an operator of float tensors on flex. `sizes` returns the sizes of tensors that the operator
 /// supports; `forward` takes the tensors, their sizes and whether backward follows, and returns the output
-/// and what backward needs.
+/// and its backward.
 ///
 /// # Errors
 /// The tensors, if they are other ones or on another backend, where Burn's operators compute.
-pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
+pub(crate) fn on_flex<B: Backward<N>, T, const N: usize>(
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
-    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, S),
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, B),
 ) -> Result<DispatchTensor, [DispatchTensor; N]> {
     let found = tensors.each_ref().map(primitive);
     let sizes = match found.iter().all(Option::is_some) {
@@ -70,11 +75,11 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
     // The strategy is of operators that are computed twice, which these are not.
-    let prepared = FusedBackward(PhantomData::<fn(S)>).prepare::<NoCheckpointing>(nodes).compute_bound();
+    let prepared = Fused(PhantomData::<fn(B)>).prepare::<NoCheckpointing>(nodes).compute_bound();
     let output = match prepared.stateful() {
         OpsKind::Tracked(prepared) => {
-            let (output, saved) = forward(inputs, sizes, true);
-            prepared.finish(saved, output)
+            let (output, backward) = forward(inputs, sizes, true);
+            prepared.finish(Fused(backward), output)
         }
         OpsKind::UnTracked(prepared) => prepared.finish(forward(inputs, sizes, false).0),
     };
@@ -83,11 +88,11 @@ pub(crate) fn on_flex<S: Saved<N>, T, const N: usize>(
 }
 
 /// [`on_flex`], or `composed` of Burn's operators for other tensors, which is logged as of the module `name`.
-pub(crate) fn on_flex_or<S: Saved<N>, T, const N: usize, const D: usize>(
+pub(crate) fn on_flex_or<B: Backward<N>, T, const N: usize, const D: usize>(
     name: &str,
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
-    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, S),
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, B),
     composed: impl FnOnce([DispatchTensor; N]) -> Tensor<D>,
 ) -> Tensor<D> {
     match on_flex(tensors, sizes, forward) {
@@ -109,15 +114,22 @@ pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     }
 }
 
-#[derive(Debug)]
-struct FusedBackward<S>(PhantomData<fn(S)>);
+/// In Burn's graph, an operator, which is the type of its backward, and what is kept of it, which is the backward.
+#[derive(Clone)]
+struct Fused<T>(T);
 
-impl<S: Saved<N>, const N: usize> Backward<Flex, N> for FusedBackward<S> {
-    type State = S;
+impl<T> fmt::Debug for Fused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fused")
+    }
+}
 
-    fn backward(self, ops: Ops<S, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+impl<B: Backward<N>, const N: usize> ops::Backward<Flex, N> for Fused<PhantomData<fn(B)>> {
+    type State = Fused<B>;
+
+    fn backward(self, ops: Ops<Fused<B>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
-        let mut found = ops.state.backward(gradient, ops.parents[0].is_some());
+        let mut found = (ops.state.0)(gradient, ops.parents[0].is_some());
         // Those of a layer's parameters before that of its input, which earlier layers wait for.
         for n in (0..N).rev() {
             if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {

@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -28,7 +28,7 @@ fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
     (any && x.dtype() == DType::F32).then_some([height, width])
 }
 
-fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTensor, State) {
+fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTensor, impl Backward<1>) {
     let (x, level, [height, width]) = (contiguous(x), Level::current(), sizes);
     let [batch, channels, _, _] = x.shape().dims();
     let halved = [height / 2, width / 2];
@@ -45,7 +45,21 @@ fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTen
         }
     }
     let output = output.into_tensor(&[batch, channels, halved[0], halved[1]]);
-    (output, State { argmax, shape: [batch, channels, height, width], level })
+    let backward = move |gradient: FlexTensor, _of_x: bool| {
+        let gradient = values(&gradient);
+        let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
+        let mut of_x = Buffer::new(batch * channels * height * width);
+        let part = |((of_planes, gradient), argmax)| spread(level, sizes, of_planes, gradient, argmax);
+        match rayon::current_num_threads() {
+            1 => part(((&mut of_x[..], gradient), argmax)),
+            _ => {
+                let parts = of_x.par_chunks_mut(height * width).zip(gradient.par_chunks(squares));
+                parts.zip(argmax.par_chunks(squares)).for_each(part);
+            }
+        }
+        [Some(of_x.into_tensor(&[batch, channels, height, width]))]
+    };
+    (output, backward)
 }
 
 kernel! {
@@ -56,36 +70,6 @@ kernel! {
         for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
             squares.pool(simd, false, plane, output, argmax);
         }
-    }
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    /// Bytes.
-    argmax: Buffer,
-    shape: [usize; 4],
-    level: Level,
-}
-
-impl Saved<1> for State {
-    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
-        let Self { argmax, shape, level } = self;
-        let [batch, channels, height, width] = shape;
-        let (gradient, squares) = (values(&gradient), (height / 2) * (width / 2));
-        let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
-        let mut of_x = Buffer::new(batch * channels * height * width);
-        let part = |((of_planes, gradient), argmax)| {
-            spread(level, [height, width], of_planes, gradient, argmax);
-        };
-        match rayon::current_num_threads() {
-            1 => part(((&mut of_x[..], gradient), argmax)),
-            _ => {
-                let parts = of_x.par_chunks_mut(height * width).zip(gradient.par_chunks(squares));
-                parts.zip(argmax.par_chunks(squares)).for_each(part);
-            }
-        }
-        [Some(of_x.into_tensor(&shape))]
     }
 }
 

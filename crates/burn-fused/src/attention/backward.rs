@@ -8,7 +8,6 @@ use rayon::prelude::*;
 
 use super::kernels::{Multiply, PANEL, View, row_products, softmax_backward};
 use super::{Block, Setup, Sizes};
-use crate::extension;
 use crate::flex_tensor::values;
 use crate::memory::Buffer;
 use crate::poll;
@@ -26,37 +25,16 @@ pub struct Saved {
     pub output: FlexTensor,
 }
 
-/// For the gradient of the context.
-#[derive(Debug, Clone)]
-pub struct OfContext {
-    pub saved: Saved,
-    pub v: FlexTensor,
-}
-
-impl extension::Saved<3> for OfContext {
-    fn backward(self, gradient: FlexTensor, of_q: bool) -> [Option<FlexTensor>; 3] {
-        self.saved.backward(Some(&self.v), values(&gradient), of_q)
-    }
-}
-
-/// For the gradient of the weights.
-#[derive(Debug, Clone)]
-pub struct OfWeights {
-    pub saved: Saved,
-}
-
-impl extension::Saved<2> for OfWeights {
-    fn backward(self, gradient: FlexTensor, of_q: bool) -> [Option<FlexTensor>; 2] {
-        let [q, k, _] = self.saved.backward(None, values(&gradient), of_q);
-        [q, k]
-    }
-}
-
 impl Saved {
     /// The gradients of queries, keys and values from that of the context; without values, those of queries and
     /// keys from that of the weights.
-    fn backward(&self, v: Option<&FlexTensor>, gradient: &[f32], of_q: bool) -> [Option<FlexTensor>; 3] {
-        let (setup, stats) = (&*self.setup, &self.stats[..]);
+    pub fn backward(
+        &self,
+        v: Option<&FlexTensor>,
+        gradient: &FlexTensor,
+        of_q: bool,
+    ) -> [Option<FlexTensor>; 3] {
+        let (setup, stats, gradient) = (&*self.setup, &self.stats[..], values(gradient));
         let Sizes { batch, queries, keys, heads, .. } = setup.sizes;
         let [q_width, kv_width] = setup.sizes.rows();
         let inputs = [values(&self.q), values(&self.k), v.map_or(&[], values)];

@@ -6,22 +6,20 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::backward::{OfContext, OfWeights, Saved};
+use super::backward::Saved;
 use super::kernels::{Multiply, PANEL, View, softmax};
 use super::{Block, Setup, Sizes};
+use crate::extension::Backward;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::simd::Scalars;
 
-/// The output of an operator, and what it saves.
-type Output<S> = (FlexTensor, S);
-
-/// The context of queries, keys and values, and the weights if they are wanted.
+/// The context of queries, keys and values, and the weights if they are wanted, each with its backward.
 pub fn forward(
     tensors: [FlexTensor; 3],
     setup: Setup,
     weights: bool,
-) -> (Output<OfContext>, Option<Output<OfWeights>>) {
+) -> ((FlexTensor, impl Backward<3>), Option<(FlexTensor, impl Backward<2>)>) {
     let tensors = tensors.map(contiguous);
     let Sizes { batch, queries, keys, heads, .. } = setup.sizes;
     let width = setup.sizes.rows()[0];
@@ -48,9 +46,15 @@ pub fn forward(
     let saved = Saved { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };
     let of_weights = weights.then(|| {
         let weights = all_weights.into_tensor(&[batch, heads, queries, keys]);
-        (weights.clone(), OfWeights { saved: Saved { output: weights, ..saved.clone() } })
+        let saved = Saved { output: weights.clone(), ..saved.clone() };
+        let backward = move |gradient: FlexTensor, of_q: bool| {
+            let [q, k, _] = saved.backward(None, &gradient, of_q);
+            [q, k]
+        };
+        (weights, backward)
     });
-    ((context, OfContext { saved, v }), of_weights)
+    let backward = move |gradient: FlexTensor, of_q: bool| saved.backward(Some(&v), &gradient, of_q);
+    ((context, backward), of_weights)
 }
 
 /// Some heads of one of the batch.

@@ -10,12 +10,12 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use super::conv_operator::{parameters, shape_of};
-use super::cpu::{Back, Convolution, Means, NormForward, NormSaved, Route, Shape, with_buffers};
+use super::cpu::{Back, Convolution, Means, NormForward, Route, Shape, with_buffers};
 use super::{Algorithm, ConvLayer};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::norm::{Normalised, statistics};
+use crate::norm::{Moments, Normalised, statistics};
 use crate::poll;
 use crate::simd::{Level, MAX_LANES};
 
@@ -53,21 +53,21 @@ pub(crate) fn conv_norm(
     };
     let mut moments = None;
     let output = on_flex(tensors, sizes, |tensors, sizes, backward| {
-        let (output, state) = forward(tensors, sizes, epilogue, epsilon, backward);
-        moments = Some(state.saved.moments.clone());
-        (output, state)
+        let (output, found, backward) = forward(tensors, sizes, epilogue, epsilon, backward);
+        moments = Some(found);
+        (output, backward)
     });
     Some(statistics(Tensor::from_dispatch(output.ok()?), &moments?))
 }
 
-/// The output of images, weights, biases, factors and summands.
+/// The output of images, weights, biases, factors and summands, with its statistics and its backward.
 fn forward(
     tensors: [FlexTensor; 5],
     (shape, route): (Shape, Route),
     epilogue: Epilogue,
     epsilon: f64,
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, Moments, impl Backward<5>) {
     let tensors = tensors.map(contiguous);
     let [input, weights, bias, scale, shift] = tensors.each_ref().map(values);
     let conv = Convolution { level: Level::current(), route, shape, epilogue };
@@ -77,22 +77,9 @@ fn forward(
     });
     let [height, width] = shape.output_size(epilogue);
     let output = output.into_tensor(&[shape.batch, shape.outputs, height, width]);
-    (output, State { tensors, conv, saved: Arc::new(saved) })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    /// Images, weights, biases, factors and summands, each contiguous.
-    tensors: [FlexTensor; 5],
-    conv: Convolution,
-    saved: Arc<NormSaved>,
-}
-
-impl Saved<5> for State {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 5] {
-        let Self { tensors, conv, saved } = self;
-        let Shape { batch, inputs, outputs, height, width } = conv.shape;
+    let (moments, saved) = (saved.moments.clone(), Arc::new(saved));
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let Shape { batch, inputs, outputs, height, width } = shape;
         let ([input, weights, _, scale, shift], gradient) =
             (tensors.each_ref().map(values), values(&gradient));
         let poll = &mut poll::current();
@@ -109,5 +96,6 @@ impl Saved<5> for State {
             of_scale,
             of_shift,
         ]
-    }
+    };
+    (output, moments, backward)
 }

@@ -18,7 +18,7 @@ use burn::tensor::{DType, Tensor};
 use super::cpu::{Back, Convolution, Route, Shape};
 use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::fallback::any_unsupported;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
@@ -175,7 +175,7 @@ fn forward(
     shape: Shape,
     epilogue: Epilogue,
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, impl Backward<3>) {
     let [images, weights, bias] = tensors.map(contiguous);
     let (level, mut route) = (Level::current(), Route::of(shape, Algorithm::current()));
     if images.dtype() == DType::BF16 {
@@ -185,6 +185,7 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
+    // The argmax is of the batch, or of each block of 16-bit images.
     let (output, argmax) = match Half::of(images.dtype()) {
         Some(half) => {
             let (output, argmax) = conv_mixed::forward(half, conv, half.bits(&images), parameters, backward);
@@ -195,51 +196,29 @@ fn forward(
             (output.into_tensor(&size), vec![argmax])
         }
     };
-    (output.clone(), State { images, weights, conv, output, argmax: Arc::new(argmax) })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    images: FlexTensor,
-    weights: FlexTensor,
-    conv: Convolution,
-    output: FlexTensor,
-    /// Of the batch, or of each block of 16-bit images.
-    argmax: Arc<Vec<Vec<u8>>>,
-}
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, of_images: bool) -> [Option<FlexTensor>; 3] {
-        let Self { conv, argmax, .. } = self;
-        let Shape { batch, inputs, outputs, height, width } = conv.shape;
+    let (result, argmax) = (output.clone(), Arc::new(argmax));
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let Shape { batch, inputs, outputs, height, width } = shape;
         let size = [batch, inputs, height, width];
-        let tensors = [&self.images, &self.output, &gradient];
-        let (weights, poll) = (values(&self.weights), &mut poll::current());
-        let (of_images, of_weights, of_bias) = match Half::of(self.images.dtype()) {
+        let tensors = [&images, &output, &gradient];
+        let (weights, poll) = (values(&weights), &mut poll::current());
+        let (of_images, of_weights, of_bias) = match Half::of(images.dtype()) {
             Some(half) => {
                 let [input, output, gradient] = tensors.map(|tensor| half.bits(tensor));
-                let back =
-                    Back { input, weights, output, argmax: &[], gradient, normed: None, of_input: of_images };
+                let back = Back { input, weights, output, argmax: &[], gradient, normed: None, of_input };
                 let found = conv_mixed::backward(half, conv, back, &argmax, poll);
                 (found.input.map(|found| half.tensor(found, &size)), found.weights, found.bias)
             }
             None => {
                 let [input, output, gradient] = tensors.map(values);
-                let back = Back {
-                    input,
-                    weights,
-                    output,
-                    argmax: &argmax[0],
-                    gradient,
-                    normed: None,
-                    of_input: of_images,
-                };
+                let argmax = &argmax[0];
+                let back = Back { input, weights, output, argmax, gradient, normed: None, of_input };
                 let found = conv.backward(back, poll);
                 (found.input.map(|found| found.into_tensor(&size)), found.weights, found.bias)
             }
         };
         let of_weights = of_weights.into_tensor(&[outputs, inputs, 3, 3]);
         [of_images, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
-    }
+    };
+    (result, backward)
 }

@@ -12,9 +12,9 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor};
 
 use super::conv_operator::{ConvLayer, conv_relu_pool, parameters, shape_of};
-use super::cpu::{Back, BackwardPass, Between, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
+use super::cpu::{Back, BackwardPass, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::fake_quantize::{fake_quantize, range};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{Int8Error, QParams, Scheme};
@@ -144,7 +144,7 @@ fn forward(
     shapes: [Shape; 2],
     quantize: Option<&mut Parameters<'_>>,
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, impl Backward<5> + use<>) {
     let [images, weights1, bias1, weights2, bias2] = tensors.map(contiguous);
     let layers = [[weights1, bias1], [weights2, bias2]];
     let (level, input) = (Level::current(), values(&images));
@@ -155,42 +155,21 @@ fn forward(
     });
     let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
     let output = output.into_tensor(&[shapes[1].batch, shapes[1].outputs, height, width]);
-    (output, State { images, layers, shapes, level, between: Arc::new(between) })
-}
-
-/// Saved by forward for backward: the inputs, each contiguous, and results.
-#[derive(Debug, Clone)]
-struct State {
-    images: FlexTensor,
-    /// Weights and biases of each.
-    layers: [[FlexTensor; 2]; 2],
-    shapes: [Shape; 2],
-    level: Level,
-    between: Arc<Between>,
-}
-
-impl Saved<5> for State {
-    fn backward(self, gradient: FlexTensor, of_images: bool) -> [Option<FlexTensor>; 5] {
-        let Self { images, layers, shapes, level, between } = &self;
+    let between = Arc::new(between);
+    let backward = move |gradient: FlexTensor, of_input: bool| {
         let weights = layers.each_ref().map(|[weights, _]| values(weights));
+        let back = Back {
+            input: values(&images),
+            weights: weights[1],
+            output: &[],
+            argmax: &between.argmax[1],
+            gradient: values(&gradient),
+            normed: None,
+            of_input,
+        };
+        let (between, poll) = (Some(&*between), &mut poll::current());
         let [mut first, second] = with_buffers(|buffers| {
-            level.run(BackwardPass {
-                shapes: *shapes,
-                epilogue: Epilogue::ReluPool,
-                back: Back {
-                    input: values(images),
-                    weights: weights[1],
-                    output: &[],
-                    argmax: &between.argmax[1],
-                    gradient: values(&gradient),
-                    normed: None,
-                    of_input: of_images,
-                },
-                weights,
-                between: Some(between),
-                poll: &mut poll::current(),
-                buffers,
-            })
+            level.run(BackwardPass { shapes, epilogue, back, weights, between, poll, buffers })
         });
         let of_images = first.input.take().map(|found| found.into_tensor(&images.shape()));
         let [[weights1, bias1], [weights2, bias2]] = [(first, 0), (second, 1)].map(|(found, n)| {
@@ -198,7 +177,8 @@ impl Saved<5> for State {
             [found.weights.into_tensor(&weights.shape()), tensor(found.bias, &bias.shape())].map(Some)
         });
         [of_images, weights1, bias1, weights2, bias2]
-    }
+    };
+    (output, backward)
 }
 
 #[cfg(test)]

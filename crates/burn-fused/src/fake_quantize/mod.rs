@@ -13,7 +13,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::Buffer;
@@ -83,7 +83,7 @@ fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     cast((clipped + change) * constant(|step| step.scale), dtype)
 }
 
-fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, Clipped) {
+fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, impl Backward<1> + use<>) {
     let x = contiguous(x);
     let values = values(&x);
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
@@ -91,21 +91,15 @@ fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor,
     if !values.is_empty() {
         quantize_parts(Level::current(), values, steps, &mut output, &mut clipped);
     }
-    (output.into_tensor(&x.shape()), Clipped(Arc::new(clipped)))
-}
-
-/// Saved by forward for backward: the indices of clipped values.
-#[derive(Debug, Clone)]
-struct Clipped(Arc<Vec<u32>>);
-
-impl Saved<1> for Clipped {
-    fn backward(self, mut gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
-        if !self.0.is_empty() {
+    let clipped = Arc::new(clipped);
+    let backward = move |mut gradient: FlexTensor, _of_x: bool| {
+        if !clipped.is_empty() {
             let slots = gradient.storage_mut::<f32>();
-            self.0.iter().for_each(|&index| slots[index as usize] = 0.0);
+            clipped.iter().for_each(|&index| slots[index as usize] = 0.0);
         }
         [Some(gradient)]
-    }
+    };
+    (output.into_tensor(&x.shape()), backward)
 }
 
 /// Values checked at once for clipped ones.

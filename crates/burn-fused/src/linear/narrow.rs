@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::{self, Sizes};
-use crate::extension::Saved;
+use crate::extension::Backward;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::matrix::Matrix;
 use crate::precision::{Half, multiply, supported, tensor_of};
@@ -25,7 +25,7 @@ pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
 }
 
 /// The output of inputs, weights and biases.
-pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, State) {
+pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, impl Backward<3>) {
     let [x, weights, bias] = tensors.map(contiguous);
     let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
     let Sizes { batch, inputs, outputs } = sizes;
@@ -44,28 +44,13 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
             output.into_tensor(&sizes.output_shape(&x))
         }
     };
-    (output, State { x, weights, sizes, level })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-pub struct State {
-    x: FlexTensor,
-    weights: FlexTensor,
-    sizes: Sizes,
-    level: Level,
-}
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
-        let Self { sizes, level, .. } = self;
-        let Sizes { batch, inputs, outputs } = sizes;
-        let (weights, dtype) = (values(&self.weights), self.x.dtype());
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let (weights, dtype) = (values(&weights), x.dtype());
         let (of_x, of_weights, of_bias) = match Half::of(dtype) {
             Some(half) => {
-                let [x, bits] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
-                let (x, g) = (Matrix::new(x, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
-                let of_weights = multiply(level, half, x.transpose(), g);
+                let [rows, bits] = [&x, &gradient].map(|tensor| half.bits(tensor));
+                let (rows, g) = (Matrix::new(rows, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
+                let of_weights = multiply(level, half, rows.transpose(), g);
                 let mut bias = vec![0.0; outputs];
                 for row in half.widened(level, bits).chunks_exact(outputs) {
                     bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
@@ -76,17 +61,18 @@ impl Saved<3> for State {
                 });
                 let [of_weights, bias] =
                     [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
-                let of_x = of_input.map(|of_x| tensor_of(dtype, level, of_x, &self.x.shape()));
+                let of_x = of_input.map(|of_x| tensor_of(dtype, level, of_x, &x.shape()));
                 (of_x, tensor(of_weights, &[inputs, outputs]), bias)
             }
             None => {
-                let [input, gradient] = [&self.x, &gradient].map(values);
+                let [input, gradient] = [&x, &gradient].map(values);
                 let (of_x, of_weights, bias) =
                     kernels::backward(level, sizes, input, weights, gradient, of_input);
-                let of_x = of_x.map(|of_x| of_x.into_tensor(&self.x.shape()));
+                let of_x = of_x.map(|of_x| of_x.into_tensor(&x.shape()));
                 (of_x, of_weights.into_tensor(&[inputs, outputs]), bias)
             }
         };
         [of_x, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
-    }
+    };
+    (output, backward)
 }

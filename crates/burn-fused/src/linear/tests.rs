@@ -5,7 +5,6 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, TensorData};
 
 use super::*;
-use crate::extension::Saved;
 use crate::flex_tensor::{tensor, values};
 use crate::precision::{Bf16Products, Half, bf16_products};
 use crate::simd::Level;
@@ -120,8 +119,8 @@ fn large_products_in_bf16_are_those_of_rounded_factors_where_there_are_instructi
             let [x, weights, bias, gradient] = std::array::from_fn(|n| tensor(data[n].clone(), shapes[n]));
             let of = wide::sizes_of([&x, &weights, &bias]).expect("all is f32");
             let how = (Activation::Identity, Precision::Bf16);
-            let (output, state) = wide::forward([x, weights, bias], of, how, true);
-            let gradients = state.backward(gradient, true).map(|found| found.expect("requested"));
+            let (output, backward) = wide::forward([x, weights, bias], of, how, true);
+            let gradients = backward(gradient, true).map(|found| found.expect("requested"));
             for (found, expected) in [output].iter().chain(&gradients).zip(&expected) {
                 let largest = expected.iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
                 assert_eq!(values(found).len(), expected.len());

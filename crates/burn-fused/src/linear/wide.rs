@@ -6,7 +6,7 @@ use burn::tensor::DType;
 
 use super::kernels::Sizes;
 use crate::activation::{Activation, ROWS, SumRows, activate_rows, apply_slopes};
-use crate::extension::Saved;
+use crate::extension::Backward;
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
@@ -26,7 +26,7 @@ pub fn forward(
     sizes: Sizes,
     (activation, precision): (Activation, Precision),
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, impl Backward<3>) {
     let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
     let Sizes { batch, inputs, outputs } = sizes;
     let mut inner = Buffer::new(batch * outputs);
@@ -35,6 +35,7 @@ pub fn forward(
     let mut output = separate.then(|| Buffer::new(inner.len()));
     let target = output.as_deref_mut();
     activate_rows(level, activation, outputs, values(&bias), None, &mut inner, target);
+    // `inner` is what the activation's gradient depends on, if on anything.
     let (output, inner) = match output {
         Some(output) => {
             (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
@@ -46,27 +47,8 @@ pub fn forward(
         }
     };
     let has_bias = !values(&bias).is_empty();
-    (output, State { x, weights, inner, has_bias, sizes, activation, precision, level })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-pub struct State {
-    x: FlexTensor,
-    weights: FlexTensor,
-    /// What the activation's gradient depends on.
-    inner: Option<FlexTensor>,
-    has_bias: bool,
-    sizes: Sizes,
-    activation: Activation,
-    precision: Precision,
-    level: Level,
-}
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
-        let Self { x, weights, inner, has_bias, sizes, activation, precision, level } = self;
-        let (Sizes { batch, inputs, outputs }, poll) = (sizes, poll::current());
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let poll = poll::current();
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
         let gradient = match inner {
             None => {
@@ -98,7 +80,8 @@ impl Saved<3> for State {
         });
         let of_bias = has_bias.then(|| of_bias.into_tensor(&[outputs]));
         [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), of_bias]
-    }
+    };
+    (output, backward)
 }
 
 /// The weights stored by row or by column: other views are copied.

@@ -9,9 +9,9 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 use rayon::iter::{ParallelBridge, ParallelIterator};
 
-use super::KnownGradient;
+use super::scaled;
 
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -101,7 +101,7 @@ impl Labels {
         Some(Self { rows, classes, weights, uniform: uniform as f32, smoothing, normalizer })
     }
 
-    fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, State) {
+    fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, impl Backward<1>) {
         let (mut scores, level) = (contiguous(scores), Level::current());
         let mut rows = std::mem::take(&mut self.rows);
         let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
@@ -125,7 +125,20 @@ impl Labels {
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
         self.rows = rows;
-        (tensor(vec![loss as f32], &[1]), State { labels: self, scores, is_gradient, level })
+        let backward = move |upstream: FlexTensor, _of_scores: bool| {
+            if is_gradient {
+                return [Some(scaled(scores, &upstream))];
+            }
+            let factor = (f64::from(values(&upstream)[0]) / self.normalizer) as f32;
+            let mut gradient = Buffer::new(values(&scores).len());
+            let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
+            let blocks = self.rows.chunks(at_once).zip(blocks);
+            in_parallel(blocks, poll::current(), |(rows, (source, target))| {
+                gradients(level, &self, rows, Some(source), target, factor);
+            });
+            [Some(gradient.into_tensor(&scores.shape()))]
+        };
+        (tensor(vec![loss as f32], &[1]), backward)
     }
 
     /// Rows of a block.
@@ -155,34 +168,6 @@ fn in_parallel<B: Send>(
             block(values);
             after();
         }),
-    }
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    labels: Labels,
-    scores: FlexTensor,
-    /// Whether the scores are their gradient already, for a gradient 1 of the loss.
-    is_gradient: bool,
-    level: Level,
-}
-
-impl Saved<1> for State {
-    fn backward(self, upstream: FlexTensor, of_scores: bool) -> [Option<FlexTensor>; 1] {
-        let Self { labels, scores, is_gradient, level } = self;
-        if is_gradient {
-            return KnownGradient(Some(scores)).backward(upstream, of_scores);
-        }
-        let factor = (f64::from(values(&upstream)[0]) / labels.normalizer) as f32;
-        let mut gradient = Buffer::new(values(&scores).len());
-        let at_once = labels.rows_at_once();
-        let size = at_once * labels.classes;
-        let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
-        in_parallel(labels.rows.chunks(at_once).zip(blocks), poll::current(), |(rows, (source, target))| {
-            gradients(level, &labels, rows, Some(source), target, factor);
-        });
-        [Some(gradient.into_tensor(&scores.shape()))]
     }
 }
 

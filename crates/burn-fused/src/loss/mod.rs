@@ -9,7 +9,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::extension::{Saved, on_flex};
+use crate::extension::on_flex;
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
@@ -110,7 +110,8 @@ pub fn weighted_cross_entropy(
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
-        (loss, KnownGradient(backward.then(|| read.gradient(labels))))
+        let known = backward.then(|| read.gradient(labels));
+        (loss, move |upstream: FlexTensor, _of_scores: bool| [known.map(|known| scaled(known, &upstream))])
     });
     match loss {
         Ok(loss) => {
@@ -227,19 +228,13 @@ impl Read {
     }
 }
 
-/// The gradient, which was computed with the output, if it is needed.
-#[derive(Debug, Clone)]
-struct KnownGradient(Option<FlexTensor>);
-
-impl Saved<1> for KnownGradient {
-    fn backward(self, upstream: FlexTensor, _of_scores: bool) -> [Option<FlexTensor>; 1] {
-        let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
-        let mut gradient = self.0;
-        if let Some(gradient) = gradient.as_mut().filter(|_| factor != 1.0) {
-            gradient.storage_mut::<f32>().iter_mut().for_each(|x| *x *= factor);
-        }
-        [gradient]
+/// The gradient of the scores from that of the loss, and from what it is for a gradient 1 of the loss.
+fn scaled(mut gradient: FlexTensor, upstream: &FlexTensor) -> FlexTensor {
+    let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
+    if factor != 1.0 {
+        gradient.storage_mut::<f32>().iter_mut().for_each(|x| *x *= factor);
     }
+    gradient
 }
 
 #[cfg(test)]

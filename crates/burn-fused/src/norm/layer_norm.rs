@@ -10,7 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::extension::{Saved, on_flex_or};
+use crate::extension::{Backward, on_flex_or};
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
@@ -62,7 +62,7 @@ fn width_of(tensors: [&FlexTensor; 3]) -> Option<usize> {
     (fits && tensors.iter().all(|tensor| tensor.dtype() == DType::F32)).then_some(width)
 }
 
-fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, State) {
+fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, impl Backward<3>) {
     let [x, gamma, beta] = tensors.map(contiguous);
     let level = Level::current();
     let rows = values(&x);
@@ -80,37 +80,9 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, S
         }
     }
     let output = output.into_tensor(&x.shape());
-    (output, State { x, has_beta: !values(&beta).is_empty(), gamma, statistics, rule, level })
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    x: FlexTensor,
-    gamma: FlexTensor,
-    has_beta: bool,
-    statistics: Vec<Statistics>,
-    rule: Rule,
-    level: Level,
-}
-
-/// Of a row.
-#[derive(Debug, Clone, Copy, Default)]
-struct Statistics {
-    /// 0 if the rule does not subtract it.
-    mean: f32,
-    inverse_deviation: f32,
-}
-
-/// Rows of a thread's part; and rows whose terms of the parameters' gradients are summed before the sum is added to
-/// that of all, for its accuracy.
-const ROWS: usize = 64;
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 3] {
-        let Self { x, gamma, has_beta, statistics, rule, level } = self;
+    let has_beta = !values(&beta).is_empty();
+    let backward = move |gradient: FlexTensor, _of_x: bool| {
         let (gamma, poll) = (values(&gamma), poll::current());
-        let width = gamma.len();
         // The gradient of x is written over that of the output.
         let mut of_x = unshared(gradient);
         let mut of_parameters = [(); 2].map(|()| Buffer::zeroed(width));
@@ -131,8 +103,21 @@ impl Saved<3> for State {
         }
         let [of_gamma, of_beta] = of_parameters.map(|gradient| gradient.into_tensor(&[width]));
         [Some(of_x), Some(of_gamma), has_beta.then_some(of_beta)]
-    }
+    };
+    (output, backward)
 }
+
+/// Of a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Statistics {
+    /// 0 if the rule does not subtract it.
+    mean: f32,
+    inverse_deviation: f32,
+}
+
+/// Rows of a thread's part; and rows whose terms of the parameters' gradients are summed before the sum is added to
+/// that of all, for its accuracy.
+const ROWS: usize = 64;
 
 /// Rows that are computed side by side: the end of one row's sum overlaps with the next row's, and backward reads
 /// and writes sums of columns once for all of them.

@@ -10,7 +10,7 @@ use super::parameters::{
 };
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -49,18 +49,18 @@ pub(crate) fn gru(
     output.map_err(|tensors| unsupported_tensors("gru", tensors)).ok().map(Tensor::from_dispatch)
 }
 
-/// The output, and what backward needs.
+/// The output, and its backward.
 fn forward(
     [x, hidden, gates @ ..]: [FlexTensor; TENSORS],
     sequences: Sequences,
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, impl Backward<TENSORS>) {
     let [x, hidden] = [x, hidden].map(contiguous);
     let (level, parameters) = (Level::current(), Parameters::new(gates));
     let mut gates = parameters.multiply_inputs(level, &x, sequences);
     let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
-    level.run(Forward {
+    level.run(Steps {
         sequences,
         weights: parameters.each(HIDDEN_WEIGHTS),
         biases: [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences)),
@@ -70,12 +70,44 @@ fn forward(
         output: &mut output,
     });
     let output = output.into_tensor(&sequences.output_shape());
-    let saved_output = output.clone();
-    (output, State { sequences, x, hidden, parameters, gates, products, output: saved_output, level })
+    let result = output.clone();
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let (width, hidden) = (sequences.width(), values(&hidden));
+        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
+        let mut of_products = Buffer::new(gates.len());
+        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
+        let states = Sequences { inputs: 0, ..sequences };
+        let before = states.inputs_and_states(&[], values(&output), hidden, width);
+        level.run(StepsBack {
+            sequences,
+            weights: parameters.each(HIDDEN_WEIGHTS),
+            gradient: values(&gradient),
+            before: &before,
+            products: &products,
+            gates: &mut gates,
+            of_products: &mut of_products,
+            of_hidden: &mut of_hidden,
+            of_biases: &mut of_biases,
+            of_states: !hidden.is_empty(),
+            poll: poll::current(),
+        });
+        let of_inputs = of_weights(level, values(&x), &gates, sequences);
+        let of_states = of_weights(level, &before, &of_products, sequences);
+        let mut gradients = [const { None }; TENSORS];
+        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
+        gradients[1] = (!hidden.is_empty()).then(|| sequences.state(&of_hidden));
+        // Behind the rows of the hidden units are those of padding.
+        let of_states = &of_states[..sequences.hidden * GATES * width];
+        let of_gates =
+            of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);
+        gradients[2..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
+        gradients
+    };
+    (result, backward)
 }
 
 /// The steps of forward.
-struct Forward<'a> {
+struct Steps<'a> {
     sequences: Sequences,
     /// Of the hidden state.
     weights: [&'a [f32]; GATES],
@@ -90,7 +122,7 @@ struct Forward<'a> {
     output: &'a mut [f32],
 }
 
-impl Kernel for Forward<'_> {
+impl Kernel for Steps<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -147,58 +179,8 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
     }
 }
 
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    sequences: Sequences,
-    x: FlexTensor,
-    /// States before the first step, or empty.
-    hidden: FlexTensor,
-    parameters: Parameters<GATES>,
-    gates: Buffer,
-    products: Buffer,
-    output: FlexTensor,
-    level: Level,
-}
-
-impl Saved<TENSORS> for State {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; TENSORS] {
-        let Self { sequences, level, x, hidden, parameters, mut gates, products, .. } = self;
-        let (width, hidden) = (sequences.width(), values(&hidden));
-        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
-        let mut of_products = Buffer::new(gates.len());
-        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
-        let states = Sequences { inputs: 0, ..sequences };
-        let before = states.inputs_and_states(&[], values(&self.output), hidden, width);
-        level.run(Backward {
-            sequences,
-            weights: parameters.each(HIDDEN_WEIGHTS),
-            gradient: values(&gradient),
-            before: &before,
-            products: &products,
-            gates: &mut gates,
-            of_products: &mut of_products,
-            of_hidden: &mut of_hidden,
-            of_biases: &mut of_biases,
-            of_states: !hidden.is_empty(),
-            poll: poll::current(),
-        });
-        let of_inputs = of_weights(level, values(&x), &gates, sequences);
-        let of_states = of_weights(level, &before, &of_products, sequences);
-        let mut gradients = [const { None }; TENSORS];
-        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
-        gradients[1] = (!hidden.is_empty()).then(|| sequences.state(&of_hidden));
-        // Behind the rows of the hidden units are those of padding.
-        let of_states = &of_states[..sequences.hidden * GATES * width];
-        let of_gates =
-            of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);
-        gradients[2..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
-        gradients
-    }
-}
-
 /// The steps of backward.
-struct Backward<'a> {
+struct StepsBack<'a> {
     sequences: Sequences,
     /// Of the hidden state.
     weights: [&'a [f32]; GATES],
@@ -221,7 +203,7 @@ struct Backward<'a> {
     poll: fn(),
 }
 
-impl Kernel for Backward<'_> {
+impl Kernel for StepsBack<'_> {
     type Output = ();
 
     #[inline(always)]

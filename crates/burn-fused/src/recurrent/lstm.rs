@@ -12,7 +12,7 @@ use super::parameters::{
 };
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
-use crate::extension::{Saved, on_flex};
+use crate::extension::{Backward, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -54,45 +54,34 @@ fn run<const G: usize>(
     };
     let mut last = None;
     let output = on_flex(tensors, sizes, |tensors, sequences, backward| {
-        let (output, cells, state) = forward::<G>(tensors, sequences, backward);
-        last =
-            Some((cells, LastCells { rows: output.shape().to_vec(), gradient: state.of_last_cells.clone() }));
-        (output, state)
+        let left = Left::default();
+        let (output, cells, backward) = forward::<G>(tensors, sequences, left.clone(), backward);
+        let shape = output.shape().to_vec();
+        let of_cells = move |gradient: FlexTensor, _of_output: bool| {
+            *left.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
+            // Without a gradient of its output, the other operator's backward would not run.
+            [Some(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))]
+        };
+        last = Some((cells, of_cells));
+        (output, backward)
     });
     let output = output.map_err(|tensors| unsupported_tensors("lstm", tensors)).ok()?;
     let output = Tensor::<3>::from_dispatch(output);
     // An operator has one output: the last cells are one of the first's output, and leave their gradient to it.
-    let (cells, saved) = last?;
-    let last = on_flex([output.clone().into_dispatch()], |_| Some(()), |_, (), _| (cells, saved));
+    let last = on_flex([output.clone().into_dispatch()], |_| last, |_, last, _| last);
     Some((output, Tensor::from_dispatch(last.ok()?)))
 }
 
 /// A gradient that one operator's backward leaves to another's.
 type Left = Arc<Mutex<Option<FlexTensor>>>;
 
-/// Saved for the backward of the last cells.
-#[derive(Debug, Clone)]
-struct LastCells {
-    /// The shape of the output.
-    rows: Vec<usize>,
-    gradient: Left,
-}
-
-impl Saved<1> for LastCells {
-    fn backward(self, gradient: FlexTensor, _: bool) -> [Option<FlexTensor>; 1] {
-        *self.gradient.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
-        // Without a gradient of its output, the other operator's backward would not run.
-        let zeros = Buffer::zeroed(self.rows.iter().product());
-        [Some(zeros.into_tensor(&self.rows))]
-    }
-}
-
-/// The output, the last cells, and what backward needs.
+/// The output, the last cells, and the backward, which takes the gradient of the last cells that is `left`.
 fn forward<const G: usize>(
     tensors: [FlexTensor; TENSORS],
     sequences: Sequences,
+    left: Left,
     backward: bool,
-) -> (FlexTensor, FlexTensor, State<G>) {
+) -> (FlexTensor, FlexTensor, impl Backward<TENSORS>) {
     let [x, hidden, cell, gates @ ..] = tensors;
     let [x, hidden, cell] = [x, hidden, cell].map(contiguous);
     let (level, parameters) = (Level::current(), Parameters::<G>::new(gates));
@@ -102,7 +91,7 @@ fn forward<const G: usize>(
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut last_cells = sequences.padded(&cell);
-    level.run(Forward {
+    level.run(Steps {
         sequences,
         weights: parameters.each(HIDDEN_WEIGHTS),
         bias: &bias,
@@ -113,20 +102,41 @@ fn forward<const G: usize>(
         output: &mut output,
     });
     let output = output.into_tensor(&sequences.output_shape());
-    let (saved_output, of_last_cells) = (output.clone(), Left::default());
-    let state = State {
-        sequences,
-        x,
-        hidden,
-        cell,
-        parameters,
-        gates,
-        cells,
-        output: saved_output,
-        of_last_cells,
-        level,
+    let result = output.clone();
+    let backward = move |gradient: FlexTensor, of_input: bool| {
+        let (width, [x_values, hidden_values]) = (sequences.width(), [&x, &hidden].map(values));
+        let of_last_cells = left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut of_cell = match of_last_cells {
+            Some(gradient) => sequences.padded(&gradient),
+            None => Buffer::zeroed(sequences.batch * width),
+        };
+        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
+        let mut of_bias = Buffer::zeroed(G * width);
+        level.run(StepsBack {
+            sequences,
+            weights: parameters.each(HIDDEN_WEIGHTS),
+            gradient: values(&gradient),
+            cell: &sequences.padded(&cell),
+            cells: &cells,
+            gates: &mut gates,
+            of_cell: &mut of_cell,
+            of_hidden: &mut of_hidden,
+            of_bias: &mut of_bias,
+            of_states: !hidden_values.is_empty(),
+            poll: poll::current(),
+        });
+        let terms = sequences.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
+        let of_weights = of_weights(level, &terms, &gates, sequences);
+        let mut gradients = [const { None }; TENSORS];
+        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
+        gradients[1] = (!hidden_values.is_empty()).then(|| sequences.state(&of_hidden));
+        gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
+        let (of_inputs, of_states) = of_weights.split_at(sequences.inputs * G * width);
+        let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
+        gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
+        gradients
     };
-    (output, sequences.state(&last_cells), state)
+    (result, sequences.state(&last_cells), backward)
 }
 
 /// Numbers of the gates.
@@ -136,7 +146,7 @@ const CELL: usize = 2;
 const FORGET: usize = 3;
 
 /// The steps of forward.
-struct Forward<'a, const G: usize> {
+struct Steps<'a, const G: usize> {
     sequences: Sequences,
     /// Of the hidden state.
     weights: [&'a [f32]; G],
@@ -151,7 +161,7 @@ struct Forward<'a, const G: usize> {
     output: &'a mut [f32],
 }
 
-impl<const G: usize> Kernel for Forward<'_, G> {
+impl<const G: usize> Kernel for Steps<'_, G> {
     type Output = ();
 
     #[inline(always)]
@@ -249,62 +259,8 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
     values.set(OUTPUT, &output);
 }
 
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State<const G: usize> {
-    sequences: Sequences,
-    x: FlexTensor,
-    /// States before the first step, or empty.
-    hidden: FlexTensor,
-    cell: FlexTensor,
-    parameters: Parameters<G>,
-    gates: Buffer,
-    cells: Buffer,
-    output: FlexTensor,
-    of_last_cells: Left,
-    level: Level,
-}
-
-impl<const G: usize> Saved<TENSORS> for State<G> {
-    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; TENSORS] {
-        let Self { sequences, level, x, hidden, cell, parameters, mut gates, cells, .. } = self;
-        let (width, [x_values, hidden_values]) = (sequences.width(), [&x, &hidden].map(values));
-        let of_last_cells = self.of_last_cells.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut of_cell = match of_last_cells {
-            Some(gradient) => sequences.padded(&gradient),
-            None => Buffer::zeroed(sequences.batch * width),
-        };
-        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
-        let mut of_bias = Buffer::zeroed(G * width);
-        level.run(Backward {
-            sequences,
-            weights: parameters.each(HIDDEN_WEIGHTS),
-            gradient: values(&gradient),
-            cell: &sequences.padded(&cell),
-            cells: &cells,
-            gates: &mut gates,
-            of_cell: &mut of_cell,
-            of_hidden: &mut of_hidden,
-            of_bias: &mut of_bias,
-            of_states: !hidden_values.is_empty(),
-            poll: poll::current(),
-        });
-        let terms =
-            sequences.inputs_and_states(x_values, values(&self.output), hidden_values, sequences.hidden);
-        let of_weights = of_weights(level, &terms, &gates, sequences);
-        let mut gradients = [const { None }; TENSORS];
-        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
-        gradients[1] = (!hidden_values.is_empty()).then(|| sequences.state(&of_hidden));
-        gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
-        let (of_inputs, of_states) = of_weights.split_at(sequences.inputs * G * width);
-        let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
-        gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
-        gradients
-    }
-}
-
 /// The steps of backward.
-struct Backward<'a, const G: usize> {
+struct StepsBack<'a, const G: usize> {
     sequences: Sequences,
     /// Of the hidden state.
     weights: [&'a [f32]; G],
@@ -326,7 +282,7 @@ struct Backward<'a, const G: usize> {
     poll: fn(),
 }
 
-impl<const G: usize> Kernel for Backward<'_, G> {
+impl<const G: usize> Kernel for StepsBack<'_, G> {
     type Output = ();
 
     #[inline(always)]

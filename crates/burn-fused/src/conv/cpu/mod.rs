@@ -21,7 +21,7 @@ pub(super) mod tiles;
 mod winograd;
 
 pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
-pub use norm::{Forward as NormForward, Means, Normed, Saved as NormSaved};
+pub use norm::{Forward as NormForward, Means, Normed};
 pub use scratch::with_buffers;
 
 use crate::conv::Algorithm;

@@ -18,7 +18,7 @@ use burn::tensor::module::batch_norm_train;
 use burn::tensor::{DType, Tensor};
 
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, on_flex, primitive};
+use crate::extension::{Backward, on_flex, primitive};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
@@ -89,9 +89,9 @@ pub fn batch_norm<const D: usize>(
         tensors,
         |tensors| shape_of(tensors, epilogue),
         |tensors, shape, backward| {
-            let (output, state) = forward(tensors, shape, epilogue, epsilon, backward);
-            moments = Some(state.results.0.clone());
-            (output, state)
+            let (output, found, backward) = forward(tensors, shape, epilogue, epsilon, backward);
+            moments = Some(found);
+            (output, backward)
         },
     );
     match output {
@@ -324,21 +324,30 @@ fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<S
     Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
 }
 
-/// The output of a batch, its scale and its shift.
+/// The output of a batch, its scale and its shift, with its statistics and its backward.
 fn forward(
     tensors: [FlexTensor; 3],
     shape: Shape,
     epilogue: Epilogue,
     epsilon: f64,
     backward: bool,
-) -> (FlexTensor, State) {
+) -> (FlexTensor, Moments, impl Backward<3>) {
     let tensors = tensors.map(contiguous);
     let [x, scale, shift] = &tensors;
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
     let (output, moments, argmax) = normalised(level, input, epsilon, backward);
     let output = rounded(x.dtype(), level, output, &shape.output_dims(x, epilogue));
-    (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })
+    let (found, results) = (moments.clone(), Arc::new((moments, argmax)));
+    let backward = move |gradient: FlexTensor, _of_x: bool| {
+        let ([x, scale, shift], (moments, argmax)) = (&tensors, &*results);
+        let gradient = &wide(level, &gradient);
+        let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
+        let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
+        let of_x = rounded(x.dtype(), level, of_x, &x.shape());
+        [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
+    };
+    (output, found, backward)
 }
 
 /// A tensor of `values`, rounded to `dtype`.
@@ -346,29 +355,5 @@ fn rounded(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexT
     match Half::of(dtype) {
         Some(half) => half.tensor(half.narrowed(level, &values), shape),
         None => values.into_tensor(shape),
-    }
-}
-
-/// Saved by forward for backward.
-#[derive(Debug, Clone)]
-struct State {
-    /// Batch, scale and shift, each contiguous.
-    tensors: [FlexTensor; 3],
-    shape: Shape,
-    epilogue: Epilogue,
-    level: Level,
-    /// And the argmax.
-    results: Arc<(Moments, Vec<u8>)>,
-}
-
-impl Saved<3> for State {
-    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 3] {
-        let Self { tensors: [x, scale, shift], shape, epilogue, level, results } = self;
-        let (moments, argmax) = &*results;
-        let gradient = &wide(level, &gradient);
-        let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [&scale, &shift].map(values) };
-        let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
-        let of_x = rounded(x.dtype(), level, of_x, &x.shape());
-        [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
     }
 }
