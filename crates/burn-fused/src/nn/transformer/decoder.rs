@@ -6,6 +6,7 @@ use burn::nn::transformer as burns;
 use burn::tensor::{Bool, Device, Tensor};
 
 use super::PositionWiseFeedForward;
+use super::stack::stack;
 use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
@@ -13,74 +14,17 @@ use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
 
-config! {
+stack! {
     /// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
-    pub struct TransformerDecoderConfig of burns::TransformerDecoderConfig {
-        /// Values of a token.
-        pub d_model: usize,
-        /// Values between the layers of a feed-forward network.
-        pub d_ff: usize,
-        /// Number of heads.
-        pub n_heads: usize,
-        /// Number of layers.
-        pub n_layers: usize,
-        /// Probability of dropout.
-        #[config(default = 0.1)]
-        pub dropout: f64,
-        /// Whether normalisation is before attention and feed-forward networks, and not after them.
-        #[config(default = false)]
-        pub norm_first: bool,
-        /// Whether softmax has another term of 1 in its denominator.
-        #[config(default = false)]
-        pub quiet_softmax: bool,
-        /// How parameters are initialised.
-        #[config(default = "Initializer::KaimingUniform{gain: 1.0 / 3f64.sqrt(), fan_out_only: false}")]
-        pub initializer: Initializer,
-        /// Activation of the feed-forward networks.
-        #[config(default = "ActivationConfig::Gelu")]
-        pub activation: ActivationConfig,
-        /// Added to variances in normalisation.
-        #[config(default = 1e-5)]
-        pub layer_norm_eps: f64,
-    }
-
+    config TransformerDecoderConfig,
     /// A decoder with new parameters.
-    pub fn init(&self, device: &Device) -> TransformerDecoder;
+    init,
+    /// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
+    /// [`burn::nn::transformer::TransformerDecoder`].
+    stack TransformerDecoder of TransformerDecoderLayer,
+    /// Cache of a [`TransformerDecoder`], for autoregressive inference.
+    cache TransformerDecoderAutoregressiveCache of TransformerDecoderLayerAutoregressiveCache,
 }
-
-/// Decoder of a transformer: Vaswani et al., "Attention is all you need" (2017). As
-/// [`burn::nn::transformer::TransformerDecoder`].
-#[derive(Module, Debug)]
-#[module(custom_display)]
-pub struct TransformerDecoder {
-    /// The layers.
-    pub layers: Vec<TransformerDecoderLayer>,
-    /// Values of a token.
-    pub d_model: usize,
-    /// Values between the layers of a feed-forward network.
-    pub d_ff: usize,
-    /// Number of heads.
-    pub n_heads: usize,
-    /// Number of layers.
-    pub n_layers: usize,
-    /// Probability of dropout.
-    pub dropout: f64,
-    /// Whether normalisation is before attention and feed-forward networks.
-    pub norm_first: bool,
-    /// Whether softmax has another term of 1 in its denominator.
-    pub quiet_softmax: bool,
-}
-
-converts!(TransformerDecoder of burns::TransformerDecoder {
-    d_model,
-    d_ff,
-    n_heads,
-    n_layers,
-    dropout,
-    norm_first,
-    quiet_softmax,
-} each { layers });
-shown_as_burns!(TransformerDecoder of burns::TransformerDecoder);
 
 /// Input of a [`TransformerDecoder`], and what a layer makes of it.
 #[derive(Debug)]
@@ -272,9 +216,4 @@ impl TransformerDecoderLayerAutoregressiveCache {
             (MhaCache::autoregressive_cross_attention(), MhaCache::autoregressive());
         Self { cross_attn, self_attn, pwff, norm_1, norm_2, norm_3 }
     }
-}
-
-/// Cache of a [`TransformerDecoder`], for autoregressive inference.
-pub struct TransformerDecoderAutoregressiveCache {
-    layers: Vec<TransformerDecoderLayerAutoregressiveCache>,
 }

@@ -3,6 +3,7 @@
 mod decoder;
 mod encoder;
 mod feed_forward;
+mod stack;
 #[cfg(test)]
 mod tests;
 
