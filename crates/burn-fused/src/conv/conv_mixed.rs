@@ -106,9 +106,7 @@ pub(super) fn backward(
             half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         }
     }
-    if half == Half::F16 {
-        of_weights = Buffer::copy_of(&half.rounded(level, &of_weights));
-    }
-    let bias = half.weight_gradient(level, of_bias);
-    Gradients { input: back.of_input.then_some(of_input), weights: of_weights, bias }
+    half.weight_gradient(level, &mut of_weights);
+    half.weight_gradient(level, &mut of_bias);
+    Gradients { input: back.of_input.then_some(of_input), weights: of_weights, bias: of_bias }
 }

@@ -37,20 +37,18 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
             for row in output.chunks_exact_mut(outputs) {
                 row.iter_mut().zip(parameters[1]).for_each(|(y, bias)| *y += bias);
             }
-            tensor_of(x.dtype(), level, output, &sizes.output_shape(&x))
+            output
         }
-        None => {
-            let output = kernels::forward(level, sizes, values(&x), parameters);
-            output.into_tensor(&sizes.output_shape(&x))
-        }
+        None => kernels::forward(level, sizes, values(&x), parameters),
     };
+    let output = tensor_of(x.dtype(), level, output, &sizes.output_shape(&x));
     let backward = move |gradient: FlexTensor, of_input: bool| {
         let (weights, dtype) = (values(&weights), x.dtype());
         let (of_x, of_weights, of_bias) = match Half::of(dtype) {
             Some(half) => {
                 let [rows, bits] = [&x, &gradient].map(|tensor| half.bits(tensor));
                 let (rows, g) = (Matrix::new(rows, [batch, inputs]), Matrix::new(bits, [batch, outputs]));
-                let of_weights = multiply(level, half, rows.transpose(), g);
+                let mut of_weights = multiply(level, half, rows.transpose(), g);
                 let mut bias = vec![0.0; outputs];
                 for row in half.widened(level, bits).chunks_exact(outputs) {
                     bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
@@ -59,20 +57,17 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
                     let weights = half.narrowed(level, weights);
                     multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
                 });
-                let [of_weights, bias] =
-                    [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
-                let of_x = of_input.map(|of_x| tensor_of(dtype, level, of_x, &x.shape()));
-                (of_x, tensor(of_weights, &[inputs, outputs]), bias)
+                half.weight_gradient(level, &mut of_weights);
+                half.weight_gradient(level, &mut bias);
+                (of_input, of_weights, bias)
             }
             None => {
                 let [input, gradient] = [&x, &gradient].map(values);
-                let (of_x, of_weights, bias) =
-                    kernels::backward(level, sizes, input, weights, gradient, of_input);
-                let of_x = of_x.map(|of_x| of_x.into_tensor(&x.shape()));
-                (of_x, of_weights.into_tensor(&[inputs, outputs]), bias)
+                kernels::backward(level, sizes, input, weights, gradient, of_input)
             }
         };
-        [of_x, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
+        let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &x.shape()));
+        [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
     };
     (output, backward)
 }

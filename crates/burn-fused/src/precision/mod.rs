@@ -17,8 +17,9 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
-use crate::flex_tensor::{tensor, values};
+use crate::flex_tensor::values;
 use crate::matrix::Matrix;
+use crate::memory::Buffer;
 use crate::simd::{Level, kernel};
 
 #[cfg(target_arch = "x86_64")]
@@ -111,12 +112,11 @@ impl Half {
         self.widened(level, &self.narrowed(level, values))
     }
 
-    /// The gradient of weights, which the weights' own type stores: f32 for bf16. In
+    /// Rounds the gradient of weights to what the weights' own type stores: f32 for bf16. In
     /// f16 it is that of a f16 copy, as with PyTorch's autocast, so that it overflows.
-    pub(crate) fn weight_gradient(self, level: Level, gradient: Vec<f32>) -> Vec<f32> {
-        match self {
-            Self::Bf16 => gradient,
-            Self::F16 => self.rounded(level, &gradient),
+    pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
+        if self == Self::F16 {
+            gradient.copy_from_slice(&self.rounded(level, gradient));
         }
     }
 }
@@ -138,10 +138,10 @@ pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
 }
 
 /// A tensor of `values`, rounded to `dtype`.
-pub(crate) fn tensor_of(dtype: DType, level: Level, values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
     match Half::of(dtype) {
         Some(half) => half.tensor(half.narrowed(level, &values), shape),
-        None => tensor(values, shape),
+        None => values.into_tensor(shape),
     }
 }
 

@@ -17,6 +17,7 @@ use burn::backend::ops::FloatTensorOps;
 use super::Half;
 use crate::flex_tensor::{tensor, values};
 use crate::matrix::Matrix;
+use crate::memory::Buffer;
 use crate::simd::Level;
 
 /// A matrix of the bits of 16-bit values.
@@ -89,8 +90,8 @@ fn fastest() -> Bf16Products {
 ///
 /// # Panics
 /// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
-pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Vec<f32> {
-    let mut product = vec![0.0; a.rows * b.columns];
+pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Buffer {
+    let mut product = Buffer::zeroed(a.rows * b.columns);
     if half == Half::Bf16 && add_product(level, a, b, &mut product) {
         return product;
     }
@@ -101,7 +102,7 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Ve
             false => tensor(wide, &[matrix.rows, matrix.columns]),
         }
     });
-    values(&Flex::float_matmul(a, b).to_contiguous()).to_vec()
+    Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
 }
 
 /// Adds the product of bf16 values to `sums` by row; whether this process has instructions for it.

@@ -14,15 +14,15 @@ use std::sync::Arc;
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
-use burn::tensor::{DType, Tensor};
 
 use crate::epilogue::Epilogue;
 use crate::extension::{Backward, on_flex, primitive};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
-use crate::precision::{Half, cast, supported, wide};
+use crate::precision::{cast, supported, tensor_of, wide};
 use crate::shapes::{expect, refuse};
 use crate::simd::{Level, kernel};
 
@@ -147,7 +147,7 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [scale, shift].map(values) };
     let output = inferred(level, input, &moments);
-    let output = rounded(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
     Some(Tensor::from_primitive::<Flex>(output))
 }
 
@@ -337,23 +337,15 @@ fn forward(
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
     let (output, moments, argmax) = normalised(level, input, epsilon, backward);
-    let output = rounded(x.dtype(), level, output, &shape.output_dims(x, epilogue));
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(x, epilogue));
     let (found, results) = (moments.clone(), Arc::new((moments, argmax)));
     let backward = move |gradient: FlexTensor, _of_x: bool| {
         let ([x, scale, shift], (moments, argmax)) = (&tensors, &*results);
         let gradient = &wide(level, &gradient);
         let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
         let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
-        let of_x = rounded(x.dtype(), level, of_x, &x.shape());
+        let of_x = tensor_of(x.dtype(), level, of_x, &x.shape());
         [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
     };
     (output, found, backward)
-}
-
-/// A tensor of `values`, rounded to `dtype`.
-fn rounded(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
-    match Half::of(dtype) {
-        Some(half) => half.tensor(half.narrowed(level, &values), shape),
-        None => values.into_tensor(shape),
-    }
 }
