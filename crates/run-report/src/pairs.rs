@@ -127,22 +127,19 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         quantized.into_iter().filter_map(|other| Some(Pair { base: of_float(&other)?, other })).collect();
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
     shown.first()?;
-    let of = |measured: &str, quantized: bool, title: &str, key: &str, rank: u8, means: &str| {
-        let measured = measure(measured, "", 0);
-        let cell = move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base });
-        Column::spread(title, key).means(means).ranked(rank).of(cell)
+    // A measurement with and without quantization.
+    let of = |key: &str, title: &'static str, quantized: bool, rank: u8| {
+        let measured = measure(key, title, rank);
+        let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };
+        let column = Column::spread(title, &format!("{prefix}{key}")).ranked(rank);
+        let column = column.means(&format!("{}; {with} quantization", measured.definition));
+        column.of(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
     };
+    let int8 = measure("int8_test_accuracy", "int8 acc %", 0);
     let mut columns = labels(&shown, |pair: &Pair<'_, '_>| pair.other);
     columns.extend([
-        of("train_seconds", false, "train s", "train_seconds", 0, "Seconds of training without quantization"),
-        of(
-            "train_seconds",
-            true,
-            "quant. s",
-            "quantized_train_seconds",
-            0,
-            "Seconds of training with quantization",
-        ),
+        of("train_seconds", "train s", false, 0),
+        of("train_seconds", "quant. s", true, 0),
         Column::number("% longer", "percent_longer")
             .means("The quantized training's median over the other's, less 1")
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
@@ -150,39 +147,11 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             .means("The same of the fastest repeat over the other's slowest, and the reverse")
             .ranked(4)
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
-        of(
-            "train_accuracy",
-            false,
-            "train acc %",
-            "train_accuracy",
-            2,
-            "Training accuracy without quantization, last epoch",
-        ),
-        of(
-            "train_accuracy",
-            true,
-            "quant. acc %",
-            "quantized_train_accuracy",
-            2,
-            "The same with quantization",
-        ),
-        of("test_accuracy", false, "test acc %", "test_accuracy", 0, "Test accuracy without quantization"),
-        of(
-            "test_accuracy",
-            true,
-            "float acc %",
-            "quantized_test_accuracy",
-            3,
-            "Test accuracy of the float network with quantization",
-        ),
-        of(
-            "int8_test_accuracy",
-            true,
-            "int8 acc %",
-            "int8_test_accuracy",
-            0,
-            "Test accuracy of its int8 model",
-        ),
+        of("train_accuracy", "train acc %", false, 2),
+        of("train_accuracy", "quant. acc %", true, 2),
+        of("test_accuracy", "test acc %", false, 0),
+        of("test_accuracy", "float acc %", true, 3),
+        int8.column().of(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
     ]);
     let remarks = [
         "Each row compares two trainings that differ in quantization alone, medians of train s.",
