@@ -1,7 +1,7 @@
 //! Activation functions of one network beside each other.
 
 use super::file::Profile;
-use super::{Found, Phase, groups, kb, left_out, machines, numbered};
+use super::{Found, Phase, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
 use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
@@ -32,10 +32,9 @@ impl<'a> Activation<'a> {
 
 /// A table for each two or more profiles that differ in the activation alone.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
-    let groups = groups(profiles.iter().filter(|profile| !profile.train), &["activation"]);
-    fn of_group(group: Vec<&Profile>) -> (Vec<Activation<'_>>, Vec<&Profile>) {
-        let mut found: Vec<Activation<'_>> = Vec::new();
-        let mut again: Vec<&Profile> = Vec::new();
+    let of_inference = profiles.iter().filter(|profile| !profile.train);
+    let of_group = |group: Vec<&Profile>| {
+        let (mut found, mut again): (Vec<Activation<'_>>, Vec<&Profile>) = Default::default();
         for one in group.into_iter().filter_map(Activation::of) {
             match found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
                 true => found.push(one),
@@ -43,18 +42,13 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
             }
         }
         found.sort_by(|a, b| a.ms.total_cmp(&b.ms));
-        (found, again)
-    }
-    let several = groups.into_iter().map(of_group).filter(|(found, _)| found.len() > 1);
-    let sheet = |(i, (found, again)): (usize, (Vec<Activation<'_>>, Vec<&Profile>))| {
-        let (mut sheet, line) = sheet(i, &found, figures);
-        sheet.remarks.extend(left_out(&again));
-        (sheet, line)
+        (found.len() > 1).then(|| sheet(&found, &again, figures))
     };
-    several.enumerate().map(sheet).collect()
+    groups(of_inference, &["activation"]).into_iter().filter_map(of_group).collect()
 }
 
-fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> Found {
+/// The table of the activations `found`, and of the profiles that have the settings of one `again`.
+fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
     let first = found[0].profile;
     let model = first.model.as_str();
     let relu = found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0);
@@ -108,8 +102,9 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
         );
     }
     remarks.push(machines(first, figures, &wanted));
+    remarks.extend(left_out(again));
     let title = format!("{model} by activation, {}", first.amount());
-    let sheet = Sheet::of(numbered("activations", index), title, columns, found).with_remarks(remarks);
+    let sheet = Sheet::of("activations", title, columns, found).with_remarks(remarks);
     let slowest = &found[found.len() - 1];
     let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);

@@ -1,7 +1,7 @@
 //! An integer model beside the float network that it is made of.
 
 use super::file::Profile;
-use super::{Found, groups, kb, left_out, machines, numbered};
+use super::{Found, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 
@@ -9,7 +9,7 @@ use crate::sheet::{Cell, Column, Sheet};
 /// networks may be in it, with fused operators and with separate ones.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
-    let groups = groups(of_inference, &["int8", "fused"]).into_iter().filter_map(|group| {
+    let of_group = |group: Vec<&Profile>| {
         let int8 = *group.iter().find(|profile| profile.int8)?;
         let float =
             |fused| group.iter().copied().find(move |profile| !profile.int8 && profile.fused == fused);
@@ -17,14 +17,9 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
         let shown =
             |profile: &&Profile| profile.path == int8.path || floats.iter().any(|f| f.path == profile.path);
         let again: Vec<&Profile> = group.iter().copied().filter(|profile| !shown(profile)).collect();
-        (!floats.is_empty()).then_some((floats, int8, again))
-    });
-    let sheet = |(i, (floats, int8, again)): (usize, (Vec<&Profile>, &Profile, Vec<&Profile>))| {
-        let (mut sheet, line) = sheet(i, &floats, int8, figures);
-        sheet.remarks.extend(left_out(&again));
-        (sheet, line)
+        (!floats.is_empty()).then(|| sheet(&floats, int8, &again, figures))
     };
-    groups.enumerate().map(sheet).collect()
+    groups(of_inference, &["int8", "fused"]).into_iter().filter_map(of_group).collect()
 }
 
 /// Time of all batches. Without profiling, because an integer model's operators are so short that
@@ -33,7 +28,7 @@ fn inference_ms(profile: &Profile) -> f64 {
     profile.batch_ms_without_profiling * profile.batches as f64
 }
 
-fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Figures>) -> Found {
+fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Option<&Figures>) -> Found {
     let model = int8.model.as_str();
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
@@ -95,9 +90,10 @@ fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Fig
     }
     let published = "The published number of samples is not stated; ours are times without profiling.";
     let remarks = [machines(int8, figures, &wanted)].into_iter().chain(figures.map(|_| published.into()));
+    let remarks = remarks.chain(left_out(again));
     let title = format!("{model} in float and int8, {}", int8.amount());
     let shown = floats.iter().copied().chain([int8]);
-    let sheet = Sheet::of(numbered("int8", index), title, columns, shown).with_remarks(remarks);
+    let sheet = Sheet::of("int8", title, columns, shown).with_remarks(remarks);
     let faster = floats.iter().filter_map(|float| {
         let times = ratio(inference_ms(float), inference_ms(int8))?;
         let operators = if float.fused { "fused" } else { "separate" };

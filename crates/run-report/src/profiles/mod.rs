@@ -76,9 +76,10 @@ impl Profiles {
             // Files of two folders may have one name.
             let own = format!("{name}-{}", sheet.name);
             let taken = |name: &str| sheets.iter().any(|other| other.name == name);
-            let mut names = (0..).map(|index| numbered(&own, index));
+            let numbered = (2..).map(|number| format!("{own}-{number}"));
+            let mut names = std::iter::once(own.clone()).chain(numbered);
             sheets.push(Sheet {
-                name: names.find(|name| !taken(name)).unwrap_or(own.clone()),
+                name: names.find(|name| !taken(name)).unwrap_or_default(),
                 title: format!("{title}: {}", sheet.title),
                 ..sheet
             });
@@ -128,11 +129,6 @@ fn kb(bytes: u64) -> f64 {
 fn left_out(again: &[&Profile]) -> Option<String> {
     let files = again.iter().map(|profile| profile.path.display()).join(", ");
     (!files.is_empty()).then(|| format!("Not in this table, with the settings of a row: {files}."))
-}
-
-/// `name`, with a number behind it if it is not the first one of several.
-fn numbered(name: &str, index: usize) -> String {
-    if index == 0 { name.into() } else { format!("{name}-{}", index + 1) }
 }
 
 #[cfg(test)]
