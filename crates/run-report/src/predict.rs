@@ -128,8 +128,13 @@ impl Work {
 
     /// Percent of `ranks` times the speed of one.
     pub fn efficiency(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+        self.efficiency_of(ranks, self.epoch_s(link, algorithm, ranks))
+    }
+
+    /// The same of an epoch that takes `epoch_s` seconds on `ranks`.
+    pub fn efficiency_of(&self, ranks: usize, epoch_s: f64) -> f64 {
         let alone = self.steps(1) as f64 * self.compute_ms / 1e3;
-        100.0 * alone / (ranks as f64 * self.epoch_s(link, algorithm, ranks))
+        100.0 * alone / (ranks as f64 * epoch_s)
     }
 }
 

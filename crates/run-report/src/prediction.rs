@@ -56,21 +56,19 @@ fn part(section: &Section, link: &Link) -> Part {
     if !is_sound(base) {
         sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
     }
-    let points = measured.iter().filter(|row| !row.first().record.oversubscribed);
-    let points: Vec<Measured> = points.map(|row| point(row, &work)).collect();
     let caption =
         "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.";
-    let plot = predict_plot(&work, link, &points);
+    let measured: Vec<&Row<'_>> =
+        measured.into_iter().filter(|row| !row.first().record.oversubscribed).collect();
+    let plot = predict_plot(&work, link, &measured);
     part.pictures.push(Picture { name: sheet.name.clone(), caption: caption.into(), plot });
     part.sheets.push(sheet);
     part
 }
 
-fn point(row: &Row<'_>, work: &Work) -> Measured {
-    let alone = work.steps(1) as f64 * work.compute_ms / 1e3;
-    let (ranks, epoch_s) =
-        (row.ranks(), row.train_seconds().median / row.first().results.epochs_run.max(1) as f64);
-    Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
+/// Measured seconds of an epoch.
+fn epoch_s(row: &Row<'_>) -> f64 {
+    row.train_seconds().median / row.first().results.epochs_run.max(1) as f64
 }
 
 /// A line of the table: a number of ranks, and a run on as many.
@@ -145,29 +143,23 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
     ])
 }
 
-/// A finished run on the plot.
-struct Measured {
-    ranks: usize,
-    epoch_s: f64,
-    /// Parallel efficiency in percent, relative to the run that the prediction is from.
-    efficiency: f64,
-}
-
-/// Both models of one rank's `work` over `link` as lines, and runs as dots.
-fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> Plot {
-    let lines = |predicted: &dyn Fn(Algorithm, usize) -> f64, of_run: &dyn Fn(&Measured) -> f64| {
+/// Both models of one rank's `work` over `link` as lines, and the `measured` rows as dots.
+fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
+    let lines = |predicted: &dyn Fn(Algorithm, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
         let model = |(i, algorithm)| {
             let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
             Line { colour: colour(i), points: points.collect(), ..Line::default() }
         };
-        let dots = measured.iter().map(|run| ((run.ranks as f64).log2(), of_run(run))).collect();
+        let dots = measured.iter().map(|row| ((row.ranks() as f64).log2(), of_row(row))).collect();
         let runs = Line { colour: BLACK, dots, ..Line::default() };
         Algorithm::ALL.into_iter().enumerate().map(model).chain([runs]).collect::<Vec<_>>()
     };
     // The axes are linear in the logarithms, so that all panels have one axis type.
     let log = |seconds: f64| seconds.max(1e-9).log10();
-    let times = lines(&|model, ranks| log(work.epoch_s(link, model, ranks)), &|run| log(run.epoch_s));
-    let shares = lines(&|model, ranks| work.efficiency(link, model, ranks), &|run| run.efficiency);
+    let times = lines(&|model, ranks| log(work.epoch_s(link, model, ranks)), &|row| log(epoch_s(row)));
+    let shares = lines(&|model, ranks| work.efficiency(link, model, ranks), &|row| {
+        work.efficiency_of(row.ranks(), epoch_s(row))
+    });
     let ends = |lines: &[Line]| {
         span(lines.iter().flat_map(|line| line.points.iter().chain(&line.dots)).map(|point| point.1))
     };
