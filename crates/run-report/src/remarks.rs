@@ -341,7 +341,8 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     shown.map(line).collect()
 }
 
-fn shown(value: &Value) -> String {
+/// The value of an option in words.
+pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),

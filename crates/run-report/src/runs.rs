@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::csv_table::{self, TableRow, damaged, problem};
-use super::remarks::changed_setting;
+use super::remarks::{changed_setting, shown};
 use super::rows::compare;
 
 /// A finished run.
@@ -35,13 +35,8 @@ impl Run {
     /// Options that were not given are omitted.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
-        for (name, value) in &self.record.config {
-            let text = match value {
-                Value::Null => continue,
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            settings.insert(name.clone(), text);
+        for (name, value) in self.record.config.iter().filter(|(_, value)| !value.is_null()) {
+            settings.insert(name.clone(), shown(value));
         }
         // A limit that the data set does not reach is none.
         let data = &self.record.data;
@@ -175,14 +170,10 @@ fn finished(path: &Path) -> Result<Run, String> {
             check_history(path, &results)?;
             Ok(Run { path: path.to_owned(), sweep: None, record, config, results, digest: sha256(&text) })
         }
-        (Status::Completed, None) => {
-            let why = serde_json::from_value::<Results>(json).err().map(|error| error.to_string());
-            Err(damaged::<EpochRow>(&file, why.as_deref().unwrap_or("no results")))
-        }
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
-        // The message itself names the command to continue.
-        (Status::Stopped, _) => Err(format!("{shown}: {why}")),
+        // The message itself names the command to continue. Of a completed run, the results have been read above.
+        (Status::Stopped | Status::Completed, _) => Err(format!("{shown}: {why}")),
     }
 }
 
