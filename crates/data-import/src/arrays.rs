@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use half::f16;
+use run_record::count;
 
-use crate::error::count;
 use crate::folder::{self, Found, OTHERS, Picture, TRAIN};
 use crate::job::Job;
 use crate::labels::Labels;
-use crate::pictures::{self, classes_of};
+use crate::pictures;
 use crate::place::{Pixels, Place};
 use crate::plan;
 use crate::set::Numbers;
@@ -256,7 +256,7 @@ fn features(
     let all = train.labels.len() + test.as_ref().map_or(0, |test| test.labels.len());
     let columns = train.samples.columns;
     let (number, of) = (count(all, "row"), count(columns, "feature"));
-    log::info!("{}: {number} of {of} in {}", args.source.display(), classes_of(classes.len()));
+    log::info!("{}: {number} of {of} in {}", args.source.display(), count(classes.len(), "class"));
     let rows = |split: &Split| (0..split.labels.len()).collect::<Vec<usize>>();
     let label = |split: &Split, row: usize| class[split.labels[row] as usize];
     let (train_rows, test_rows) = (rows(&train), test.as_ref().map(rows));

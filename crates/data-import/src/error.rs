@@ -74,8 +74,3 @@ impl ImportError {
         move |reason| Self::Write { path: path.to_owned(), reason }
     }
 }
-
-/// `1 picture`, `2 pictures`.
-pub(crate) fn count(number: usize, one: &str) -> String {
-    format!("{number} {one}{}", if number == 1 { "" } else { "s" })
-}

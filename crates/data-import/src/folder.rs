@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
+use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
-use crate::error::count;
 use crate::place::{Encoded, Place};
 use crate::table_file::is_table;
 use crate::writer::MOST_CLASSES;

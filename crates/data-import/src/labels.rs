@@ -1,10 +1,17 @@
 //! Labels as they are found, and the classes that they become.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
+use std::hash::Hash;
 use std::path::Path;
 
 use crate::ImportError;
 use crate::writer::MOST_CLASSES;
+
+/// The first of `names` that is the same as one before it.
+pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> Option<T> {
+    let mut seen = HashSet::new();
+    names.into_iter().find(|name| !seen.insert(*name))
+}
 
 /// Labels by the order in which they were found, or those that a source names.
 pub(crate) enum Labels {
@@ -66,8 +73,7 @@ impl Labels {
         match self {
             Self::Named(names) => {
                 check(names.len())?;
-                let mut seen = BTreeSet::new();
-                if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+                if let Some(name) = twin(&names) {
                     return Err(ImportError::source(
                         source,
                         format!("names two classes {name:?}: rename one"),

@@ -1,14 +1,15 @@
 //! `metadata.csv` or `metadata.jsonl` beside pictures: their classes, as Hugging Face's imagefolder has them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::ImportError;
-use crate::table_file::LABELS;
+use crate::labels::twin;
+use crate::table_file::{LABELS, TableFile, text};
+use crate::{Header, ImportError};
 
 /// The column with the path of the picture, below the folder of the file.
 const FILE_NAME: &str = "file_name";
@@ -54,33 +55,27 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
         }
     };
     let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = HashSet::new();
-    match pictures.iter().find(|(name, _)| !seen.insert(name)) {
-        Some((name, _)) => Err(ImportError::source(path, format!("names {} twice", name.display()))),
+    match twin(pictures.iter().map(|(name, _)| name)) {
+        Some(name) => Err(ImportError::source(path, format!("names {} twice", name.display()))),
         None => Ok(Some(pictures)),
     }
 }
 
 fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
-    let read = |error: csv::Error| ImportError::source(path, error.to_string());
-    let mut first = String::new();
-    let file = File::open(path).map_err(ImportError::read(path))?;
-    BufReader::new(file).read_line(&mut first).map_err(ImportError::read(path))?;
-    let separator =
-        [b',', b';', b'\t'].into_iter().find(|byte| first.as_bytes().contains(byte)).unwrap_or(b',');
-    let mut reader = csv::ReaderBuilder::new().delimiter(separator).from_path(path).map_err(read)?;
-    let headers = reader.headers().map_err(read)?.clone();
-    let mut names = HashSet::new();
-    if let Some(name) = headers.iter().find(|name| !names.insert(*name)) {
+    let mut table = TableFile::open(&[path.to_owned()], Some(Header::Yes), &[], 1, &|_, _| Ok(()))?;
+    let names = table.header.clone().unwrap_or_default();
+    if let Some(name) = twin(&names) {
         return Err(ImportError::source(path, format!("has two columns {name:?}: rename one")));
     }
-    let line = |row: Result<csv::StringRecord, csv::Error>| {
-        let row = row.map_err(read)?;
-        let number = row.position().map_or(0, csv::Position::line);
-        let cells = headers.iter().zip(&row).map(|(name, cell)| (name.trim().to_owned(), cell.to_owned()));
-        Ok((number, cells.collect()))
-    };
-    reader.records().map(line).collect()
+    let mut lines = Vec::new();
+    table.for_each_row(|table, row, position| {
+        table.check_width(row, position)?;
+        let cell = |(name, cell): (&String, &[u8])| Ok((name.clone(), text(cell)?.to_owned()));
+        let cells = names.iter().zip(row).map(cell).collect::<Result<_, String>>();
+        lines.push((table.line(position), cells.map_err(|what| table.wrong(position, what))?));
+        Ok(())
+    })?;
+    Ok(lines)
 }
 
 fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {

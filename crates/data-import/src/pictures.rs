@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
+use run_record::count;
 
-use crate::error::count;
 use crate::folder::{Found, Picture};
 use crate::job::Job;
 use crate::picture::{self, Fit, Seen, Size, Target};
@@ -26,7 +26,7 @@ pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportErro
     let has_test = test.is_some();
     let test = test.unwrap_or_default();
     let all = train.len() + test.len();
-    log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), classes_of(classes.len()));
+    log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), count(classes.len(), "class"));
     let mut broken = Broken::default();
     let (train, test) = look(train, test, &mut broken, job)?;
     let seen = || train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen));
@@ -61,11 +61,6 @@ pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportErro
     broken.finish(args)?;
     let fit = args.size.map(|_| args.fit.unwrap_or_default());
     writer.finish(job, classes, Vec::new(), fit)
-}
-
-/// `2 classes`.
-pub(crate) fn classes_of(number: usize) -> String {
-    format!("{number} class{}", if number == 1 { "" } else { "es" })
 }
 
 type Known = (Picture, Seen);

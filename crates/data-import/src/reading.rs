@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use run_record::count;
+
 use crate::ImportError;
-use crate::error::count;
 use crate::folder::{Below, walk};
 use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::labels::twin;
 use crate::{Fit, ImportError};
 
 /// The file that describes a data set.
@@ -80,8 +81,10 @@ impl DataSet {
             Numbers::F32 => set.shape.iter().product(),
         };
         match &set {
-            _ if has_twins(&set.classes) => invalid("has two classes of one name".into()),
-            _ if has_twins(&set.features) || !(set.features.is_empty() || set.features.len() == values) => {
+            _ if twin(&set.classes).is_some() => invalid("has two classes of one name".into()),
+            _ if twin(&set.features).is_some()
+                || !(set.features.is_empty() || set.features.len() == values) =>
+            {
                 invalid("has other features than the samples: import the data set again".into())
             }
             _ if set.version != 1 => {
@@ -121,11 +124,4 @@ impl DataSet {
             name("test", "labels"),
         ]
     }
-}
-
-/// Whether two of the names are the same.
-fn has_twins(names: &[String]) -> bool {
-    let mut names: Vec<&String> = names.iter().collect();
-    names.sort();
-    names.windows(2).any(|pair| pair[0] == pair[1])
 }

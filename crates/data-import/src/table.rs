@@ -1,11 +1,10 @@
 //! The import of tables: a row is a sample, a column its class, and the other columns are its features.
 
 use csv::{ByteRecord, Position};
+use run_record::count;
 
-use crate::error::count;
 use crate::job::Job;
-use crate::labels::Labels;
-use crate::pictures::classes_of;
+use crate::labels::{Labels, twin};
 use crate::plan;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile, Tables, is_missing, text};
@@ -73,7 +72,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         args.source.display(),
         count(all, "row"),
         count(features.len(), "feature"),
-        classes_of(classes.len())
+        count(classes.len(), "class")
     );
     let splits = plan::splits(args, rows, test_rows, classes.len(), class)?;
     let mut writer = Writer::create(job, [1, 1, features.len()], Numbers::F32, all)?;
@@ -174,20 +173,17 @@ fn describe(table: &TableFile, label: usize) {
 
 /// Checks that features have names of their own, by which those of other tables are found.
 fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError> {
-    let mut names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
+    let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
         let number = column + 1;
         log::warn!(
             "column {number} has no name, and is a feature as the others: --drop {number} leaves it out"
         );
     }
-    names.sort();
-    match names.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => {
-            let what = format!(
-                "has two columns {:?}: rename one, or leave one out with --drop and its number",
-                pair[0]
-            );
+    match twin(&names) {
+        Some(name) => {
+            let what =
+                format!("has two columns {name:?}: rename one, or leave one out with --drop and its number");
             Err(ImportError::source(&table.path, what))
         }
         None => Ok(()),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
+use run_record::count;
 
-use crate::error::count;
 use crate::folder::{self, OTHERS, TRAIN};
 use crate::job::Job;
 use crate::parquet_file::Tell;

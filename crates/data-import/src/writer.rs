@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use run_record::count;
 use run_record::files::{entries, hex};
 use sha2::{Digest, Sha256};
 
-use crate::error::count;
 use crate::job::{Job, OLD};
 use crate::set::{DataSet, FILE, Numbers, SplitRecord};
 use crate::{Fit, ImportArgs, ImportError, Imported};

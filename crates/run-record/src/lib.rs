@@ -62,7 +62,7 @@ pub fn quoted(word: impl Display) -> String {
 pub fn count(number: usize, noun: &str) -> String {
     let ending = match number {
         1 => "",
-        _ if noun.ends_with("ch") => "es",
+        _ if noun.ends_with("ch") || noun.ends_with("ss") => "es",
         _ => "s",
     };
     format!("{number} {noun}{ending}")
@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn a_single_thing_is_no_plural() {
-        let counted = [(1, "batch"), (2, "batch"), (1, "inference"), (0, "run")].map(|(n, of)| count(n, of));
-        assert_eq!(counted, ["1 batch", "2 batches", "1 inference", "0 runs"]);
+        let counted = [(1, "batch"), (2, "batch"), (2, "class"), (0, "run")].map(|(n, of)| count(n, of));
+        assert_eq!(counted, ["1 batch", "2 batches", "2 classes", "0 runs"]);
     }
 
     #[test]
