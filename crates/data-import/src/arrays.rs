@@ -112,30 +112,12 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
             }
         },
     };
-    let mut found = Vec::new();
+    let mut others = Vec::new();
     for split in OTHERS {
-        found.extend(pair(&|path| has(path, &[split]))?.map(|pair| (split, pair)));
+        others.extend(pair(&|path| has(path, &[split]))?.map(|pair| (split.to_owned(), pair)));
     }
-    let names = found.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-    let place = match &args.test_split {
-        None => 0,
-        Some(wanted) => found.iter().position(|(name, _)| name == wanted).ok_or_else(|| {
-            let problem = format!(
-                "{} has {}",
-                args.source.display(),
-                if names.is_empty() { "no other split" } else { &names }
-            );
-            ImportError::option("test-split", wanted, problem)
-        })?,
-    };
-    let test = (place < found.len()).then(|| found.remove(place));
-    if let Some((split, _)) = &test {
-        log::info!("the test split is {split}");
-    }
-    for (split, _) in found {
-        log::warn!("{split} is not used: --test-split {split} tests on it");
-    }
-    Ok(Some(Arrays { train, test: test.map(|(_, pair)| pair), names: None }))
+    let test = folder::test_of(&args.source, args.test_split.as_deref(), others)?;
+    Ok(Some(Arrays { train, test, names: None }))
 }
 
 /// The samples of a split and the numbers of their labels.

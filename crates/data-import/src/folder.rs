@@ -96,6 +96,31 @@ impl LeftOut {
     }
 }
 
+/// The test split among the `others` than the one for training in `source`: the `wanted` one, or else the first. What
+/// is not used is named.
+pub(crate) fn test_of<T>(
+    source: &Path,
+    wanted: Option<&str>,
+    mut others: Vec<(String, T)>,
+) -> Result<Option<T>, ImportError> {
+    let at = match wanted {
+        None => 0,
+        Some(wanted) => others.iter().position(|(name, _)| name == wanted).ok_or_else(|| {
+            let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
+            let names = if names.is_empty() { "no other split".into() } else { names.join(", ") };
+            ImportError::option("test-split", wanted, format!("{} has {names}", source.display()))
+        })?,
+    };
+    let test = (at < others.len()).then(|| others.remove(at));
+    if let Some((name, _)) = &test {
+        log::info!("the test split is {name}");
+    }
+    for (name, _) in others {
+        log::warn!("{name} is not used: --test-split {name} tests on it");
+    }
+    Ok(test.map(|(_, test)| test))
+}
+
 /// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several, and
 /// `label` the column of their classes in `metadata.csv`.
 pub(crate) fn find(
@@ -127,34 +152,20 @@ pub(crate) fn find(
         left_out.log();
         return collect(source, train, None);
     };
-    let others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
-    let test = match test_split {
-        None => others.first().copied(),
-        Some(wanted) => {
-            Some(folders.iter().find(|path| name(path) == wanted && *path != train).ok_or_else(|| {
-                let found: Vec<String> = others.iter().map(|path| name(path)).collect();
-                let problem = match &found[..] {
-                    [] => format!("{} has no other split beside {}", source.display(), name(train)),
-                    found => format!("{} has {}", source.display(), found.join(", ")),
-                };
-                ImportError::option("test-split", wanted, problem)
-            })?)
-        }
-    };
+    let mut others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
+    let (typed, rest): (Vec<&PathBuf>, Vec<&PathBuf>) = folders
+        .iter()
+        .filter(|path| *path != train && !others.contains(path))
+        .partition(|path| test_split == Some(&name(path)));
+    others.extend(typed);
+    let test = test_of(source, test_split, others.into_iter().map(|path| (name(path), path)).collect())?;
+    for folder in rest {
+        log::warn!("{} is not used: it is beside {}", name(folder), name(train));
+    }
     let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
     let train_classes = classes(source, train, label, &mut left_out)?;
     let test_classes = test.map(|test| classes(source, test, label, &mut left_out)).transpose()?;
     left_out.log();
-    if let Some(test) = test {
-        log::info!("the test split is {}", name(test));
-    }
-    for folder in folders.iter().filter(|path| *path != train && Some(*path) != test) {
-        let hint = match others.contains(&folder) {
-            true => format!("; --test-split {} tests on it", name(folder)),
-            false => String::new(),
-        };
-        log::warn!("{} is not used: it is beside {}{hint}", name(folder), name(train));
-    }
     collect(source, train_classes, test_classes)
 }
 
