@@ -81,8 +81,10 @@ impl Target<'_> {
     fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), ImportError> {
         self.job.step(0, 1)?;
         let Some(left) = self.left.checked_sub(size) else {
-            let what = "holds more than there is free on the disk of --out: unpack it elsewhere, and import the folder";
-            return Err(ImportError::source(self.archive, what));
+            bail!(
+                self.archive,
+                "holds more than there is free on the disk of --out: unpack it elsewhere, and import the folder"
+            );
         };
         self.left = left;
         let path = self.folder.join(name);
@@ -105,10 +107,7 @@ impl Target<'_> {
     fn zip(&mut self, file: BufReader<File>) -> Result<(), ImportError> {
         let mut archive = zip::ZipArchive::new(file).map_err(|error| self.invalid(error))?;
         if archive.index_for_name("[Content_Types].xml").is_some() {
-            return Err(ImportError::source(
-                self.archive,
-                "is a document or a spreadsheet: save the table as .csv",
-            ));
+            bail!(self.archive, "is a document or a spreadsheet: save the table as .csv");
         }
         for index in 0..archive.len() {
             let mut entry = archive.by_index(index).map_err(|error| self.invalid(error))?;

@@ -84,20 +84,16 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
                 let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
                 Ok(Some(Pair { samples, labels, files: vec![(0, name)] }))
             }
-            (_, [first, _, ..]) => {
-                let what = format!(
-                    "which array has the labels? It has {listed}: name one, as in --label {}",
-                    rest(first)
-                );
-                Err(ImportError::source(source, what))
-            }
-            _ => {
-                let what = format!(
-                    "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
+            (_, [first, _, ..]) => bail!(
+                source,
+                "which array has the labels? It has {listed}: name one, as in --label {}",
+                rest(first)
+            ),
+            _ => bail!(
+                source,
+                "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
                      y_train (or named with --label), and the same for test if there is a test split"
-                );
-                Err(ImportError::source(source, what))
-            }
+            ),
         }
     };
     let is_other = |path: &Path| has(path, &OTHERS);
@@ -106,9 +102,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         None => match pair(&|path| !is_other(path))? {
             Some(train) => train,
             None => {
-                let what =
-                    format!("has the arrays {listed}, and none for training, such as x_train and y_train");
-                return Err(ImportError::source(source, what));
+                bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
             }
         },
     };
@@ -192,8 +186,7 @@ impl Arrays {
             _ => format!("pictures of {}", split.samples.dtype),
         };
         if let Some(test) = test.as_ref().filter(|test| kind(test) != kind(&train)) {
-            let what = format!("has {}, and the training split {}", kind(test), kind(&train));
-            return Err(ImportError::source(&test.samples.file.path, what));
+            bail!(&test.samples.file.path, "has {}, and the training split {}", kind(test), kind(&train));
         }
         match train.samples.shape.len() {
             1 | 2 => features(train, test, classes, &class, job),
@@ -214,11 +207,11 @@ impl Arrays {
             }
             _ => {
                 let NpyFile { dtype, shape, file, .. } = &train.samples;
-                let what = format!(
+                bail!(
+                    &file.path,
                     "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 \
                      ((255 * x).round().astype(\"uint8\") for values from 0 to 1), and features [samples, features]"
                 );
-                Err(ImportError::source(&file.path, what))
             }
         }
     }
@@ -251,9 +244,11 @@ fn features(
             split.samples.row(row, &mut bytes)?;
             let sample = floats(&bytes, &split.samples.dtype, split.samples.width);
             if let Some(column) = sample.iter().position(|value| !value.is_finite()) {
-                let what =
-                    format!("[{row}, {column}] is {} as f32: clean or scale the features", sample[column]);
-                return Err(ImportError::source(&split.samples.file.path, what));
+                bail!(
+                    &split.samples.file.path,
+                    "[{row}, {column}] is {} as f32: clean or scale the features",
+                    sample[column]
+                );
             }
             writer.add_floats(place, &sample, label(split, row), split.name(row))?;
             done += 1;

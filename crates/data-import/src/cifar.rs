@@ -84,14 +84,13 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
     let pickle = run_record::files::read_regular(path).map_err(ImportError::read(path))?;
     if nested(&pickle) > MOST_NESTED {
-        let what = format!("is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
-        return Err(ImportError::source(path, what));
+        bail!(path, "is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
     }
     // Arrays are pickled as calls of NumPy's functions, which leave the state of the array.
     let options = DeOptions::new().replace_unresolved_globals();
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
-        Ok(_) => Err(ImportError::source(path, "is a pickle of another object than a dictionary")),
+        Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
         Err(error) => Err(ImportError::Damaged {
             path: path.to_owned(),
             what: format!("is no pickle of CIFAR: {error}"),
@@ -187,8 +186,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
     let state = match take(&mut entries, "data") {
         Some(Value::Tuple(state)) => state,
         _ => {
-            let what = "has no array of pixels called data, as Python pickles it with protocols below 5";
-            return Err(ImportError::source(path, what));
+            bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
         }
     };
     let integers = |value: &Value| match value {
@@ -203,10 +201,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
         {
             Ok((pixels, labels))
         }
-        _ => {
-            let what = format!("its data is no array of bytes in the shape {expected:?} and in C's order");
-            Err(ImportError::source(path, what))
-        }
+        _ => bail!(path, "its data is no array of bytes in the shape {expected:?} and in C's order"),
     }
 }
 

@@ -59,7 +59,7 @@ impl DataFile {
         let now = self.file.metadata().map_err(ImportError::read(&self.path))?;
         match now.len() as usize == self.len && now.modified().ok() == self.modified {
             true => Ok(()),
-            false => Err(ImportError::source(&self.path, "was changed since it was opened: put it back")),
+            false => bail!(&self.path, "was changed since it was opened: put it back"),
         }
     }
 

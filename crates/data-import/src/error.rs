@@ -4,6 +4,13 @@ use std::path::{Path, PathBuf};
 
 use run_record::RecordError;
 
+/// Returns the error that the source at a path cannot be imported, for a reason in the words of `format!`.
+macro_rules! bail {
+    ($path:expr, $($what:tt)+) => {
+        return Err($crate::ImportError::source($path, format!($($what)+)))
+    };
+}
+
 /// Why nothing was imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {

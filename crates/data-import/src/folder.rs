@@ -140,8 +140,7 @@ pub(crate) fn find(
     };
     let Some(train) = named(&TRAIN) else {
         if let (Some(split), Some(_)) = (named(&OTHERS), folders.get(1)) {
-            let what = format!("has {} and no folder train beside it", name(split));
-            return Err(ImportError::source(source, what));
+            bail!(source, "has {} and no folder train beside it", name(split));
         }
         if let Some(name) = test_split {
             let problem = format!("{} has no folder train beside it", source.display());
@@ -280,7 +279,7 @@ fn classes(
     let mut classes = Classes::default();
     for folder in folders {
         let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
-            return Err(ImportError::source(&folder, "the folder's name is not UTF-8: rename it"));
+            bail!(&folder, "the folder's name is not UTF-8: rename it");
         };
         let Below { mut pictures, others, loops } = walk(&folder)?;
         others.into_iter().for_each(|path| left_out.add(path));
@@ -356,16 +355,17 @@ fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found
         splits().flat_map(|split| &split.names).filter(|name| !full.contains(name)).collect();
     if full.is_empty() {
         let endings = PICTURES.join(", ");
-        let what =
-            format!("has no picture in {}: those of pictures end in {endings}", count(empty.len(), "folder"));
-        return Err(ImportError::source(source, what));
+        bail!(
+            source,
+            "has no picture in {}: those of pictures end in {endings}",
+            count(empty.len(), "folder")
+        );
     }
     for name in empty {
         log::warn!("left out: class {name:?}, whose folder has no picture");
     }
     if full.len() > MOST_CLASSES {
-        let what = format!("has {} classes, and at most {MOST_CLASSES} are supported", full.len());
-        return Err(ImportError::source(source, what));
+        bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());
     }
     let mut classes: Vec<String> = full.into_iter().cloned().collect();
     if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {

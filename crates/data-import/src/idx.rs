@@ -41,9 +41,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
             }
             [first, second, ..] => {
                 let names = [first, second].map(|path| folder::name(path));
-                let what =
-                    format!("has {} and {}: move one data set to a folder of its own", names[0], names[1]);
-                Err(ImportError::source(source, what))
+                bail!(source, "has {} and {}: move one data set to a folder of its own", names[0], names[1]);
             }
         }
     };
@@ -56,14 +54,13 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
             [None, None] => Ok(Vec::new()),
             [images, _] => {
                 let missing = if images.is_some() { "labels" } else { "images" };
-                Err(ImportError::source(source, format!("has no IDX file of {missing} for {}", split[0])))
+                bail!(source, "has no IDX file of {missing} for {}", split[0]);
             }
         }
     };
     let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
     if files[0].is_empty() {
-        let what = "has no IDX files for training, such as train-images-idx3-ubyte";
-        return Err(ImportError::source(source, what));
+        bail!(source, "has no IDX files for training, such as train-images-idx3-ubyte");
     }
     Ok(Some(Arrays::made(&folder, files, None)))
 }
@@ -108,10 +105,10 @@ impl IdxFile {
         let dimensions = match number()? {
             magic @ (0x0801 | 0x0803) => magic & 0xff,
             magic => {
-                let what = format!(
+                bail!(
+                    path,
                     "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are expected"
                 );
-                return Err(ImportError::source(path, what));
             }
         };
         file.shape = (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<_, ImportError>>()?;

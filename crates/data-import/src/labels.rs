@@ -65,19 +65,13 @@ impl Labels {
     pub(crate) fn classes(self, source: &Path) -> Result<(Vec<String>, Vec<u16>), ImportError> {
         let check = |classes: usize| match classes {
             0..=MOST_CLASSES => Ok(()),
-            _ => {
-                let what = format!("has {classes} classes, and at most {MOST_CLASSES} are supported");
-                Err(ImportError::source(source, what))
-            }
+            _ => bail!(source, "has {classes} classes, and at most {MOST_CLASSES} are supported"),
         };
         match self {
             Self::Named(names) => {
                 check(names.len())?;
                 if let Some(name) = twin(&names) {
-                    return Err(ImportError::source(
-                        source,
-                        format!("names two classes {name:?}: rename one"),
-                    ));
+                    bail!(source, "names two classes {name:?}: rename one");
                 }
                 let classes = (0..names.len()).map(|class| class as u16).collect();
                 Ok((names, classes))

@@ -3,11 +3,14 @@
 //! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
 //! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
 
+// First: its macro is for the modules below.
+#[macro_use]
+mod error;
+
 mod archive;
 mod arrays;
 mod cifar;
 mod data_file;
-mod error;
 mod folder;
 mod idx;
 mod job;

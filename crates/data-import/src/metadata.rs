@@ -28,7 +28,7 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
     let is_csv = path.extension().is_some_and(|ending| ending == "csv");
     let lines = if is_csv { csv_lines(path)? } else { json_lines(path)? };
     let Some((_, first)) = lines.first() else {
-        return Err(ImportError::source(path, "names no picture"));
+        bail!(path, "names no picture");
     };
     let columns = || first.keys().cloned().collect::<Vec<_>>().join(", ");
     let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
@@ -56,7 +56,7 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
     };
     let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
     match twin(pictures.iter().map(|(name, _)| name)) {
-        Some(name) => Err(ImportError::source(path, format!("names {} twice", name.display()))),
+        Some(name) => bail!(path, "names {} twice", name.display()),
         None => Ok(Some(pictures)),
     }
 }
@@ -65,7 +65,7 @@ fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
     let mut table = TableFile::open(&[path.to_owned()], Some(Header::Yes), &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();
     if let Some(name) = twin(&names) {
-        return Err(ImportError::source(path, format!("has two columns {name:?}: rename one")));
+        bail!(path, "has two columns {name:?}: rename one");
     }
     let mut lines = Vec::new();
     table.for_each_row(|table, row, position| {

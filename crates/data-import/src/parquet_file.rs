@@ -99,13 +99,13 @@ pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportE
     for path in &paths[1..] {
         let names = columns(path)?;
         if names != expected {
-            let what = format!(
+            bail!(
+                path,
                 "has the columns {}, and {} has {}",
                 names.join(", "),
                 paths[0].display(),
                 expected.join(", ")
             );
-            return Err(ImportError::source(path, what));
         }
     }
     write(&mut writer, &expected)?;
@@ -216,13 +216,10 @@ pub(crate) fn label(
         let reader = open(path)?;
         let schema = reader.metadata().file_metadata().schema();
         if schema.get_fields().iter().any(|field| field.name() == column && field.is_group()) {
-            let what =
-                format!("column {column} has lists or several columns, and a class is a word or a number");
-            return Err(ImportError::source(path, what));
+            bail!(path, "column {column} has lists or several columns, and a class is a word or a number");
         }
         if names_in(&features(path)?, column) != names {
-            let what = format!("names the classes of {column} otherwise than {}", tables.train[0].display());
-            return Err(ImportError::source(path, what));
+            bail!(path, "names the classes of {column} otherwise than {}", tables.train[0].display());
         }
     }
     Ok((column.clone(), names))

@@ -113,7 +113,7 @@ fn target<'p>(
     let size = match (args.size, sizes.keys().next()) {
         (Some(size), _) => size,
         (None, None) => {
-            return Err(ImportError::source(&args.source, "no file in it can be read as a picture"));
+            bail!(&args.source, "no file in it can be read as a picture");
         }
         (None, Some(only)) if sizes.len() == 1 => *only,
         (None, Some(_)) => {
@@ -128,13 +128,13 @@ fn target<'p>(
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let what = format!(
+            bail!(
+                &args.source,
                 "the pictures have {} sizes (height x width): {}{more}; choose one, such as --size 64x64, and how \
                  they get it: --fit crop, pad or stretch",
                 sizes.len(),
                 listed.join(", ")
             );
-            return Err(ImportError::source(&args.source, what));
         }
     };
     Ok(Target { size, fit: args.fit.unwrap_or_default(), grey: args.grey || (all_grey && !args.rgb) })
@@ -169,13 +169,11 @@ impl Broken {
                 log::warn!("left out: {} that cannot be read as pictures", count(number, "file"));
                 Ok(())
             }
-            number => Err(ImportError::source(
+            number => bail!(
                 &args.source,
-                format!(
-                    "{} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
-                    count(number, "file")
-                ),
-            )),
+                "{} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
+                count(number, "file")
+            ),
         }
     }
 }

@@ -73,12 +73,12 @@ impl Pixels {
             [_, height, width, channels @ 1..=MOST] => [height, width, channels, 0],
             [_, channels @ 1..=MOST, height, width] => [height, width, channels, 1],
             _ => {
-                let what = format!(
+                bail!(
+                    &npy.file.path,
                     "its shape is {:?}: pictures are [samples, height, width], with 1 to {MOST} channels before or behind \
                      height and width",
                     npy.shape
                 );
-                return Err(ImportError::source(&npy.file.path, what));
             }
         };
         let side = |pixels: usize| u32::try_from(pixels).ok().filter(|side| (1..=Size::MOST).contains(side));
@@ -86,11 +86,11 @@ impl Pixels {
             (Some(height), Some(width)) => {
                 Ok(Self { npy, size: Size { height, width }, channels, is_planar: is_planar == 1 })
             }
-            _ => {
-                let what =
-                    format!("its pictures are {height} x {width} pixels: 1 to {} are possible", Size::MOST);
-                Err(ImportError::source(&npy.file.path, what))
-            }
+            _ => bail!(
+                &npy.file.path,
+                "its pictures are {height} x {width} pixels: 1 to {} are possible",
+                Size::MOST
+            ),
         }
     }
 

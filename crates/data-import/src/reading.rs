@@ -56,7 +56,8 @@ pub fn rows(
         }
         _ if table.columns == features => (0..features).collect(),
         _ => {
-            let what = format!(
+            bail!(
+                path,
                 "has {}, and the network takes {}{}: leave all others out",
                 count(table.columns, "column"),
                 count(features, "feature"),
@@ -65,7 +66,6 @@ pub fn rows(
                     _ => String::new(),
                 }
             );
-            return Err(ImportError::source(path, what));
         }
     };
     table.for_each_row(|table, row, position| {

@@ -45,7 +45,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     let features: Vec<usize> =
         (0..train.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
     if features.is_empty() {
-        return Err(ImportError::source(&train.path, "has no column beside the class"));
+        bail!(&train.path, "has no column beside the class");
     }
     describe(&train, label);
     check_names(&train, &features)?;
@@ -145,7 +145,7 @@ fn read(
         Ok(())
     })?;
     match rows.is_empty() {
-        true => Err(ImportError::source(&table.path, "has no row of a sample")),
+        true => bail!(&table.path, "has no row of a sample"),
         false => Ok(rows),
     }
 }
@@ -181,11 +181,10 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
         );
     }
     match twin(&names) {
-        Some(name) => {
-            let what =
-                format!("has two columns {name:?}: rename one, or leave one out with --drop and its number");
-            Err(ImportError::source(&table.path, what))
-        }
+        Some(name) => bail!(
+            &table.path,
+            "has two columns {name:?}: rename one, or leave one out with --drop and its number"
+        ),
         None => Ok(()),
     }
 }
@@ -202,13 +201,13 @@ fn same_columns(
             return Ok((label, features.to_vec()));
         }
         let names = |table: &TableFile| if table.header.is_some() { "has" } else { "lacks" };
-        let what = format!(
+        bail!(
+            &test.path,
             "{} names of columns, and {} {} them: both need the same",
             names(test),
             train.path.display(),
             names(train)
         );
-        return Err(ImportError::source(&test.path, what));
     }
     let class = test.named(&train.column_name(label))?;
     let column = |&column: &usize| test.named(&train.column_name(column));

@@ -152,8 +152,7 @@ fn check_whole(path: &Path) -> Result<(), ImportError> {
     if found == expected {
         return Ok(());
     }
-    let what = format!("has {found} of {expected} parts of {split}: is the download incomplete?");
-    Err(ImportError::source(beside, what))
+    bail!(beside, "has {found} of {expected} parts of {split}: is the download incomplete?");
 }
 
 fn is_parquet_name(path: &Path) -> bool {
@@ -273,8 +272,7 @@ impl TableFile {
             }
             file = parquet_file::as_csv(paths, tell)?;
         } else if let Some(what) = foreign(magic) {
-            let what = format!("is {what}; a table or a folder of pictures is expected");
-            return Err(ImportError::source(path, what));
+            bail!(path, "is {what}; a table or a folder of pictures is expected");
         }
         let one_column = (least == 1).then_some(Format { separator: b',', comma: false });
         let found = match is_parquet {
@@ -424,10 +422,7 @@ impl TableFile {
             (Some(place), None) => Ok(place),
             (found, _) => {
                 let number = if found.is_some() { "two columns" } else { "no column" };
-                Err(ImportError::source(
-                    &self.path,
-                    format!("has {number} {name:?}, among {}", header.join(", ")),
-                ))
+                bail!(&self.path, "has {number} {name:?}, among {}", header.join(", "));
             }
         }
     }
@@ -444,16 +439,14 @@ impl TableFile {
             .collect();
         match known[..] {
             [only] => Ok(only),
-            _ => {
-                let what = format!(
-                    "which column is the class? It has {}: name one, as in --label {}",
-                    self.named_columns(),
-                    self.header
-                        .as_ref()
-                        .map_or_else(|| self.columns.to_string(), |names| names[names.len() - 1].clone())
-                );
-                Err(ImportError::source(&self.path, what))
-            }
+            _ => bail!(
+                &self.path,
+                "which column is the class? It has {}: name one, as in --label {}",
+                self.named_columns(),
+                self.header
+                    .as_ref()
+                    .map_or_else(|| self.columns.to_string(), |names| names[names.len() - 1].clone())
+            ),
         }
     }
 

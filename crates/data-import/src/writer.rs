@@ -220,8 +220,10 @@ impl Writer {
         });
         for (part, what) in parts.iter().zip(["training", "test"]) {
             if part.labels.is_empty() {
-                let what = format!("no {what} sample is left; for both splits, some class needs two samples");
-                return Err(ImportError::source(&args.source, what));
+                bail!(
+                    &args.source,
+                    "no {what} sample is left; for both splits, some class needs two samples"
+                );
             }
         }
         let (mean, std) = parts[0].moments.finish();
