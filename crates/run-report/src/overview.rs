@@ -1,13 +1,15 @@
 //! The findings of a table in lines that a reader wants first, computed from its rows. Only rows of one job
 //! are compared, and a difference within noise is none.
 
+use std::collections::BTreeMap;
+
 use indexmap::IndexMap;
 use itertools::Itertools;
 
 use super::card::Question;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
-use super::rows::{Interval, Row, Spread, chance, times_differ, varied};
+use super::rows::{Interval, Row, Spread, TRANSPORT, chance, times_differ, varied};
 use super::runs::Run;
 use super::summary::{exposed_percent, speed_up, stored_kb, times_smaller};
 use run_record::count;
@@ -28,33 +30,19 @@ const JOB: [&str; 10] = [
     "sweep",
     "train_samples",
 ];
-/// Settings of the optimization, precision and batch among others, beside which an accuracy is not compared.
-const RECIPE: [&str; 24] = [
-    "accumulate",
-    "augment",
-    "changed",
-    "class_weights",
-    "clip_norm",
-    "early_stopping",
-    "gamma",
-    "init",
-    "l1",
-    "l2",
-    "label_smoothing",
-    "lr",
-    "max_lr",
-    "momentum",
-    "optimizer",
-    "precision",
-    "quantized",
-    "schedule",
-    "shuffle",
-    "step_size",
-    "test_samples",
-    "topology",
-    "train_batch_size",
-    "weight_decay",
-];
+/// Settings of the network.
+const NETWORK: [&str; 6] = ["activation", "batch_norm", "conv", "dropout", "fused", "hidden"];
+/// Settings of an integer model.
+const INT8: [&str; 4] = ["calibration", "fold_after", "freeze_after", "weight_scheme"];
+/// Settings of the machine, and of what is said of a training.
+const MACHINE: [&str; 6] =
+    ["device", "log_every", "oversubscribed", "samples_in", "test_batch_size", "threads"];
+
+/// Whether a setting is one of the recipe, beside which an accuracy is not compared: those of the optimization, precision
+/// and batch among others.
+fn is_of_recipe(name: &str) -> bool {
+    ![&NETWORK[..], &INT8, &MACHINE, &TRANSPORT].concat().contains(&name)
+}
 
 /// One line each: the fastest topology, mpi against the other backends, accuracy and waiting of many ranks. A
 /// table of one topology has its fastest row and its most accurate one. Of several jobs, those of several rows have lines.
@@ -79,7 +67,7 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 
 /// The rows of each job, and its name where there are several.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
-    groups(rows, &JOB)
+    groups(rows, |name| JOB.contains(&name))
 }
 
 /// A finding in a line, and what it answers on the page's card: the question, its label, and the answer in a word.
@@ -110,7 +98,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
         Some(of_topologies) => found.push(of_topologies),
         None => {
             found.extend(representative(rows, |rows| settings(rows, name)));
-            let of_recipes = groups(rows, &RECIPE);
+            let of_recipes = groups(rows, is_of_recipe);
             found.extend(
                 of_recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::of),
             );
@@ -123,14 +111,16 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found
 }
 
-/// Rows that are equal in the settings `names`. If there are several groups, each has its values as a heading.
-fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
-    let mut groups: IndexMap<Vec<&str>, Vec<Row<'a>>> = IndexMap::new();
+/// Rows that are equal in the settings of which `is_kept` is true. If there are several groups, each has its values as a
+/// heading.
+fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&str) -> bool) -> Vec<(String, Vec<Row<'a>>)> {
+    let mut groups: IndexMap<BTreeMap<&String, &String>, Vec<Row<'a>>> = IndexMap::new();
     for row in rows {
-        groups.entry(names.iter().map(|name| row.setting(name)).collect()).or_default().push(row.clone());
+        let kept = row.settings.iter().filter(|(name, _)| is_kept(name)).collect();
+        groups.entry(kept).or_default().push(row.clone());
     }
     let mut varied = varied(rows);
-    varied.retain(|name| names.contains(&name.as_str()));
+    varied.retain(|name| is_kept(name));
     let heading = |group: &Vec<Row<'a>>| match group[0].words(&varied) {
         words if words.is_empty() && varied.is_empty() => String::new(),
         words if words.is_empty() => "plain: ".into(),

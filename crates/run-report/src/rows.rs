@@ -51,7 +51,7 @@ pub struct Row<'a> {
 }
 
 /// Settings of the gradients' transport, which have no effect on one rank.
-const TRANSPORT: [&str; 9] = [
+pub const TRANSPORT: [&str; 9] = [
     "backend",
     "bucket_mb",
     "gloo_algorithm",
