@@ -143,7 +143,7 @@ fn special_files_are_refused_before_work_begins() {
         (1, &["bench", "int8", "--json"], "fifo"),
         (1, &["bench", "fused", "--csv"], "fifo"),
     ] {
-        let named = "it is a FIFO, a socket or a device; name a regular file";
+        let named = "it is not a regular file: name another";
         let output = fails_with(lab.on(ranks, words, file), &[named]);
         assert!(!text(&output).contains("median"), "{words:?}");
     }

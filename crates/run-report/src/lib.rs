@@ -47,7 +47,7 @@ use std::path::Path;
 pub use allreduce::LatencyRow;
 pub use command::{Format, ReportArgs, run};
 pub use plots::write_png;
-use run_record::files::{WholeFile, refuse_link, replace_file};
+use run_record::files::{WholeFile, replace_file};
 use serde::Serialize;
 
 /// A file that could not be written or read.
@@ -107,30 +107,12 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     replace_file(path, bytes).map_err(|error| ReportError::new(path, error))
 }
 
-/// Checks that `path` is a regular file, a folder, or nothing yet. A FIFO would make its opening wait
-/// for a reader, a device keeps nothing, and what a link leads to is a file of something else.
-///
-/// # Errors
-/// When it is something else.
-fn check_regular(path: &Path) -> Result<(), ReportError> {
-    match std::fs::metadata(path) {
-        Ok(found) if !found.is_file() && !found.is_dir() => {
-            Err(ReportError::new(path, "it is a FIFO, a socket or a device; name a regular file"))
-        }
-        _ => refuse_link(path).map_err(|error| ReportError::new(path, error)),
-    }
-}
-
 /// Checks that a file can be written before the work that fills it. Existing content
 /// is kept, and a new file is none until it is complete.
 ///
 /// # Errors
 /// When it cannot be created, or is not a regular file.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
-    check_regular(path)?;
-    if path.is_dir() {
-        return Err(ReportError::new(path, "it is a folder; name a file in it"));
-    }
     WholeFile::at(path).map(drop).map_err(|error| ReportError::new(path, error))
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 const SYMBOLIC: &str = "it is a symbolic link, and nothing is written through one: remove the link";
 const HARD: &str = "it is a hard link, and nothing is written through one: remove the link";
-const IRREGULAR: &str = "it is not a regular file: remove it";
+const IRREGULAR: &str = "it is not a regular file: name another, or remove it";
 
 fn in_the_way(what: &str) -> io::Error {
     io::Error::new(ErrorKind::AlreadyExists, what)

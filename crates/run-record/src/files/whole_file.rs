@@ -26,11 +26,9 @@ impl WholeFile {
         let name = name.as_ref();
         let target = out.join(name);
         super::refuse_link(&target)?;
-        if fs::symlink_metadata(&target).is_ok_and(|found| !found.is_file()) {
-            return Err(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "there is something that is not a regular file",
-            ));
+        if target.is_dir() {
+            let what = "it is a folder and not a regular file: name one in it";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
         }
         // A name need not be UTF-8.
         let mut prefix = OsString::from(".");
