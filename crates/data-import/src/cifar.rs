@@ -98,6 +98,9 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError
     }
 }
 
+/// Opcodes that put values into others.
+const NESTING: &[u8] = b"Rabdelostu\x81\x85\x86\x87\x90\x91\x92";
+
 /// Number of opcodes that put values into others, up to where a pickle ends or makes no sense.
 ///
 /// <https://github.com/python/cpython/blob/main/Lib/pickletools.py> has all opcodes with their arguments.
@@ -124,19 +127,7 @@ fn nested(mut pickle: &[u8]) -> usize {
             0x8d | 0x8e | 0x96 => counted(8),
             b'F' | b'I' | b'L' | b'P' | b'S' | b'V' | b'g' | b'p' => lines(1),
             b'c' | b'i' => lines(2),
-            b'R'
-            | b'a'
-            | b'b'
-            | b'd'
-            | b'e'
-            | b'l'
-            | b'o'
-            | b's'
-            | b't'
-            | b'u'
-            | 0x81
-            | 0x85..=0x87
-            | 0x90..=0x92 => {
+            opcode if NESTING.contains(opcode) => {
                 nested += 1;
                 Some(0)
             }
