@@ -126,24 +126,21 @@ impl Split {
         let dtypes: Vec<&str> = FLOATS.into_iter().chain(NpyFile::INTEGERS).collect();
         let samples = NpyFile::open(&pair.samples, &dtypes)?;
         let file = NpyFile::open(&pair.labels, &NpyFile::INTEGERS)?;
-        let wrong = |file: &NpyFile, what: String| Err(ImportError::source(&file.file.path, what));
         if file.columns != 1 {
-            return wrong(
-                &file,
-                format!("its shape is {:?}, and one label for each sample is expected", file.shape),
+            bail!(
+                &file.file.path,
+                "its shape is {:?}, and one label for each sample is expected",
+                file.shape
             );
         }
         if samples.rows != file.rows {
-            return wrong(&file, format!("has {} labels for {} samples", file.rows, samples.rows));
+            bail!(&file.file.path, "has {} labels for {} samples", file.rows, samples.rows);
         }
         if samples.rows == 0 || samples.columns == 0 {
-            return wrong(&samples, format!("its shape is {:?}: there is no sample", samples.shape));
+            bail!(&samples.file.path, "its shape is {:?}: there is no sample", samples.shape);
         }
         if samples.fortran && samples.columns > 1 {
-            return wrong(
-                &samples,
-                "is in Fortran's order: save it again with numpy.ascontiguousarray".into(),
-            );
+            bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
         }
         let number = |(row, label): (usize, i128)| {
             labels
@@ -250,7 +247,8 @@ fn features(
                     sample[column]
                 );
             }
-            writer.add_floats(place, &sample, label(split, row), split.name(row))?;
+            let sample: Vec<u8> = sample.into_iter().flat_map(f32::to_le_bytes).collect();
+            writer.add(place, &sample, label(split, row), split.name(row))?;
             done += 1;
             job.row(done, all)?;
         }

@@ -51,7 +51,7 @@ pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportErro
             for (picture, pixels) in pictures.iter().zip(read) {
                 match pixels {
                     Ok(pixels) => {
-                        writer.add_bytes(split, &pixels, picture.class, picture.name.clone())?;
+                        writer.add(split, &pixels, picture.class, picture.name.clone())?;
                     }
                     Err(reason) => broken.add(picture, &reason),
                 }

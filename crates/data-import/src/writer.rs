@@ -60,13 +60,15 @@ impl Moments {
         }
     }
 
-    fn add_floats(&mut self, sample: &[f32]) {
-        self.running.resize(sample.len(), [0.0; 2]);
+    fn add_floats(&mut self, sample: &[u8]) {
+        let (values, _) = sample.as_chunks();
+        self.running.resize(values.len(), [0.0; 2]);
         self.samples += 1;
-        for ([mean, squares], &value) in self.running.iter_mut().zip(sample) {
-            let before = f64::from(value) - *mean;
+        for ([mean, squares], &value) in self.running.iter_mut().zip(values) {
+            let value = f64::from(f32::from_le_bytes(value));
+            let before = value - *mean;
             *mean += before / self.samples as f64;
-            *squares += before * (f64::from(value) - *mean);
+            *squares += before * (value - *mean);
         }
     }
 
@@ -164,42 +166,25 @@ impl Writer {
         Ok(Self { folder, shape, numbers, parts, in_both: InBoth::default() })
     }
 
-    fn write(&mut self, split: usize, bytes: &[u8], label: u16, from: String) -> Result<(), ImportError> {
-        self.in_both.add(split, bytes, &from);
-        let part = &mut self.parts[split];
-        part.images.write_all(bytes).map_err(ImportError::write(&self.folder))?;
-        part.labels.push(label);
-        part.from.push(from);
-        Ok(())
-    }
-
-    /// Adds a picture to a split: 0 is training, 1 is test.
-    pub(crate) fn add_bytes(
+    /// Adds the bytes of a sample to a split: 0 is training, 1 is test.
+    pub(crate) fn add(
         &mut self,
         split: usize,
         sample: &[u8],
         label: u16,
         from: String,
     ) -> Result<(), ImportError> {
-        if split == 0 {
-            self.parts[0].moments.add_bytes(sample, self.shape[0]);
+        let part = &mut self.parts[split];
+        match self.numbers {
+            _ if split == 1 => {}
+            Numbers::U8 => part.moments.add_bytes(sample, self.shape[0]),
+            Numbers::F32 => part.moments.add_floats(sample),
         }
-        self.write(split, sample, label, from)
-    }
-
-    /// Adds a row to a split.
-    pub(crate) fn add_floats(
-        &mut self,
-        split: usize,
-        sample: &[f32],
-        label: u16,
-        from: String,
-    ) -> Result<(), ImportError> {
-        if split == 0 {
-            self.parts[0].moments.add_floats(sample);
-        }
-        let bytes: Vec<u8> = sample.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.write(split, &bytes, label, from)
+        self.in_both.add(split, sample, &from);
+        part.images.write_all(sample).map_err(ImportError::write(&self.folder))?;
+        part.labels.push(label);
+        part.from.push(from);
+        Ok(())
     }
 
     /// Completes the files and moves them to their place.
@@ -394,7 +379,9 @@ mod tests {
         assert_eq!((mean[0], std[0]), (0.5, 0.5));
         assert_eq!((mean[1], std[1]), (10.0 / 255.0, 1.0), "no deviation: nothing is scaled");
         let mut floats = Moments::default();
-        [[1e6f32, 5.0], [1e6 + 1.0, 5.0], [1e6 + 2.0, 5.0]].iter().for_each(|row| floats.add_floats(row));
+        for row in [[1e6f32, 5.0], [1e6 + 1.0, 5.0], [1e6 + 2.0, 5.0]] {
+            floats.add_floats(&row.map(f32::to_le_bytes).concat());
+        }
         let (mean, std) = floats.finish();
         assert_eq!(mean, [1e6 + 1.0, 5.0]);
         assert!((std[0] - (2.0f32 / 3.0).sqrt()).abs() < 1e-6 && std[1] == 1.0, "{std:?}");
