@@ -89,7 +89,7 @@ impl Cell {
 }
 
 /// A column.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Column {
     /// Title for readers.
     pub title: String,
@@ -110,15 +110,7 @@ pub struct Column {
 impl Column {
     /// A column of text.
     pub fn words(title: &str, key: &str) -> Self {
-        Self {
-            title: title.into(),
-            key: key.into(),
-            numeric: false,
-            spread: false,
-            definition: String::new(),
-            rank: 0,
-            for_programs: false,
-        }
+        Self { title: title.into(), key: key.into(), ..Self::default() }
     }
 
     /// A column of single numbers.
