@@ -39,47 +39,38 @@ pub struct Fact {
 /// The answers of each job's findings and cells. Of several jobs, the first one that has an answer gives it, by name.
 pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
     let of = |(name, job): (String, Vec<Row<'_>>)| {
-        let told = of_job(&job, baseline).into_iter().filter_map(|Finding { line, answer }| {
+        let beside = [efficiency(&job, baseline), memory(&job, baseline)].into_iter().flatten();
+        let fact = |Finding { line, answer }: Finding| {
             let (question, label, value) = answer?;
-            let text = line.strip_prefix(&format!("{label}: ")).map_or(line.clone(), ToOwned::to_owned);
-            Some(Fact { question, label, value, text })
-        });
-        let facts = told.chain(efficiency(&job, baseline)).chain(memory(&job, baseline));
-        facts.map(|fact| Fact { text: format!("{name}{}", fact.text), ..fact }).collect::<Vec<_>>()
+            let text = line.strip_prefix(&format!("{label}: ")).unwrap_or(&line);
+            Some(Fact { question, label, value, text: format!("{name}{text}") })
+        };
+        of_job(&job, baseline).into_iter().chain(beside).filter_map(fact).collect::<Vec<_>>()
     };
     jobs(rows).into_iter().flat_map(of).unique_by(|fact| fact.label.clone()).collect()
 }
 
 /// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
-fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Fact> {
+fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let of = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && of(row).is_some();
     let standing = standing(rows);
     let row = fastest(standing.iter().filter(has)).or_else(|| fastest(rows.iter().filter(has)))?;
     let on = |row: &Row<'_>| row.place(&varied(rows));
     let text = format!("of {}, over {}", on(row), on(row.baseline(rows, baseline)?));
-    Some(Fact {
-        question: Question::Efficiency,
-        label: "efficiency".into(),
-        value: format!("{:.0}%", of(row)?.1),
-        text,
-    })
+    Some(Finding::of(text).answers(Question::Efficiency, "efficiency", format!("{:.0}%", of(row)?.1)))
 }
 
 /// Memory of a rank of the fastest row, and of `baseline`'s.
-fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Fact> {
+fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
     let on = |row: &Row<'_>| row.place(&varied(rows));
     let standing = standing(rows);
     let row = fastest(standing.iter()).or_else(|| fastest(rows.iter())).or(rows.first())?;
     let base = row.baseline(rows, baseline).filter(|base| base.ranks() != row.ranks());
     let beside = base.map_or_else(String::new, |base| format!(", {:.0} MB on {}", peak(base), on(base)));
-    Some(Fact {
-        question: Question::Memory,
-        label: "memory".into(),
-        value: format!("{:.0} MB", peak(row)),
-        text: format!("peak of a rank on {}{beside}", on(row)),
-    })
+    let text = format!("peak of a rank on {}{beside}", on(row));
+    Some(Finding::of(text).answers(Question::Memory, "memory", format!("{:.0} MB", peak(row))))
 }
 
 #[cfg(test)]

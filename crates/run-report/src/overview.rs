@@ -78,11 +78,11 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn of(line: String) -> Self {
+    pub fn of(line: String) -> Self {
         Self { line, answer: None }
     }
 
-    fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
+    pub fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
         Self { answer: Some((question, label.into(), value.into())), ..self }
     }
 }
