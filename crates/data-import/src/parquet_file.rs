@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
+use parquet::schema::types::TypePtr;
 use serde_json::Value;
 
 use crate::folder::{self, Found, Picture};
@@ -80,21 +81,20 @@ fn for_each_row(
     Ok(())
 }
 
-/// The names of the columns of a file.
+/// The columns of a file.
+fn fields(path: &Path) -> Result<Vec<TypePtr>, ImportError> {
+    Ok(open(path)?.metadata().file_metadata().schema().get_fields().to_vec())
+}
+
+/// Their names.
 fn columns(path: &Path) -> Result<Vec<String>, ImportError> {
-    let reader = open(path)?;
-    let schema = reader.metadata().file_metadata().schema();
-    Ok(schema.get_fields().iter().map(|field| field.name().to_owned()).collect())
+    Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
 /// The rows of files with the same columns as a table of commas, whose first line has the names of the columns.
 pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportError> {
     let failed = |error: std::io::Error| ImportError::write(&std::env::temp_dir())(error);
-    let file = tempfile::tempfile().map_err(failed)?;
-    let mut writer = csv::Writer::from_writer(BufWriter::new(file));
-    let write = |writer: &mut csv::Writer<BufWriter<File>>, row: &[String]| {
-        writer.write_record(row).map_err(|error| failed(error.into()))
-    };
+    let mut writer = csv::Writer::from_writer(tempfile::tempfile().map_err(failed)?);
     let expected = columns(&paths[0])?;
     for path in &paths[1..] {
         let names = columns(path)?;
@@ -108,16 +108,12 @@ pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportE
             );
         }
     }
-    write(&mut writer, &expected)?;
+    writer.write_record(&expected).map_err(|error| failed(error.into()))?;
     for_each_row(paths, tell, |_, _, row| {
-        let cells: Vec<String> = row.iter().map(|(_, field)| cell(field)).collect();
-        write(&mut writer, &cells)
+        let cells = row.iter().map(|(_, field)| cell(field));
+        writer.write_record(cells).map_err(|error| failed(error.into()))
     })?;
-    let mut file = writer
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?
-        .into_inner()
-        .map_err(|error| failed(error.into_error()))?;
+    let mut file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
     file.seek(SeekFrom::Start(0)).map_err(failed)?;
     Ok(file)
 }
@@ -145,16 +141,14 @@ fn cell(field: &Field) -> String {
 /// The column of pictures in tables of Parquet, if they have one: bytes, or a group of bytes and their path.
 pub(crate) fn column_of_pictures(tables: &[PathBuf]) -> Result<Option<String>, ImportError> {
     let Some(path) = tables.first().filter(|path| is_parquet(path)) else { return Ok(None) };
-    let reader = open(path)?;
-    let schema = reader.metadata().file_metadata().schema();
-    let is_picture = |field: &&Arc<parquet::schema::types::Type>| match field.is_group() {
+    let is_picture = |field: &&TypePtr| match field.is_group() {
         true => field.get_fields().iter().any(|inner| inner.name() == "bytes"),
         false => {
             field.get_physical_type() == parquet::basic::Type::BYTE_ARRAY
                 && PICTURES.contains(&&*field.name().to_lowercase())
         }
     };
-    Ok(schema.get_fields().iter().find(is_picture).map(|field| field.name().to_owned()))
+    Ok(fields(path)?.iter().find(is_picture).map(|field| field.name().to_owned()))
 }
 
 /// What Hugging Face's `datasets` says of a file's columns.
@@ -213,9 +207,7 @@ pub(crate) fn label(
     };
     let names = names_in(&known, column);
     for path in tables.train.iter().chain(tables.test.iter().flatten()) {
-        let reader = open(path)?;
-        let schema = reader.metadata().file_metadata().schema();
-        if schema.get_fields().iter().any(|field| field.name() == column && field.is_group()) {
+        if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
             bail!(path, "column {column} has lists or several columns, and a class is a word or a number");
         }
         if names_in(&features(path)?, column) != names {
