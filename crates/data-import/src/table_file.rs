@@ -392,37 +392,32 @@ impl TableFile {
 
     /// The column of that name, or of that number from 1.
     pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, ImportError> {
-        let names = self.header.as_deref().unwrap_or_default();
-        let all = |same: &dyn Fn(&str) -> bool| -> Vec<usize> {
-            names.iter().enumerate().filter(|(_, name)| same(name)).map(|(column, _)| column).collect()
-        };
-        let exact = all(&|name| name == wanted);
-        let found = if exact.is_empty() { all(&|name| name.eq_ignore_ascii_case(wanted)) } else { exact };
-        if let [first, second, ..] = found[..] {
-            let problem = format!(
+        let exact = self.called(|name| name == wanted);
+        let found =
+            if exact.is_empty() { self.called(|name| name.eq_ignore_ascii_case(wanted)) } else { exact };
+        let number = wanted.parse().ok().filter(|number| (1..=self.columns).contains(number));
+        let problem = match (&found[..], number) {
+            (&[only], _) => return Ok(only),
+            ([], Some(number)) => return Ok(number - 1),
+            ([], None) => format!("{} has {}", self.name, self.named_columns()),
+            ([first, second, ..], _) => format!(
                 "{} has two columns of that name: say {} or {}, their numbers",
                 self.name,
                 first + 1,
                 second + 1
-            );
-            return Err(ImportError::option(option, wanted, problem));
-        }
-        let found = found.first().copied();
-        let numbered = || wanted.parse().ok().filter(|number| (1..=self.columns).contains(number));
-        found.or_else(|| numbered().map(|number: usize| number - 1)).ok_or_else(|| {
-            ImportError::option(option, wanted, format!("{} has {}", self.name, self.named_columns()))
-        })
+            ),
+        };
+        Err(ImportError::option(option, wanted, problem))
     }
 
     /// The column of exactly that name, for which no number and no other column is taken.
     pub(crate) fn named(&self, name: &str) -> Result<usize, ImportError> {
-        let header = self.header.as_deref().unwrap_or_default();
-        let mut places = header.iter().enumerate().filter(|(_, own)| *own == name).map(|(column, _)| column);
-        match (places.next(), places.next()) {
-            (Some(place), None) => Ok(place),
-            (found, _) => {
-                let number = if found.is_some() { "two columns" } else { "no column" };
-                bail!(&self.path, "has {number} {name:?}, among {}", header.join(", "));
+        match self.called(|own| own == name)[..] {
+            [only] => Ok(only),
+            ref found => {
+                let number = if found.is_empty() { "no column" } else { "two columns" };
+                let among = self.header.as_deref().unwrap_or_default().join(", ");
+                bail!(&self.path, "has {number} {name:?}, among {among}");
             }
         }
     }
@@ -432,22 +427,21 @@ impl TableFile {
         if let Some(wanted) = wanted {
             return self.column("label", wanted);
         }
-        let names = self.header.iter().flatten().enumerate();
-        let known: Vec<usize> = names
-            .filter(|(_, name)| LABELS.contains(&&*name.to_lowercase()))
-            .map(|(column, _)| column)
-            .collect();
-        match known[..] {
+        match self.called(|name| LABELS.contains(&&*name.to_lowercase()))[..] {
             [only] => Ok(only),
             _ => bail!(
                 &self.path,
                 "which column is the class? It has {}: name one, as in --label {}",
                 self.named_columns(),
-                self.header
-                    .as_ref()
-                    .map_or_else(|| self.columns.to_string(), |names| names[names.len() - 1].clone())
+                self.column_name(self.columns - 1)
             ),
         }
+    }
+
+    /// The columns with names of which `is_wanted` is true.
+    fn called(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<usize> {
+        let names = self.header.iter().flatten().enumerate();
+        names.filter(|(_, name)| is_wanted(name)).map(|(column, _)| column).collect()
     }
 
     /// Its columns, in words.
