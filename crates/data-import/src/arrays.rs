@@ -96,15 +96,10 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
             ),
         }
     };
-    let is_other = |path: &Path| has(path, &OTHERS);
-    let train = match pair(&|path| has(path, &TRAIN))? {
-        Some(train) => train,
-        None => match pair(&|path| !is_other(path))? {
-            Some(train) => train,
-            None => {
-                bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
-            }
-        },
+    let named = pair(&|path| has(path, &TRAIN))?;
+    let rest = || pair(&|path| !has(path, &OTHERS));
+    let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
+        bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
     let mut others = Vec::new();
     for split in OTHERS {

@@ -27,35 +27,30 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
         return Ok(None);
     }
     let folder = job.folder(arrays::FOLDER)?;
-    let write = |split: &[&str], what: &str, name: &str| -> Result<Option<String>, ImportError> {
+    let find = |split: &[&str], what: &str| {
         let is_wanted = |path: &&PathBuf| {
             let name = folder::name(path);
             name.contains(what) && split.iter().any(|split| name.contains(split))
         };
-        let found: Vec<&PathBuf> = files.iter().filter(is_wanted).collect();
-        match found[..] {
+        match files.iter().filter(is_wanted).collect::<Vec<_>>()[..] {
             [] => Ok(None),
-            [path] => {
-                as_npy(path, &folder.join(name))?;
-                Ok(Some(folder::name(path)))
-            }
+            [path] => Ok(Some(path)),
             [first, second, ..] => {
                 let names = [first, second].map(|path| folder::name(path));
                 bail!(source, "has {} and {}: move one data set to a folder of its own", names[0], names[1]);
             }
         }
     };
-    let pair = |split: &[&str], name: &str| -> Result<Vec<(usize, String)>, ImportError> {
-        match [
-            write(split, "images", &format!("{name}-images.npy"))?,
-            write(split, "labels", &format!("{name}-labels.npy"))?,
-        ] {
-            [Some(images), Some(_)] => Ok(vec![(0, images)]),
-            [None, None] => Ok(Vec::new()),
-            [images, _] => {
-                let missing = if images.is_some() { "labels" } else { "images" };
-                bail!(source, "has no IDX file of {missing} for {}", split[0]);
-            }
+    let pair = |split: &[&str], name: &str| match [find(split, "images")?, find(split, "labels")?] {
+        [Some(images), Some(labels)] => {
+            as_npy(images, &folder.join(format!("{name}-images.npy")))?;
+            as_npy(labels, &folder.join(format!("{name}-labels.npy")))?;
+            Ok(vec![(0, folder::name(images))])
+        }
+        [None, None] => Ok(Vec::new()),
+        [images, _] => {
+            let missing = if images.is_some() { "labels" } else { "images" };
+            bail!(source, "has no IDX file of {missing} for {}", split[0]);
         }
     };
     let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
