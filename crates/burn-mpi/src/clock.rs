@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommError, World};
+use crate::lab::connect_primitives;
+use crate::{Backend, CommError, Transport, World};
 
 /// The time of a rank: the system's, or in a simulation what its scheduler has set.
 #[derive(Debug, Clone)]
@@ -73,7 +74,7 @@ impl World {
     /// # Errors
     /// If MPI fails or the deadline passes.
     pub fn clock_offsets(&self, now: impl Fn() -> Duration) -> Result<Vec<ClockOffset>, CommError> {
-        let mut messages = self.messages();
+        let mut messages = connect_primitives(self, Backend::Mpi, &Transport::default())?;
         let mut own = vec![ClockOffset { at_ns: nanoseconds(now()), ..ClockOffset::default() }];
         let mut round_trip = |rank| {
             let mut reply = [0; 8];

@@ -16,14 +16,17 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
+use crate::collective::compared::Checked;
 use crate::collective::mpi::calls::MpiLink;
 use crate::collective::mpi::{Mpi, is_mpi_thread, mpi_library, note_thread};
+use crate::collective::pending::Link;
+use crate::collective::wire::Element;
 use crate::guard::{finalize, start_up};
-use crate::host::{oversubscribed, tell_apart};
+use crate::host::tell_apart;
 use crate::launcher::stat;
 use crate::member::Member;
 use crate::process::{self, identity, print_line};
-use crate::{CommError, Launcher, Place, SharedError, World, environment, guard};
+use crate::{Call, CommError, Launcher, Place, SharedError, World, environment, guard};
 
 impl World {
     /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
@@ -80,23 +83,19 @@ impl World {
         }
         let here = Place::of_this_process(rank);
         let activity = Arc::clone(&process::ACTIVITY);
-        let mut member = Member { rank, size, host: here.host.clone(), yields: false, activity };
+        let member = Member { rank, size, host: here.host.clone(), yields: false, activity };
         // SAFETY: this thread has started MPI, which only the exit handler finalizes.
-        let mpi = |member: &Member| unsafe { Mpi::new(Rc::new(member.clone())) };
-        finalize::arrange(&mpi(&member))?;
+        let mpi = unsafe { Mpi::new(Rc::new(member.clone())) };
+        finalize::arrange(&mpi)?;
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
         process::identify(&member, false);
-        check_builds(&mpi(&member))?;
-        let messages = MpiLink::of_job(&mpi(&member))?;
-        let of = |member: &Member, places, library| {
-            Self::new(Rc::new(member.clone()), messages.clone(), places, library)
-        };
-        let mut places = of(&member, Vec::new(), String::new()).gather(&here)?;
+        let mut link = MpiLink::new(mpi)?;
+        check_builds(&mut link)?;
+        let mut world = Self::new(member, Box::new(Checked::over(link)), library);
+        let mut places = world.gather(&here)?;
         tell_apart(&mut places);
-        member.host.clone_from(&places[rank].host);
-        member.yields = oversubscribed(&places, 1);
-        let world = of(&member, places, library);
+        world.place(places);
         guard::start(&world)?;
         log::debug!("rank {rank}: the guard has started");
         Ok(world)
@@ -111,11 +110,13 @@ const BUILD: &str = concat!("burn-mpi ", env!("CARGO_PKG_VERSION"), ", sources "
 ///
 /// # Errors
 /// On all ranks, [`SharedError::Elsewhere`] names those with another build than rank 0.
-fn check_builds(mpi: &Mpi) -> Result<(), CommError> {
+fn check_builds(link: &mut MpiLink) -> Result<(), CommError> {
     const ROOM: usize = 128;
-    let mut mine = [BUILD, &mpi.host].map(|text| text.as_bytes()[..text.len().min(ROOM)].to_vec());
+    let Member { size, host, .. } = link.member();
+    let mut all = vec![0; 2 * ROOM * size];
+    let mut mine = [BUILD, host].map(|text| text.as_bytes()[..text.len().min(ROOM)].to_vec());
     mine.iter_mut().for_each(|bytes| bytes.resize(ROOM, 0));
-    let all = mpi.gather_first(&mine.concat())?;
+    link.make(Call::AllGather, Element::Byte, &mine.concat(), &mut all)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
     let ranks: Vec<[String; 2]> =
         all.chunks_exact(2 * ROOM).map(|rank| [text(&rank[..ROOM]), text(&rank[ROOM..])]).collect();

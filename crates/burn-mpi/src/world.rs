@@ -11,10 +11,11 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::Waiting;
 use crate::calling::{Exchange, calling};
-use crate::collective::compared::Shared;
 #[cfg(feature = "mpi")]
 use crate::collective::mpi::Mpi;
 use crate::host::Place;
+#[cfg(feature = "mpi")]
+use crate::host::oversubscribed;
 use crate::member::Member;
 use crate::threads::seat::Seat;
 use crate::{CommError, Primitives, SharedError, Wire};
@@ -81,25 +82,32 @@ struct Job {
     library: String,
     /// This rank's place among threads, if ranks are that and not processes of an MPI job.
     seat: Option<Seat>,
-    messages: Shared,
-    /// The transport of exchanges: at first that of messages.
+    /// The transport of exchanges.
     control: RefCell<Box<dyn Primitives>>,
 }
 
 impl World {
     /// The world of a process.
     #[cfg(feature = "mpi")]
-    pub(crate) fn new(member: Rc<Member>, messages: Shared, places: Vec<Place>, library: String) -> Self {
-        let control = RefCell::new(Box::new(messages.clone()) as _);
-        Self(Rc::new(Job { member, places, library, seat: None, messages, control }))
+    pub(crate) fn new(member: Member, control: Box<dyn Primitives>, library: String) -> Self {
+        let (member, control) = (Rc::new(member), RefCell::new(control));
+        Self(Rc::new(Job { member, places: Vec::new(), library, seat: None, control }))
+    }
+
+    /// Tells this world, of which there is no other handle yet, where its ranks run.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn place(&mut self, places: Vec<Place>) {
+        let job = Rc::get_mut(&mut self.0).expect("a world with one handle");
+        let member = Rc::make_mut(&mut job.member);
+        member.host.clone_from(&places[member.rank].host);
+        member.yields = oversubscribed(&places, 1);
+        job.places = places;
     }
 
     /// The world of a rank that is a thread.
     pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
-        let (member, messages) = (Rc::new(seat.member().clone()), seat.operations());
-        let control = RefCell::new(Box::new(messages.clone()) as _);
-        let library = "no MPI".to_owned();
-        Self(Rc::new(Job { member, places, library, seat: Some(seat), messages, control }))
+        let (member, control) = (Rc::new(seat.member().clone()), RefCell::new(seat.operations()));
+        Self(Rc::new(Job { member, places, library: "no MPI".to_owned(), seat: Some(seat), control }))
     }
 
     /// Sets the deadline of collectives from here on, on this rank.
@@ -179,11 +187,6 @@ impl World {
 
     pub(crate) fn seat(&self) -> Option<&Seat> {
         self.0.seat.as_ref()
-    }
-
-    /// Messages between ranks, whatever the transport of exchanges.
-    pub(crate) fn messages(&self) -> Box<dyn Primitives> {
-        Box::new(self.0.messages.clone())
     }
 
     pub(crate) fn control(&self) -> &RefCell<Box<dyn Primitives>> {

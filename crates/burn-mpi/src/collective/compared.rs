@@ -7,10 +7,8 @@
 //! that have made the same ones; and a rank whose call is another one waits for a comparison with the call of this
 //! number, so it never makes a call that others do not make.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::rc::Rc;
 
 use super::pending::{ANNOUNCEMENTS, BLOCKING, Blocking, COMPARISON, Comparison, Job, Link, Step};
 use super::wire::Element;
@@ -222,35 +220,6 @@ impl<L: Link> Primitives for Checked<L> {
         let _waiting = member.enter(&self.label, call.name(), None);
         member.activity.with(|state| state.peer = peer);
         self.link.make(call, element, from, to)
-    }
-}
-
-/// Blocking operations that several owners use, on one thread.
-#[derive(Clone)]
-pub(crate) struct Shared {
-    transport: &'static str,
-    rank: usize,
-    operations: Rc<RefCell<dyn Primitives>>,
-}
-
-impl Shared {
-    pub fn over<L: Link + 'static>(link: L) -> Self {
-        let (transport, rank) = (L::NAME, link.member().rank);
-        Self { transport, rank, operations: Rc::new(RefCell::new(Checked::over(link))) }
-    }
-}
-
-impl Primitives for Shared {
-    fn transport(&self) -> &str {
-        self.transport
-    }
-
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        self.operations.borrow_mut().call(call, element, from, to)
     }
 }
 

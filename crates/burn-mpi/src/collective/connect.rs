@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(any(feature = "gloo", feature = "nccl"))]
+#[cfg(feature = "mpi")]
 use super::compared::Checked;
+#[cfg(feature = "mpi")]
+use super::mpi::calls::MpiLink;
 use crate::activity::LONGEST;
 use crate::named::named;
 use crate::{Collective, CommError, Primitives, World};
@@ -94,11 +96,13 @@ pub fn connect_primitives(
     transport: &Transport,
 ) -> Result<Box<dyn Primitives>, CommError> {
     let _ = transport;
-    if backend == Backend::Mpi || world.seat().is_some() {
-        return Ok(world.messages());
+    if let Some(seat) = world.seat() {
+        return Ok(seat.operations());
     }
     world.agree(backend.check_built())?;
     match backend {
+        #[cfg(feature = "mpi")]
+        Backend::Mpi => Ok(Box::new(Checked::over(MpiLink::new(world.mpi()?)?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let timeout = transport.timeout.min(LONGEST) + crate::lab::MARGIN;
@@ -110,6 +114,7 @@ pub fn connect_primitives(
             let nccl = super::nccl::communicator::Communicator::connect(world, transport.gpu)?;
             Ok(Box::new(Checked::over(nccl)))
         }
+        #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }

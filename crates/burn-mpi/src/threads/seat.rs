@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
-use crate::collective::compared::Shared;
+use crate::collective::compared::Checked;
 use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps};
 use crate::member::Member;
 use crate::process::identify;
-use crate::{Call, Collective, CommError, Wire, World};
+use crate::{Call, Collective, CommError, Primitives, Wire, World};
 
 /// One rank's place. It stays on the rank's thread.
 #[derive(Clone)]
@@ -28,7 +28,7 @@ impl Seat {
     pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
         hub.begin(rank);
         identify(&hub.members[rank], true);
-        Self { hub, rank, channels: Rc::new(Cell::new(CHANNELS as u64)) }
+        Self { hub, rank, channels: Rc::default() }
     }
 
     pub fn member(&self) -> &Member {
@@ -40,16 +40,21 @@ impl Seat {
         self.hub.sleep(self.rank, time);
     }
 
-    /// The blocking operations of the job. To be called once.
-    pub fn operations(&self) -> Shared {
-        Shared::over(Memory { seat: self.clone(), first: 0 })
+    /// Calls on channels of their own. All ranks must make them.
+    fn link(&self) -> Memory {
+        let first = self.channels.get();
+        self.channels.set(first + CHANNELS as u64);
+        Memory { seat: self.clone(), first }
+    }
+
+    /// Blocking operations. All ranks must call it.
+    pub fn operations(&self) -> Box<dyn Primitives> {
+        Box::new(Checked::over(self.link()))
     }
 
     /// A collective over all ranks. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
-        let first = self.channels.get();
-        self.channels.set(first + CHANNELS as u64);
-        Box::new(PendingOps::over(world, Memory { seat: self.clone(), first }))
+        Box::new(PendingOps::over(world, self.link()))
     }
 
     /// Checks that no other rank has a parameter with one of these graph nodes.

@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use half::{bf16, f16};
 use mpi::ffi;
 
-use crate::collective::compared::Shared;
 use crate::collective::mpi::{Mpi, NAME};
 use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps, Step};
 use crate::collective::wire::{Element, Sum};
@@ -35,19 +34,8 @@ pub struct MpiLink {
 
 impl MpiLink {
     /// All ranks must call it.
-    fn new(mpi: Mpi) -> Result<Self, CommError> {
+    pub(crate) fn new(mpi: Mpi) -> Result<Self, CommError> {
         Ok(Self { channels: [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?], mpi, in_flight: 0 })
-    }
-
-    /// The blocking operations of the job, on `MPI_COMM_WORLD`. All ranks must call it, once.
-    pub(crate) fn of_job(mpi: &Mpi) -> Result<Shared, CommError> {
-        // SAFETY: a constant that MPI's library defines.
-        let (world, announcements) = (unsafe { ffi::RSMPI_COMM_WORLD }, mpi.duplicate()?);
-        let shared =
-            Shared::over(Self { channels: [world, world, announcements], mpi: mpi.clone(), in_flight: 0 });
-        // Its communicators are there until MPI ends.
-        std::mem::forget(shared.clone());
-        Ok(shared)
     }
 
     /// Waits for the next message of rank `from`.

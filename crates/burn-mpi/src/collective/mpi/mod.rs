@@ -93,21 +93,6 @@ impl Mpi {
         Ok(copy)
     }
 
-    /// Gathers `mine` of each rank, all of one length, without what other exchanges compare. For a first exchange.
-    pub fn gather_first(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
-        let started = self.started(NAME, "all-gather", mine.len());
-        let count = self.count(Call::Broadcast { root: 0 }, Element::Byte, 0, mine.len())?;
-        let mut all = vec![0; mine.len() * self.size];
-        // SAFETY: `count` bytes are read, and as many of each rank written into a buffer of that length.
-        let code = unsafe {
-            let (kind, world) = (ffi::RSMPI_UINT8_T, ffi::RSMPI_COMM_WORLD);
-            let to = all.as_mut_ptr().cast();
-            ffi::MPI_Allgather(mine.as_ptr().cast(), count, kind, to, count, kind, world)
-        };
-        self.check_code(code, &started)?;
-        Ok(all)
-    }
-
     /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
     pub fn progress(&self, communicator: ffi::MPI_Comm) {
         let mut arrived = 0;
