@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs the steps of the Dockerfile's second stage where no container engine is, as root, in a Debian that mmdebstrap makes
-# (apt-get install mmdebstrap), and checks the result: its size, a training by a user that it does not know, and an
-# ssh server without root.
+# Runs the steps of the Dockerfile where no container engine is, as root, each stage in a Debian that mmdebstrap makes
+# (apt-get install mmdebstrap), the first with this machine's Rust in place of the official image's; and checks the
+# result: its size, a training by a user that it does not know, and an ssh server without root.
 #
-#   tests/container/run.sh            # with target/release/mpiburn, which scripts/build.sh makes as in the first stage
+#   tests/container/run.sh                    # some 10 minutes, in which the first stage builds from nothing
 #   CRD=mpijobs.yaml tests/container/run.sh   # and the manifest against the operator's published schema
 set -euo pipefail
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "$0")")")")
@@ -15,40 +15,62 @@ die() {
 if [ -n "${CRD-}" ]; then python3 tests/container/manifest.py "$CRD" containers/mpijob.yaml; fi
 [ "$(id -u)" -eq 0 ] || die "chroot needs root"
 command -v mmdebstrap >/dev/null || die "no mmdebstrap here; install it"
-[ -x target/release/mpiburn ] || die "no target/release/mpiburn; run make build"
+sysroot=$(rustc --print sysroot) || die "no rustc here"
 if [ -z "${INSIDE-}" ]; then INSIDE=1 exec unshare --mount --pid --fork "$0"; fi
 
-root=$(mktemp -d)
-chmod 755 "$root"
+work=$(mktemp -d)
+chmod 755 "$work"
 # Nothing is removed below a mount that stays.
-trap '! mountpoint -q "$root/dev" || umount --lazy "$root"/{proc,dev} && rm -rf --one-file-system "$root"' EXIT
-enter() { env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/home/mpiuser DEBIAN_FRONTEND=noninteractive "$@"; }
+mount --bind "$work" "$work"
+trap 'umount --recursive --lazy "$work" && rm -rf --one-file-system "$work"' EXIT
+enter() { env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
+
+# Makes a Debian in the folder $root, with these packages besides and without documentation, as images are.
+debian() {
+  mkdir "$root"
+  mmdebstrap --quiet --variant=minbase --include="$1" --dpkgopt='path-exclude=/usr/share/doc/*' \
+    --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$root"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  mount --bind /dev "$root/dev"
+  mount -t proc proc "$root/proc"
+}
 
 stage=0
 while IFS= read -r line; do
   read -r step rest <<<"$line"
   echo "container: $step $rest"
-  [ "$step" = FROM ] && stage=$((stage + 1))
+  [ "$step" != FROM ] || { stage=$((stage + 1)) folder=/ root=$work/$stage; }
   case $stage:$step in
-    # As the image is, without documentation.
+    1:FROM)
+      version=$(rustc --version | cut -d' ' -f2)
+      [ "$rest" = "rust:${version%.*}-bookworm AS build" ] || die "this machine has Rust $version, and the Dockerfile $rest"
+      # What the program needs of the image besides Rust.
+      debian ca-certificates,gcc,git,libc6-dev,make,pkg-config
+      mkdir -p "$root"/{rust,root/.cargo/registry}
+      mount --bind "$sysroot" "$root/rust"
+      # What was downloaded already, and whom this machine trusts for the rest.
+      mount --bind "${CARGO_HOME:-$HOME/.cargo}/registry" "$root/root/.cargo/registry"
+      cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+      ln -s /rust/bin/{cargo,rustc} "$root/usr/local/bin/"
+      ;;
     2:FROM)
       [ "$rest" = debian:bookworm-slim ] || die "this script makes debian:bookworm-slim, and the Dockerfile has $rest"
-      mmdebstrap --quiet --variant=minbase --dpkgopt='path-exclude=/usr/share/doc/*' \
-        --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$root"
-      cp /etc/resolv.conf "$root/etc/resolv.conf"
-      mount --bind /dev "$root/dev"
-      mount -t proc proc "$root/proc"
+      debian base-files
       ;;
-    2:RUN) enter chroot "$root" sh -c "$rest" >"$root.log" 2>&1 || die "$(tail -n 5 "$root.log")" ;;
+    *:RUN) enter chroot "$root" sh -c "cd $folder && $rest" >"$work/log" 2>&1 || die "$(tail -n 5 "$work/log")" ;;
+    1:COPY)
+      [ "$rest" = ". ." ] || die "this script does not know COPY $rest"
+      git ls-files --cached --others --exclude-standard -z | tar -c --null -T - .git | tar -x -C "$root$folder"
+      ;;
     2:COPY)
-      [[ $rest =~ ^--from=build\ /mpiburn/([^ ]+)\ ([^ ]+)$ ]] || die "this script does not know COPY $rest"
-      cp "${BASH_REMATCH[1]}" "$root${BASH_REMATCH[2]}"
+      [[ $rest =~ ^--from=build\ ([^ ]+)\ ([^ ]+)$ ]] || die "this script does not know COPY $rest"
+      cp "$work/1${BASH_REMATCH[1]}" "$root${BASH_REMATCH[2]}"
       ;;
-    1:* | 2:USER | 2:WORKDIR | 2:CMD) ;;
+    *:WORKDIR) folder=$rest && mkdir -p "$root$folder" ;;
+    2:USER | 2:CMD) ;;
     *) die "this script does not know $step" ;;
   esac
 done < <(sed -e '/^#/d' Dockerfile | sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' -e '/^$/d')
-rm -f "$root.log"
 
 size=$(du --one-file-system -sm "$root" | cut -f1)
 [ "$size" -lt 300 ] || die "the image has $size MB, of 300 at most"
@@ -56,7 +78,7 @@ size=$(du --one-file-system -sm "$root" | cut -f1)
 as() { # as USER COMMAND...
   local user=$1
   shift
-  enter chroot --userspec="$user" "$root" sh -c "cd /tmp/work && $*"
+  enter HOME=/home/mpiuser chroot --userspec="$user" "$root" sh -c "cd /tmp/work && $*"
 }
 mkdir -m 1777 "$root/tmp/work"
 as 4321:4321 mpiburn data digits --train 640 --test 100 --out data/digits
