@@ -7,7 +7,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
 use crate::epilogue::{passes, relu};
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -190,7 +190,7 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
     })
 }
 
-fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, impl Backward<1>) {
+fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
     let (mut inner, source) = target_of(x);
     let mut output =
         (backward && !activation.is_known_by_output()).then(|| Buffer::new(values(&inner).len()));
@@ -198,7 +198,7 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
     let (source, target) = (source.as_ref().map(values), output.as_deref_mut());
     activate_rows(level, activation, PART, &[], source, inner.storage_mut(), target);
     let output = output.map_or_else(|| inner.clone(), |output| output.into_tensor(&inner.shape()));
-    let backward = move |gradient: FlexTensor, _of_x: bool| {
+    let backward = Backward::new(move |gradient, _of_x| {
         let (mut gradient, poll) = (unshared(gradient), poll::current());
         let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
         for (known, gradient) in values(&inner).chunks(ROWS * PART).zip(parts) {
@@ -206,6 +206,6 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
             poll();
         }
         [Some(gradient)]
-    };
+    });
     (output, backward)
 }

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, target_of, values};
 use crate::nn::Dropout;
@@ -86,11 +86,11 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D
     }
 }
 
-fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, impl Backward<1>) {
+fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
     let output = apply(Some(mask), contiguous(x), &[], || ());
-    (output, move |gradient: FlexTensor, _of_x: bool| {
-        [Some(apply(Some(mask), gradient, &[], poll::current()))]
-    })
+    let backward =
+        Backward::new(move |gradient, _of_x| [Some(apply(Some(mask), gradient, &[], poll::current()))]);
+    (output, backward)
 }
 
 /// `residual + dropout(x)`: the end of a residual block, in one pass.
@@ -113,17 +113,17 @@ fn forward_added(
     tensors: [FlexTensor; 2],
     mask: Option<Mask>,
     _backward: bool,
-) -> (FlexTensor, impl Backward<2>) {
+) -> (FlexTensor, Backward<impl Saved, 2>) {
     let [residual, x] = tensors.map(contiguous);
     let output = apply(mask, x, values(&residual), || ());
-    let backward = move |gradient: FlexTensor, _of_residual: bool| {
+    let backward = Backward::new(move |gradient, _of_residual| {
         let of_residual = gradient.clone();
         let of_x = match mask {
             Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
             None => gradient,
         };
         [Some(of_residual), Some(of_x)]
-    };
+    });
     (output, backward)
 }
 

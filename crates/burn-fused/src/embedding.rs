@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -25,7 +25,7 @@ pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3
 /// Values between two polls.
 const PART: usize = 1 << 16;
 
-fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, impl Backward<1>) {
+fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backward<impl Saved, 1>) {
     let [count, width] = weights.shape().dims();
     let [batch, sequence] = indices.dims();
     let row = |index: i64| match usize::try_from(index) {
@@ -40,7 +40,7 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, impl Ba
             output.copy_from_slice(&weights[row * width..][..width]);
         }
     }
-    let backward = move |gradient: FlexTensor, _of_weights: bool| {
+    let backward = Backward::new(move |gradient, _of_weights| {
         let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
         for part in of_weights.chunks_mut(PART) {
             part.fill(0.0);
@@ -54,7 +54,7 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, impl Ba
             }
         }
         [Some(of_weights.into_tensor(&[count, width]))]
-    };
+    });
     (output.into_tensor(&[batch, sequence, width]), backward)
 }
 

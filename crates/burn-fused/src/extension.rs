@@ -17,16 +17,38 @@ use burn::tensor::Tensor;
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::contiguous;
 
-/// Backward of an operator of `N` tensors on flex: the gradients of the tensors from that of the output, which is
-/// contiguous. That of the first is not needed unless the flag is set.
-pub(crate) trait Backward<const N: usize>:
-    FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N] + Clone + Send + 'static
-{
+/// What forward saves of an operator on flex for backward: a closure's captures.
+pub(crate) trait Saved: Clone + Send + 'static {}
+
+impl<F: Clone + Send + 'static> Saved for F {}
+
+/// Backward of an operator of `N` tensors on flex.
+#[derive(Clone)]
+pub(crate) struct Backward<F, const N: usize> {
+    saved: F,
+    /// A pointer, which is made where the operator is: programs would compile what they call, and its kernels, in units
+    /// that inline less.
+    run: fn(F, FlexTensor, bool) -> [Option<FlexTensor>; N],
 }
 
-impl<F, const N: usize> Backward<N> for F where
-    F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N] + Clone + Send + 'static
-{
+impl<F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N], const N: usize> Backward<F, N> {
+    /// `backward` returns the gradients of the tensors from that of the output, which is contiguous; that of the first
+    /// is not needed unless the flag is set.
+    pub fn new(backward: F) -> Self {
+        Self { saved: backward, run: |backward, gradient, of_first| backward(gradient, of_first) }
+    }
+}
+
+impl<F, const N: usize> Backward<F, N> {
+    pub fn run(self, gradient: FlexTensor, of_first: bool) -> [Option<FlexTensor>; N] {
+        (self.run)(self.saved, gradient, of_first)
+    }
+}
+
+impl<F, const N: usize> fmt::Debug for Backward<F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backward")
+    }
 }
 
 /// The output of an operator of float tensors on flex. `sizes` returns the sizes of tensors that the operator
@@ -35,10 +57,10 @@ impl<F, const N: usize> Backward<N> for F where
 ///
 /// # Errors
 /// The tensors, if they are other ones or on another backend, where Burn's operators compute.
-pub(crate) fn on_flex<B: Backward<N>, T, const N: usize>(
+pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
-    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, B),
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, Backward<F, N>),
 ) -> Result<DispatchTensor, [DispatchTensor; N]> {
     let found = tensors.each_ref().map(primitive);
     let sizes = match found.iter().all(Option::is_some) {
@@ -75,11 +97,11 @@ pub(crate) fn on_flex<B: Backward<N>, T, const N: usize>(
     }
     let nodes = nodes.map(|node| node.expect("one for each"));
     // The strategy is of operators that are computed twice, which these are not.
-    let prepared = Fused(PhantomData::<fn(B)>).prepare::<NoCheckpointing>(nodes).compute_bound();
+    let prepared = Fused(PhantomData::<fn(Backward<F, N>)>).prepare::<NoCheckpointing>(nodes).compute_bound();
     let output = match prepared.stateful() {
         OpsKind::Tracked(prepared) => {
             let (output, backward) = forward(inputs, sizes, true);
-            prepared.finish(Fused(backward), output)
+            prepared.finish(backward, output)
         }
         OpsKind::UnTracked(prepared) => prepared.finish(forward(inputs, sizes, false).0),
     };
@@ -88,11 +110,11 @@ pub(crate) fn on_flex<B: Backward<N>, T, const N: usize>(
 }
 
 /// [`on_flex`], or `composed` of Burn's operators for other tensors, which is logged as of the module `name`.
-pub(crate) fn on_flex_or<B: Backward<N>, T, const N: usize, const D: usize>(
+pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
     name: &str,
     tensors: [DispatchTensor; N],
     sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
-    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, B),
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, Backward<F, N>),
     composed: impl FnOnce([DispatchTensor; N]) -> Tensor<D>,
 ) -> Tensor<D> {
     match on_flex(tensors, sizes, forward) {
@@ -114,22 +136,15 @@ pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
     }
 }
 
-/// In Burn's graph, an operator, which is the type of its backward, and what is kept of it, which is the backward.
-#[derive(Clone)]
-struct Fused<T>(T);
+#[derive(Debug)]
+struct Fused<B>(PhantomData<fn(B)>);
 
-impl<T> fmt::Debug for Fused<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Fused")
-    }
-}
+impl<F: Saved, const N: usize> ops::Backward<Flex, N> for Fused<Backward<F, N>> {
+    type State = Backward<F, N>;
 
-impl<B: Backward<N>, const N: usize> ops::Backward<Flex, N> for Fused<PhantomData<fn(B)>> {
-    type State = Fused<B>;
-
-    fn backward(self, ops: Ops<Fused<B>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Backward<F, N>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
-        let mut found = (ops.state.0)(gradient, ops.parents[0].is_some());
+        let mut found = ops.state.run(gradient, ops.parents[0].is_some());
         // Those of a layer's parameters before that of its input, which earlier layers wait for.
         for n in (0..N).rev() {
             if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {

@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -28,7 +28,11 @@ fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
     (any && x.dtype() == DType::F32).then_some([height, width])
 }
 
-fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTensor, impl Backward<1>) {
+fn forward(
+    [x]: [FlexTensor; 1],
+    sizes: [usize; 2],
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 1>) {
     let (x, level, [height, width]) = (contiguous(x), Level::current(), sizes);
     let [batch, channels, _, _] = x.shape().dims();
     let halved = [height / 2, width / 2];
@@ -45,7 +49,7 @@ fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTen
         }
     }
     let output = output.into_tensor(&[batch, channels, halved[0], halved[1]]);
-    let backward = move |gradient: FlexTensor, _of_x: bool| {
+    let backward = Backward::new(move |gradient, _of_x| {
         let gradient = values(&gradient);
         let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
         let mut of_x = Buffer::new(batch * channels * height * width);
@@ -58,7 +62,7 @@ fn forward([x]: [FlexTensor; 1], sizes: [usize; 2], _backward: bool) -> (FlexTen
             }
         }
         [Some(of_x.into_tensor(&[batch, channels, height, width]))]
-    };
+    });
     (output, backward)
 }
 

@@ -15,7 +15,7 @@ use crate::simd::Scalars;
 
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
-pub struct Saved {
+pub struct State {
     pub setup: Arc<Setup>,
     pub q: FlexTensor,
     pub k: FlexTensor,
@@ -25,7 +25,7 @@ pub struct Saved {
     pub output: FlexTensor,
 }
 
-impl Saved {
+impl State {
     /// The gradients of queries, keys and values from that of the context; without values, those of queries and
     /// keys from that of the weights.
     pub fn backward(

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::backward::Saved;
+use super::backward::State;
 use super::kernels::{Multiply, PANEL, View, softmax};
 use super::{Block, Setup, Sizes};
-use crate::extension::Backward;
+use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::simd::Scalars;
@@ -19,7 +19,7 @@ pub fn forward(
     tensors: [FlexTensor; 3],
     setup: Setup,
     weights: bool,
-) -> ((FlexTensor, impl Backward<3>), Option<(FlexTensor, impl Backward<2>)>) {
+) -> ((FlexTensor, Backward<impl Saved, 3>), Option<(FlexTensor, Backward<impl Saved, 2>)>) {
     let tensors = tensors.map(contiguous);
     let Sizes { batch, queries, keys, heads, .. } = setup.sizes;
     let width = setup.sizes.rows()[0];
@@ -43,17 +43,17 @@ pub fn forward(
     }
     let [q, k, v] = tensors;
     let context = setup.joined(context, queries).into_tensor(&[batch, queries, width]);
-    let saved = Saved { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };
+    let saved = State { setup: Arc::new(setup), q, k, stats: Arc::new(stats), output: context.clone() };
     let of_weights = weights.then(|| {
         let weights = all_weights.into_tensor(&[batch, heads, queries, keys]);
-        let saved = Saved { output: weights.clone(), ..saved.clone() };
-        let backward = move |gradient: FlexTensor, of_q: bool| {
+        let saved = State { output: weights.clone(), ..saved.clone() };
+        let backward = Backward::new(move |gradient, of_q| {
             let [q, k, _] = saved.backward(None, &gradient, of_q);
             [q, k]
-        };
+        });
         (weights, backward)
     });
-    let backward = move |gradient: FlexTensor, of_q: bool| saved.backward(Some(&v), &gradient, of_q);
+    let backward = Backward::new(move |gradient, of_q| saved.backward(Some(&v), &gradient, of_q));
     ((context, backward), of_weights)
 }
 

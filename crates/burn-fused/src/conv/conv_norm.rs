@@ -13,7 +13,7 @@ use super::conv_operator::{parameters, shape_of};
 use super::cpu::{Back, Convolution, Means, NormForward, Route, Shape, with_buffers};
 use super::{Algorithm, ConvLayer};
 use crate::epilogue::Epilogue;
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::norm::{Moments, Normalised, statistics};
 use crate::poll;
@@ -67,7 +67,7 @@ fn forward(
     epilogue: Epilogue,
     epsilon: f64,
     backward: bool,
-) -> (FlexTensor, Moments, impl Backward<5>) {
+) -> (FlexTensor, Moments, Backward<impl Saved, 5>) {
     let tensors = tensors.map(contiguous);
     let [input, weights, bias, scale, shift] = tensors.each_ref().map(values);
     let conv = Convolution { level: Level::current(), route, shape, epilogue };
@@ -78,7 +78,7 @@ fn forward(
     let [height, width] = shape.output_size(epilogue);
     let output = output.into_tensor(&[shape.batch, shape.outputs, height, width]);
     let (moments, saved) = (saved.moments.clone(), Arc::new(saved));
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let Shape { batch, inputs, outputs, height, width } = shape;
         let ([input, weights, _, scale, shift], gradient) =
             (tensors.each_ref().map(values), values(&gradient));
@@ -96,6 +96,6 @@ fn forward(
             of_scale,
             of_shift,
         ]
-    };
+    });
     (output, moments, backward)
 }

@@ -18,7 +18,7 @@ use burn::tensor::{DType, Tensor};
 use super::cpu::{Back, Convolution, Route, Shape};
 use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::fallback::any_unsupported;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
@@ -175,7 +175,7 @@ fn forward(
     shape: Shape,
     epilogue: Epilogue,
     backward: bool,
-) -> (FlexTensor, impl Backward<3>) {
+) -> (FlexTensor, Backward<impl Saved, 3>) {
     let [images, weights, bias] = tensors.map(contiguous);
     let (level, mut route) = (Level::current(), Route::of(shape, Algorithm::current()));
     if images.dtype() == DType::BF16 {
@@ -197,7 +197,7 @@ fn forward(
         }
     };
     let (result, argmax) = (output.clone(), Arc::new(argmax));
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let Shape { batch, inputs, outputs, height, width } = shape;
         let size = [batch, inputs, height, width];
         let tensors = [&images, &output, &gradient];
@@ -219,6 +219,6 @@ fn forward(
         };
         let of_weights = of_weights.into_tensor(&[outputs, inputs, 3, 3]);
         [of_images, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
-    };
+    });
     (result, backward)
 }

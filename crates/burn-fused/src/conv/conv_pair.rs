@@ -14,7 +14,7 @@ use burn::tensor::{DType, Tensor};
 use super::conv_operator::{ConvLayer, conv_relu_pool, parameters, shape_of};
 use super::cpu::{Back, BackwardPass, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::fake_quantize::{fake_quantize, range};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{Int8Error, QParams, Scheme};
@@ -144,7 +144,7 @@ fn forward(
     shapes: [Shape; 2],
     quantize: Option<&mut Parameters<'_>>,
     backward: bool,
-) -> (FlexTensor, impl Backward<5> + use<>) {
+) -> (FlexTensor, Backward<impl Saved + use<>, 5>) {
     let [images, weights1, bias1, weights2, bias2] = tensors.map(contiguous);
     let layers = [[weights1, bias1], [weights2, bias2]];
     let (level, input) = (Level::current(), values(&images));
@@ -156,7 +156,7 @@ fn forward(
     let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
     let output = output.into_tensor(&[shapes[1].batch, shapes[1].outputs, height, width]);
     let between = Arc::new(between);
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let weights = layers.each_ref().map(|[weights, _]| values(weights));
         let back = Back {
             input: values(&images),
@@ -177,7 +177,7 @@ fn forward(
             [found.weights.into_tensor(&weights.shape()), tensor(found.bias, &bias.shape())].map(Some)
         });
         [of_images, weights1, bias1, weights2, bias2]
-    };
+    });
     (output, backward)
 }
 

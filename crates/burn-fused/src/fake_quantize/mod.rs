@@ -13,7 +13,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, values};
 use crate::int8::{self, Int8Error, QParams, Scheme, Step};
 use crate::memory::Buffer;
@@ -83,7 +83,11 @@ fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     cast((clipped + change) * constant(|step| step.scale), dtype)
 }
 
-fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor, impl Backward<1> + use<>) {
+fn forward(
+    [x]: [FlexTensor; 1],
+    steps: &Steps,
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved + use<>, 1>) {
     let x = contiguous(x);
     let values = values(&x);
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
@@ -92,13 +96,13 @@ fn forward([x]: [FlexTensor; 1], steps: &Steps, _backward: bool) -> (FlexTensor,
         quantize_parts(Level::current(), values, steps, &mut output, &mut clipped);
     }
     let clipped = Arc::new(clipped);
-    let backward = move |mut gradient: FlexTensor, _of_x: bool| {
+    let backward = Backward::new(move |mut gradient, _of_x| {
         if !clipped.is_empty() {
             let slots = gradient.storage_mut::<f32>();
             clipped.iter().for_each(|&index| slots[index as usize] = 0.0);
         }
         [Some(gradient)]
-    };
+    });
     (output.into_tensor(&x.shape()), backward)
 }
 

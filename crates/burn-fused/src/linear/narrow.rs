@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::kernels::{self, Sizes};
-use crate::extension::Backward;
+use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::matrix::Matrix;
 use crate::precision::{Half, multiply, supported, tensor_of};
@@ -25,7 +25,11 @@ pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
 }
 
 /// The output of inputs, weights and biases.
-pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, impl Backward<3>) {
+pub fn forward(
+    tensors: [FlexTensor; 3],
+    sizes: Sizes,
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 3>) {
     let [x, weights, bias] = tensors.map(contiguous);
     let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
     let Sizes { batch, inputs, outputs } = sizes;
@@ -42,7 +46,7 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
         None => kernels::forward(level, sizes, values(&x), parameters),
     };
     let output = tensor_of(x.dtype(), level, output, &sizes.output_shape(&x));
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let (weights, dtype) = (values(&weights), x.dtype());
         let (of_x, of_weights, of_bias) = match Half::of(dtype) {
             Some(half) => {
@@ -68,6 +72,6 @@ pub fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (Flex
         };
         let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &x.shape()));
         [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
-    };
+    });
     (output, backward)
 }

@@ -6,7 +6,7 @@ use burn::tensor::DType;
 
 use super::kernels::Sizes;
 use crate::activation::{Activation, ROWS, SumRows, activate_rows, apply_slopes};
-use crate::extension::Backward;
+use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
 use crate::memory::Buffer;
@@ -26,7 +26,7 @@ pub fn forward(
     sizes: Sizes,
     (activation, precision): (Activation, Precision),
     backward: bool,
-) -> (FlexTensor, impl Backward<3>) {
+) -> (FlexTensor, Backward<impl Saved, 3>) {
     let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
     let Sizes { batch, inputs, outputs } = sizes;
     let mut inner = Buffer::new(batch * outputs);
@@ -47,7 +47,7 @@ pub fn forward(
         }
     };
     let has_bias = !values(&bias).is_empty();
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let poll = poll::current();
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
         let gradient = match inner {
@@ -80,7 +80,7 @@ pub fn forward(
         });
         let of_bias = has_bias.then(|| of_bias.into_tensor(&[outputs]));
         [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), of_bias]
-    };
+    });
     (output, backward)
 }
 

@@ -11,7 +11,7 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::scaled;
 
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
 use crate::poll;
@@ -101,7 +101,7 @@ impl Labels {
         Some(Self { rows, classes, weights, uniform: uniform as f32, smoothing, normalizer })
     }
 
-    fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, impl Backward<1>) {
+    fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
         let (mut scores, level) = (contiguous(scores), Level::current());
         let mut rows = std::mem::take(&mut self.rows);
         let (at_once, factor) = (self.rows_at_once(), (1.0 / self.normalizer) as f32);
@@ -125,7 +125,7 @@ impl Labels {
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
         self.rows = rows;
-        let backward = move |upstream: FlexTensor, _of_scores: bool| {
+        let backward = Backward::new(move |upstream, _of_scores| {
             if is_gradient {
                 return [Some(scaled(scores, &upstream))];
             }
@@ -137,7 +137,7 @@ impl Labels {
                 gradients(level, &self, rows, Some(source), target, factor);
             });
             [Some(gradient.into_tensor(&scores.shape()))]
-        };
+        });
         (tensor(vec![loss as f32], &[1]), backward)
     }
 

@@ -9,7 +9,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::extension::on_flex;
+use crate::extension::{Backward, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
@@ -111,7 +111,7 @@ pub fn weighted_cross_entropy(
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
         let known = backward.then(|| read.gradient(labels));
-        (loss, move |upstream: FlexTensor, _of_scores: bool| [known.map(|known| scaled(known, &upstream))])
+        (loss, Backward::new(move |upstream, _of_scores| [known.map(|known| scaled(known, &upstream))]))
     });
     match loss {
         Ok(loss) => {

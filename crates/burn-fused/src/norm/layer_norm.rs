@@ -10,7 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::extension::{Backward, on_flex_or};
+use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::memory::Buffer;
 use crate::nn::{LayerNorm, RmsNorm};
@@ -62,7 +62,7 @@ fn width_of(tensors: [&FlexTensor; 3]) -> Option<usize> {
     (fits && tensors.iter().all(|tensor| tensor.dtype() == DType::F32)).then_some(width)
 }
 
-fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, impl Backward<3>) {
+fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, Backward<impl Saved, 3>) {
     let [x, gamma, beta] = tensors.map(contiguous);
     let level = Level::current();
     let rows = values(&x);
@@ -81,7 +81,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, i
     }
     let output = output.into_tensor(&x.shape());
     let has_beta = !values(&beta).is_empty();
-    let backward = move |gradient: FlexTensor, _of_x: bool| {
+    let backward = Backward::new(move |gradient, _of_x| {
         let (gamma, poll) = (values(&gamma), poll::current());
         // The gradient of x is written over that of the output.
         let mut of_x = unshared(gradient);
@@ -103,7 +103,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, i
         }
         let [of_gamma, of_beta] = of_parameters.map(|gradient| gradient.into_tensor(&[width]));
         [Some(of_x), Some(of_gamma), has_beta.then_some(of_beta)]
-    };
+    });
     (output, backward)
 }
 

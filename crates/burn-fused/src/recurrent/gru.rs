@@ -10,7 +10,7 @@ use super::parameters::{
 };
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -54,7 +54,7 @@ fn forward(
     [x, hidden, gates @ ..]: [FlexTensor; TENSORS],
     sequences: Sequences,
     backward: bool,
-) -> (FlexTensor, impl Backward<TENSORS>) {
+) -> (FlexTensor, Backward<impl Saved, TENSORS>) {
     let [x, hidden] = [x, hidden].map(contiguous);
     let (level, parameters) = (Level::current(), Parameters::new(gates));
     let mut gates = parameters.multiply_inputs(level, &x, sequences);
@@ -71,7 +71,7 @@ fn forward(
     });
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let (width, hidden) = (sequences.width(), values(&hidden));
         let mut of_hidden = Buffer::zeroed(sequences.batch * width);
         let mut of_products = Buffer::new(gates.len());
@@ -102,7 +102,7 @@ fn forward(
             of_gates(GATES, [&of_inputs, of_states], of_biases.each_ref().map(|of| &**of), sequences);
         gradients[2..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
         gradients
-    };
+    });
     (result, backward)
 }
 

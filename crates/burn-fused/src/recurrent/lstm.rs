@@ -12,7 +12,7 @@ use super::parameters::{
 };
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
-use crate::extension::{Backward, on_flex};
+use crate::extension::{Backward, Saved, on_flex};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
@@ -57,11 +57,11 @@ fn run<const G: usize>(
         let left = Left::default();
         let (output, cells, backward) = forward::<G>(tensors, sequences, left.clone(), backward);
         let shape = output.shape().to_vec();
-        let of_cells = move |gradient: FlexTensor, _of_output: bool| {
+        let of_cells = Backward::new(move |gradient, _of_output| {
             *left.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
             // Without a gradient of its output, the other operator's backward would not run.
             [Some(Buffer::zeroed(shape.iter().product()).into_tensor(&shape))]
-        };
+        });
         last = Some((cells, of_cells));
         (output, backward)
     });
@@ -81,7 +81,7 @@ fn forward<const G: usize>(
     sequences: Sequences,
     left: Left,
     backward: bool,
-) -> (FlexTensor, FlexTensor, impl Backward<TENSORS>) {
+) -> (FlexTensor, FlexTensor, Backward<impl Saved, TENSORS>) {
     let [x, hidden, cell, gates @ ..] = tensors;
     let [x, hidden, cell] = [x, hidden, cell].map(contiguous);
     let (level, parameters) = (Level::current(), Parameters::<G>::new(gates));
@@ -103,7 +103,7 @@ fn forward<const G: usize>(
     });
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
-    let backward = move |gradient: FlexTensor, of_input: bool| {
+    let backward = Backward::new(move |gradient, of_input| {
         let (width, [x_values, hidden_values]) = (sequences.width(), [&x, &hidden].map(values));
         let of_last_cells = left.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut of_cell = match of_last_cells {
@@ -135,7 +135,7 @@ fn forward<const G: usize>(
         let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
         gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
         gradients
-    };
+    });
     (result, sequences.state(&last_cells), backward)
 }
 

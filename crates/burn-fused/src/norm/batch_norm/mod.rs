@@ -18,7 +18,7 @@ use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
 
 use crate::epilogue::Epilogue;
-use crate::extension::{Backward, on_flex, primitive};
+use crate::extension::{Backward, Saved, on_flex, primitive};
 use crate::fallback::unsupported_tensors;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::memory::Buffer;
@@ -331,7 +331,7 @@ fn forward(
     epilogue: Epilogue,
     epsilon: f64,
     backward: bool,
-) -> (FlexTensor, Moments, impl Backward<3>) {
+) -> (FlexTensor, Moments, Backward<impl Saved, 3>) {
     let tensors = tensors.map(contiguous);
     let [x, scale, shift] = &tensors;
     let level = Level::current();
@@ -339,13 +339,13 @@ fn forward(
     let (output, moments, argmax) = normalised(level, input, epsilon, backward);
     let output = tensor_of(x.dtype(), level, output, &shape.output_dims(x, epilogue));
     let (found, results) = (moments.clone(), Arc::new((moments, argmax)));
-    let backward = move |gradient: FlexTensor, _of_x: bool| {
+    let backward = Backward::new(move |gradient, _of_x| {
         let ([x, scale, shift], (moments, argmax)) = (&tensors, &*results);
         let gradient = &wide(level, &gradient);
         let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
         let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
         let of_x = tensor_of(x.dtype(), level, of_x, &x.shape());
         [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
-    };
+    });
     (output, found, backward)
 }
