@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_pickle::{DeOptions, HashableValue, Value};
@@ -12,7 +12,7 @@ use serde_pickle::{DeOptions, HashableValue, Value};
 use crate::arrays::{self, Arrays};
 use crate::job::Job;
 use crate::writer::npy_header;
-use crate::{ImportError, folder};
+use crate::{DataSet, ImportError, folder};
 
 /// Channels, height and width of a picture.
 const SHAPE: [usize; 3] = [3, 32, 32];
@@ -51,25 +51,20 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     let label = job.args.label.as_deref().unwrap_or(default);
     let folder = job.folder(arrays::FOLDER)?;
     let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
-        let path = folder.join(format!("{name}-images.npy"));
-        let failed = |error| ImportError::write(&path)(error);
-        let mut images = File::create(&path).map_err(failed)?;
-        // The number of pictures is known at the end; a header has one length.
-        images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
-        let (mut labels, mut files) = (Vec::new(), Vec::new());
+        let (mut images, mut labels, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for batch in batches {
-            let name = folder::name(batch);
-            files.push((labels.len() / size_of::<i64>(), name));
+            files.push((labels.len() / size_of::<i64>(), folder::name(batch)));
             let (pixels, of_batch) = read(batch, label)?;
-            images.write_all(&pixels).map_err(failed)?;
+            images.extend(pixels);
             labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
         }
         let samples = labels.len() / size_of::<i64>();
-        images.seek(SeekFrom::Start(0)).map_err(failed)?;
-        images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
-        let path = folder.join(format!("{name}-labels.npy"));
-        fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
-            .map_err(ImportError::write(&path))?;
+        let images = [npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]]), images];
+        let labels = [npy_header("<i8", &[samples]), labels];
+        for (what, array) in [("images", images), ("labels", labels)] {
+            let path = folder.join(DataSet::file_name(name, what));
+            fs::write(&path, array.concat()).map_err(ImportError::write(&path))?;
+        }
         Ok((samples, files))
     };
     let (training, train) = write("train", &train)?;
@@ -160,34 +155,22 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
 fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
-    let labels = take(&mut entries, label).ok_or_else(|| {
-        ImportError::source(
-            path,
-            format!("has no {label}, among {}: name the labels with --label", keys.join(", ")),
-        )
-    })?;
-    let integer = |value: &Value| if let Value::I64(label) = value { Some(*label) } else { None };
-    let labels: Option<Vec<i64>> = match &labels {
-        Value::List(labels) => labels.iter().map(integer).collect(),
-        _ => None,
+    let integer = |value: &Value| if let Value::I64(number) = value { Some(*number) } else { None };
+    let integers = |values: &[Value]| values.iter().map(integer).collect::<Option<Vec<i64>>>();
+    let labels = match take(&mut entries, label) {
+        Some(Value::List(labels)) => integers(&labels),
+        Some(_) => None,
+        None => bail!(path, "has no {label}, among {}: name the labels with --label", keys.join(", ")),
     };
-    let labels =
-        labels.ok_or_else(|| ImportError::source(path, format!("{label} is no list of integers")))?;
+    let Some(labels) = labels else { bail!(path, "{label} is no list of integers") };
     // The state of an array: version, shape, type, whether the order is Fortran's, bytes.
-    let state = match take(&mut entries, "data") {
-        Some(Value::Tuple(state)) => state,
-        _ => {
-            bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
-        }
-    };
-    let integers = |value: &Value| match value {
-        Value::Tuple(sizes) => sizes.iter().map(integer).collect(),
-        _ => None,
+    let Some(Value::Tuple(state)) = take(&mut entries, "data") else {
+        bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
     };
     let expected = [labels.len() as i64, BYTES as i64];
     match <[Value; 5]>::try_from(state) {
-        Ok([_, shape, _, Value::Bool(false), Value::Bytes(pixels)])
-            if integers(&shape).is_some_and(|shape: Vec<i64>| shape == expected)
+        Ok([_, Value::Tuple(shape), _, Value::Bool(false), Value::Bytes(pixels)])
+            if integers(&shape).is_some_and(|shape| shape == expected)
                 && pixels.len() == labels.len() * BYTES =>
         {
             Ok((pixels, labels))
