@@ -258,15 +258,15 @@ fn classes(
     let (folders, files) = inside(split)?;
     let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
     if folders.is_empty() {
-        let what = match &beside[..] {
-            [] => "has neither a folder of pictures for each class, nor train.csv and test.csv".to_owned(),
-            [first, ..] => format!(
+        match &beside[..] {
+            [] => bail!(split, "has neither a folder of pictures for each class, nor train.csv and test.csv"),
+            [first, ..] => bail!(
+                split,
                 "{} ({}, …) are in no class's folder: move the pictures of each class to a folder of its name",
                 count(beside.len(), "picture"),
                 name(first)
             ),
-        };
-        return Err(ImportError::source(split, what));
+        }
     }
     if let [first, ..] = &beside[..] {
         log::warn!(

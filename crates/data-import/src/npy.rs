@@ -114,34 +114,32 @@ impl NpyFile {
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, ImportError> {
         let file = DataFile::open(path)?;
         let invalid = |what| ImportError::Damaged { path: path.to_owned(), what };
-        let unsuitable = |what| ImportError::source(path, what);
         let beginning = file.beginning(MOST_OF_HEADER)?;
         if let Some(&[major, minor, ..]) = beginning.strip_prefix(MAGIC)
             && !((1..=3).contains(&major) && minor == 0)
         {
-            return Err(unsuitable(format!(
+            bail!(
+                path,
                 "version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it again with numpy.save"
-            )));
+            );
         }
         let (Header { descr, fortran_order, shape }, start) = Header::read(&beginning).map_err(invalid)?;
         // A list of fields is no text.
         let dtype = descr.as_str().map_or_else(|| descr.to_string(), ToOwned::to_owned);
         if !dtypes.contains(&&*dtype) {
-            return Err(unsuitable(unknown_dtype(&dtype, dtypes)));
+            bail!(path, "{}", unknown_dtype(&dtype, dtypes));
         }
         let width = dtype[2..].parse().unwrap_or(1);
         let (rows, columns) = match &shape[..] {
             [rows, rest @ ..] if rest.len() < 2 || !fortran_order => {
                 (*rows, rest.iter().try_fold(1usize, |count, size| count.checked_mul(*size)))
             }
-            [_, _, ..] => {
-                return Err(unsuitable(
-                    "is in Fortran's order, which is read of one or two dimensions: save it again with \
-                     numpy.ascontiguousarray"
-                        .into(),
-                ));
-            }
-            _ => return Err(unsuitable(format!("its shape is {shape:?}{ONE_ROW}"))),
+            [_, _, ..] => bail!(
+                path,
+                "is in Fortran's order, which is read of one or two dimensions: save it again with \
+                 numpy.ascontiguousarray"
+            ),
+            _ => bail!(path, "its shape is {shape:?}{ONE_ROW}"),
         };
         let count = columns.and_then(|columns| rows.checked_mul(columns));
         let size = count.and_then(|count| count.checked_mul(width)?.checked_add(start));

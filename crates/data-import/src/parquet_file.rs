@@ -193,17 +193,16 @@ pub(crate) fn label(
     };
     let Some(&column) = found else {
         let listed = others.iter().map(|column| column.as_str()).collect::<Vec<_>>().join(", ");
-        return Err(match (wanted, others.first()) {
+        match (wanted, others.first()) {
             (Some(wanted), _) => {
-                ImportError::option("label", wanted, format!("{} has {listed}", path.display()))
+                let problem = format!("{} has {listed}", path.display());
+                return Err(ImportError::option("label", wanted, problem));
             }
-            (None, None) => ImportError::source(path, "has no column of classes beside its pictures"),
+            (None, None) => bail!(path, "has no column of classes beside its pictures"),
             (None, Some(first)) => {
-                let what =
-                    format!("which column is the class? It has {listed}: name one, as in --label {first}");
-                ImportError::source(path, what)
+                bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
             }
-        });
+        }
     };
     let names = names_in(&known, column);
     for path in tables.train.iter().chain(tables.test.iter().flatten()) {

@@ -75,36 +75,36 @@ impl DataSet {
         let text = run_record::files::read_text(&path).map_err(ImportError::read(&path))?;
         let set: Self = serde_json::from_str(&text)
             .map_err(|error| ImportError::source(&path, format!("{error}; import the data set again")))?;
-        let invalid = |what: String| Err(ImportError::source(&path, what));
         let values = match set.numbers {
             Numbers::U8 => set.shape[0],
             Numbers::F32 => set.shape.iter().product(),
         };
-        match &set {
-            _ if twin(&set.classes).is_some() => invalid("has two classes of one name".into()),
-            _ if twin(&set.features).is_some()
+        match () {
+            () if twin(&set.classes).is_some() => bail!(&path, "has two classes of one name"),
+            () if twin(&set.features).is_some()
                 || !(set.features.is_empty() || set.features.len() == values) =>
             {
-                invalid("has other features than the samples: import the data set again".into())
+                bail!(&path, "has other features than the samples: import the data set again")
             }
-            _ if set.version != 1 => {
-                invalid(format!("is of version {}, and this program reads version 1", set.version))
+            () if set.version != 1 => {
+                bail!(&path, "is of version {}, and this program reads version 1", set.version)
             }
-            _ if set.shape.contains(&0) || set.classes.is_empty() => {
-                invalid("describes no samples: import the data set again".into())
+            () if set.shape.contains(&0) || set.classes.is_empty() => {
+                bail!(&path, "describes no samples: import the data set again")
             }
-            _ if set.mean.len() != values || set.std.len() != values => invalid(format!(
+            () if set.mean.len() != values || set.std.len() != values => bail!(
+                &path,
                 "has {} means and {} standard deviations for {values} {}: import the data set again",
                 set.mean.len(),
                 set.std.len(),
                 if set.numbers == Numbers::U8 { "channels" } else { "features" }
-            )),
-            _ if set.std.iter().any(|std| !(std.is_finite() && *std > 0.0))
+            ),
+            () if set.std.iter().any(|std| !(std.is_finite() && *std > 0.0))
                 || set.mean.iter().any(|mean| !mean.is_finite()) =>
             {
-                invalid("a mean is not finite, or a standard deviation not above 0".into())
+                bail!(&path, "a mean is not finite, or a standard deviation not above 0")
             }
-            _ => Ok(set),
+            () => Ok(set),
         }
     }
 

@@ -274,18 +274,16 @@ impl TableFile {
         } else if let Some(what) = foreign(magic) {
             bail!(path, "is {what}; a table or a folder of pictures is expected");
         }
-        let one_column = (least == 1).then_some(Format { separator: b',', comma: false });
-        let found = match is_parquet {
-            true => Some(Format { separator: b',', comma: false }),
-            false => Format::of(&mut file).map_err(ImportError::read(path))?,
-        };
-        let format = found.or(one_column).ok_or_else(|| {
-            ImportError::source(
+        let found =
+            if is_parquet { Ok(None) } else { Format::of(&mut file) }.map_err(ImportError::read(path))?;
+        let commas = (is_parquet || least == 1).then_some(Format { separator: b',', comma: false });
+        let Some(format) = found.or(commas) else {
+            bail!(
                 path,
                 "has no rows with the same number of cells, separated by a comma, semicolon, tab or |: a table \
-                 with a row for each sample is expected",
-            )
-        })?;
+                 with a row for each sample is expected"
+            );
+        };
         let lines = lines(&mut file).map_err(ImportError::read(path))?;
         let mut table = Self {
             path: path.to_owned(),
