@@ -2,6 +2,7 @@
 //! the int8 model.
 
 use super::published::{Figures, Line, described, word};
+use super::quantized::measure;
 use super::remarks::tested;
 use super::rows::Row;
 use super::runs::Section;
@@ -20,46 +21,26 @@ struct ByRank {
     published: Option<[&'static str; 2]>,
 }
 
-const TRAIN: ByRank = ByRank {
-    measure: Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
-        .means("Accuracy on the training samples during the last epoch"),
-    of_rank: |rank| rank.train_accuracy,
-    published: Some(["train_accuracy"; 2]),
-};
-const TEST: ByRank = ByRank {
-    measure: Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy).means(
-        "Accuracy after the last epoch: of a rank on its share of the test set, of all on the tested samples",
-    ),
-    of_rank: |rank| rank.test_accuracy,
-    published: Some(["test_accuracy"; 2]),
-};
-const INT8: ByRank = ByRank {
-    measure: Measure::of("int8 acc %", "int8_test_accuracy", |run| {
-        run.results.int8_test_accuracy.unwrap_or(f64::NAN)
-    })
-    .means("The same of the int8 model"),
-    of_rank: |rank| rank.int8_test_accuracy,
-    published: Some(["int8_test_accuracy", "test_accuracy"]),
-};
-const INT8_LOSS: ByRank = ByRank {
-    measure: Measure::of("int8 loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
-        .digits(4)
-        .ranked(1)
-        .means("Test loss of the int8 model"),
-    of_rank: |rank| rank.int8_test_loss,
-    published: None,
-};
-
 /// The tables of float and of quantized rows that have several ranks; none without them.
 pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>) -> Vec<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
+    let of = |key, title, rank, of_rank: fn(&RankRecord) -> Option<f64>, published| ByRank {
+        measure: measure(key, title, rank),
+        of_rank,
+        published,
+    };
+    let train =
+        of("train_accuracy", "train acc %", 0, |rank| rank.train_accuracy, Some(["train_accuracy"; 2]));
+    let test = of("test_accuracy", "test acc %", 0, |rank| rank.test_accuracy, Some(["test_accuracy"; 2]));
+    let float_test = of("test_accuracy", "float acc %", 2, |rank| rank.test_accuracy, None);
+    let int8_loss = of("int8_test_loss", "int8 loss", 1, |rank| rank.int8_test_loss, None);
     // What is published as test accuracy of a quantized training is the int8 model's.
-    let of_float = Measure { title: "float acc %", ..TEST.measure }.ranked(2);
-    let of_float = ByRank { measure: of_float, published: None, ..TEST };
+    let published = Some(["int8_test_accuracy", "test_accuracy"]);
+    let int8 = of("int8_test_accuracy", "int8 acc %", 0, |rank| rank.int8_test_accuracy, published);
     [
-        (float, "ranks", "accuracy by rank".to_owned(), vec![TRAIN, TEST]),
-        (quantized, "quantized-ranks", of_quantized, vec![INT8, TRAIN, INT8_LOSS, of_float]),
+        (float, "ranks", "accuracy by rank".to_owned(), vec![train, test]),
+        (quantized, "quantized-ranks", of_quantized, vec![int8, train, int8_loss, float_test]),
     ]
     .into_iter()
     .filter_map(|(shown, name, title, measures)| {

@@ -8,9 +8,21 @@ use super::summary::{Beside, Measure, OTHERS, TRAIN, is_quantized, labels, title
 
 const SPEED: &str = "times_as_fast";
 
-/// The measurement `key` of the main table, with another title and rank.
+/// Beside those of the main table.
+const LOSSES: [Measure; 2] = [
+    Measure::of("test loss", "test_loss", |run| run.results.test_loss)
+        .digits(4)
+        .beside(Beside::Deviation)
+        .means("Test loss of the float network"),
+    Measure::of("int8 test loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
+        .digits(4)
+        .beside(Beside::Deviation)
+        .means("Test loss of the int8 model"),
+];
+
+/// The measurement `key` of the main table, or a loss, with another title and rank.
 pub fn measure(key: &str, title: &'static str, rank: u8) -> Measure {
-    let found = OTHERS.iter().find(|measure| measure.key == key).copied().unwrap_or(TRAIN);
+    let found = OTHERS.into_iter().chain(LOSSES).find(|measure| measure.key == key).unwrap_or(TRAIN);
     Measure { title, rank, ..found }
 }
 
@@ -27,16 +39,8 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         Measure::of("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
             "Seconds of inference in the tests after each epoch, of the float network over the int8 model's",
         ),
-        Measure::of("float loss", "test_loss", |run| run.results.test_loss)
-            .digits(4)
-            .ranked(3)
-            .beside(Beside::Deviation)
-            .means("Test loss of the float network"),
-        Measure::of("int8 loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
-            .digits(4)
-            .ranked(2)
-            .beside(Beside::Deviation)
-            .means("Test loss of the int8 model"),
+        measure("test_loss", "float loss", 3),
+        measure("int8_test_loss", "int8 loss", 2),
         Measure { rank: 4, ..TRAIN },
     ];
     let doubted = |row: &Row<'_>| !is_sound(row) || row.first().record.oversubscribed;

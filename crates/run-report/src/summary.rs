@@ -283,16 +283,19 @@ pub const OTHERS: [Measure; 13] = [
         .digits(1)
         .ranked(3)
         .beside(Beside::Range)
-        .means("Share of train s in which a rank only waited for gradients, mean over ranks; communication \
-                     hidden behind backward is not in it"),
+        .means(
+            "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
+                     hidden behind backward is not in it",
+        ),
     Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Beside::Interval)
-        .means("Accuracy on the tested samples after the last epoch, each sample counted once; in square brackets its \
-                     95% interval"),
-    Measure::of("int8 test acc %", "int8_test_accuracy", |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN))
-        .ranked(1)
-        .beside(Beside::Interval)
-        .means("Test accuracy of the integer model"),
+        .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
+    Measure::of("int8 test acc %", "int8_test_accuracy", |run| {
+        run.results.int8_test_accuracy.unwrap_or(f64::NAN)
+    })
+    .ranked(1)
+    .beside(Beside::Interval)
+    .means("Test accuracy of the integer model"),
     Measure::of("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
         .digits(1)
         .ranked(4)
@@ -301,13 +304,11 @@ pub const OTHERS: [Measure; 13] = [
         .digits(1)
         .ranked(3)
         .means("File of the integer model in the last checkpoint; 1 KB is 1024 bytes"),
-    Measure::of("times smaller", "times_smaller", times_smaller)
-        .ranked(2)
-        .means("float KB over int8 KB"),
+    Measure::of("times smaller", "times_smaller", times_smaller).ranked(2).means("float KB over int8 KB"),
     Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
         .ranked(6)
         .beside(Beside::Deviation)
-        .means("Accuracy on the training samples during the last epoch, over all ranks"),
+        .means("Accuracy on the training samples during the last epoch"),
     Measure::of("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
         .ranked(5)
         .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value"),
@@ -324,10 +325,12 @@ pub const OTHERS: [Measure; 13] = [
         .digits(0)
         .ranked(9)
         .means("Peak resident memory of the rank with the highest value, in 2^20 bytes"),
-    Measure::of("others CPU %", "others_cpu_percent", |run| run.results.others_cpu_percent.unwrap_or(f64::NAN))
-        .digits(1)
-        .ranked(9)
-        .means("Share of the machine's CPU time that other programs used during the run"),
+    Measure::of("others CPU %", "others_cpu_percent", |run| {
+        run.results.others_cpu_percent.unwrap_or(f64::NAN)
+    })
+    .digits(1)
+    .ranked(9)
+    .means("Share of the machine's CPU time that other programs used during the run"),
 ];
 
 /// Sizes of the float weights and of the integer model in a run's last checkpoint, in KB of 1024
