@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
-use super::plots::{Axis, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, log_ticks, span, ticks};
+use super::plots::{Axis, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::published::Figures;
 use super::sheet::{Cell, Column, Sheet, significant};
 
@@ -187,18 +187,8 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
         legend: names.iter().map(|name| (name.to_string(), palette.colour(name), Mark::Line)).collect(),
         panels: vec![Panel {
             title,
-            x: Axis {
-                title: "message size",
-                ticks: ticks(&sizes, 4, 1.0),
-                range: sizes,
-                text: |log| human_size(log.exp2().round() as usize),
-            },
-            y: Axis {
-                title: "median latency [µs]",
-                ticks: log_ticks(&latencies),
-                range: latencies,
-                text: |log| significant(10f64.powf(*log), 3),
-            },
+            x: Axis::linear("message size", sizes, 4, 1.0, |log| human_size(log.exp2().round() as usize)),
+            y: Axis::logarithmic("median latency [µs]", latencies, |log| significant(10f64.powf(*log), 3)),
             lines: names.into_iter().map(line).collect(),
         }],
     })

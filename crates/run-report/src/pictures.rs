@@ -9,7 +9,7 @@ use run_record::files::read_regular;
 
 use super::csv_table::problem;
 use super::matrix::Matrix;
-use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span, ticks};
+use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::rows::{Row, Spread, varied};
 use super::runs::{Run, Section, epochs, overfitting_epoch};
 use super::sheet::significant;
@@ -185,12 +185,11 @@ fn panel(title: &str, lines: Vec<Line>) -> Panel {
     let last = bands().map(|(x, _)| x).fold(1.0, f64::max);
     // Of runs with fewer steps than --log-every.
     let remark = if bands().next().is_none() { ": no value logged" } else { "" };
-    let axis = |title, range, ticks| Axis { title, range, ticks, text: |value| significant(*value, 5) };
-    let (epochs, values) = (0.0..last * 1.03, low - margin..high + margin);
+    let axis = |title, range, least| Axis::linear(title, range, 6, least, |value| significant(*value, 5));
     Panel {
         title: format!("{title}{remark}"),
-        x: axis("epochs", epochs.clone(), ticks(&epochs, 6, 1.0)),
-        y: axis("", values.clone(), ticks(&values, 6, 0.0)),
+        x: axis("epochs", 0.0..last * 1.03, 1.0),
+        y: axis("", low - margin..high + margin, 0.0),
         lines,
     }
 }

@@ -209,7 +209,7 @@ fn wrapped(name: &str, room: i32) -> Vec<String> {
 }
 
 /// Round numbers in `range`, about `count` of them, which differ by `least` or more.
-pub fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
+fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
     let rough = ((range.end - range.start) / count as f64).max(least).max(1e-9);
     let unit = 10f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 5.0].map(|factor| factor * unit).into_iter().find(|step| *step >= 0.999 * rough);
@@ -219,7 +219,7 @@ pub fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
 }
 
 /// The logarithms of round numbers in a `range` of logarithms.
-pub fn log_ticks(range: &Range<f64>) -> Vec<f64> {
+fn log_ticks(range: &Range<f64>) -> Vec<f64> {
     let of = |mantissas: &'static [f64]| -> Vec<f64> {
         let powers = range.start.floor() as i32..=range.end.ceil() as i32;
         let all = powers.flat_map(|power| mantissas.iter().map(move |m| f64::from(power) + m.log10()));

@@ -6,7 +6,7 @@ use plotters::style::BLACK;
 use super::command::ReportArgs;
 use super::link::Link;
 use super::page::Part;
-use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, log_ticks, span, ticks};
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::predict::{Algorithm, Work, rank_counts};
 use super::remarks::is_sound;
 use super::rows::{Row, group};
@@ -164,12 +164,8 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
         span(lines.iter().flat_map(|line| line.points.iter().chain(&line.dots)).map(|point| point.1))
     };
     let ((fast, slow), (_, most)) = (ends(&times), ends(&shares));
-    let ranks = || Axis {
-        title: "ranks, one link per rank",
-        range: -0.3..10.4,
-        ticks: ticks(&(0.0..10.4), 6, 1.0),
-        text: |log| format!("{:.0}", log.exp2()),
-    };
+    let ranks =
+        || Axis::linear("ranks, one link per rank", -0.3..10.4, 6, 1.0, |log| format!("{:.0}", log.exp2()));
     let models = Algorithm::ALL.into_iter().enumerate();
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
@@ -179,23 +175,17 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
             Panel {
                 title: "time of an epoch".into(),
                 x: ranks(),
-                y: Axis {
-                    title: "seconds",
-                    ticks: log_ticks(&(fast - 0.15..slow + 0.15)),
-                    range: fast - 0.15..slow + 0.15,
-                    text: |log| significant(10f64.powf(*log), 2),
-                },
+                y: Axis::logarithmic("seconds", fast - 0.15..slow + 0.15, |log| {
+                    significant(10f64.powf(*log), 2)
+                }),
                 lines: times,
             },
             Panel {
                 title: "efficiency".into(),
                 x: ranks(),
-                y: Axis {
-                    title: "speed-up / ranks [%]",
-                    ticks: ticks(&(0.0..most * 1.08), 6, 0.0),
-                    range: 0.0..most * 1.08,
-                    text: |percent| significant(*percent, 3),
-                },
+                y: Axis::linear("speed-up / ranks [%]", 0.0..most * 1.08, 6, 0.0, |percent| {
+                    significant(*percent, 3)
+                }),
                 lines: shares,
             },
         ],

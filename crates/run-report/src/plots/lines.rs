@@ -8,7 +8,7 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, wrapped};
+use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, log_ticks, ticks, wrapped};
 
 /// Height of a panel.
 const PANEL: i32 = 330;
@@ -56,10 +56,23 @@ pub struct Axis {
     /// The values that have labels.
     pub ticks: Vec<f64>,
     /// A label.
-    pub text: fn(&f64) -> String,
+    pub text: Label,
 }
 
+/// A label of a value.
+type Label = fn(&f64) -> String;
+
 impl Axis {
+    /// An axis with round labels, about `count` of them, which differ by `least` or more.
+    pub fn linear(title: &'static str, range: Range<f64>, count: usize, least: f64, text: Label) -> Self {
+        Self { title, ticks: ticks(&range, count, least), range, text }
+    }
+
+    /// An axis of logarithms, whose labels are at round numbers.
+    pub fn logarithmic(title: &'static str, range: Range<f64>, text: Label) -> Self {
+        Self { title, ticks: log_ticks(&range), range, text }
+    }
+
     fn scale(&self) -> Scale {
         Scale { linear: self.range.clone().into(), ticks: self.ticks.clone() }
     }
