@@ -21,16 +21,11 @@ pub(crate) enum Labels {
     Named(Vec<String>),
 }
 
-impl Default for Labels {
-    fn default() -> Self {
-        Self::Found(BTreeMap::new())
-    }
-}
-
 impl Labels {
     /// The labels of a source that may have their names.
     pub(crate) fn of(names: Option<Vec<String>>) -> Self {
-        names.filter(|names| !names.is_empty()).map_or_else(Self::default, Self::Named)
+        let named = names.filter(|names| !names.is_empty()).map(Self::Named);
+        named.unwrap_or(Self::Found(BTreeMap::new()))
     }
 
     /// The number of a label, with its value if it is a number.
@@ -52,10 +47,10 @@ impl Labels {
             }
             Self::Found(labels) => {
                 let next = labels.len() as u32;
-                if next as usize > MOST_CLASSES {
-                    return Err(format!("there are more than {MOST_CLASSES} classes"));
+                match *labels.entry(name).or_insert(next) {
+                    number if (number as usize) < MOST_CLASSES => Ok(number),
+                    _ => Err(format!("there are more than {MOST_CLASSES} classes")),
                 }
-                Ok(*labels.entry(name).or_insert(next))
             }
         }
     }
@@ -63,13 +58,11 @@ impl Labels {
     /// The names of the classes, whole numbers in their order and words in that of their letters, and the class of
     /// each label.
     pub(crate) fn classes(self, source: &Path) -> Result<(Vec<String>, Vec<u16>), ImportError> {
-        let check = |classes: usize| match classes {
-            0..=MOST_CLASSES => Ok(()),
-            _ => bail!(source, "has {classes} classes, and at most {MOST_CLASSES} are supported"),
-        };
         match self {
             Self::Named(names) => {
-                check(names.len())?;
+                if names.len() > MOST_CLASSES {
+                    bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", names.len());
+                }
                 if let Some(name) = twin(&names) {
                     bail!(source, "names two classes {name:?}: rename one");
                 }
@@ -77,7 +70,6 @@ impl Labels {
                 Ok((names, classes))
             }
             Self::Found(labels) => {
-                check(labels.len())?;
                 let mut labels: Vec<(String, u32)> = labels.into_iter().collect();
                 if labels.iter().all(|(name, _)| name.parse::<i64>().is_ok()) {
                     labels.sort_by_key(|(name, _)| name.parse::<i64>().unwrap_or_default());
