@@ -138,13 +138,8 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
     check_pixels((width, height))?;
     let orientation = orientation(file, format, &mut decoder)?;
     let colour = decoder.color_type();
-    let is_turned = matches!(
-        orientation,
-        Orientation::Rotate90
-            | Orientation::Rotate270
-            | Orientation::Rotate90FlipH
-            | Orientation::Rotate270FlipH
-    );
+    // Those that swap height and width are from 5 to 8.
+    let is_turned = orientation.to_exif() >= 5;
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     let original = decoder.original_color_type();
     let is_misnamed = match file {
@@ -284,10 +279,7 @@ fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target)
     if (old_width, old_height) == (width, height) {
         return picture.clone();
     }
-    let scaled = |width: u32, height: u32| match (old_width, old_height) == (width, height) {
-        true => picture.clone(),
-        false => imageops::resize(picture, width, height, FilterType::Triangle),
-    };
+    let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
     // The sides in proportion, of which one has the length of the target's.
     let wide = u64::from(old_width) * u64::from(height);
     let high = u64::from(old_height) * u64::from(width);
