@@ -1,7 +1,6 @@
 //! Activation functions of one network beside each other.
 
-use super::file::Profile;
-use super::{Found, Phase, groups, kb, left_out, machines};
+use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
 use crate::rows::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
@@ -18,15 +17,9 @@ struct Activation<'a> {
 impl<'a> Activation<'a> {
     /// `None` where the activation is part of a fused operator.
     fn of(profile: &'a Profile) -> Option<Self> {
-        let rows = profile.operators.iter();
-        let own = rows.filter(|row| row.kind == profile.activation() && row.phase == Phase::Forward);
-        let mut sum = Self { profile, calls: 0, ms: 0.0, allocated: 0 };
-        for row in own {
-            sum.calls += row.calls;
-            sum.ms += row.self_cpu_ms;
-            sum.allocated += row.allocated_bytes;
-        }
-        (sum.calls > 0).then_some(sum)
+        let is_own = |row: &ProfileRow| row.kind == profile.activation() && row.phase == Phase::Forward;
+        let sum = by_kind(&profile.operators, |row| row.self_cpu_ms).into_iter().find(is_own)?;
+        Some(Self { profile, calls: sum.calls, ms: sum.self_cpu_ms, allocated: sum.allocated_bytes })
     }
 }
 

@@ -32,7 +32,6 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     let model = int8.model.as_str();
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
-    let ratio = |of: f64, to: f64| (to > 0.0).then_some(of / to);
     let smaller = |profile: &Profile| kb(floats[0].checkpoint_bytes) / kb(profile.checkpoint_bytes);
     let own = |profile: &Profile, number, digits| Cell::measured(number, digits, &profile.path);
     let name = |profile: &Profile| match (profile.int8, profile.fused) {
@@ -47,10 +46,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             .of(|profile: &Profile| own(profile, inference_ms(profile), 3)),
         Column::number("times as fast", "times_as_fast")
             .means("inference ms of the first row over this row's")
-            .of(|profile: &Profile| {
-                let times = ratio(inference_ms(floats[0]), inference_ms(profile));
-                Cell::maybe(times.map(|times| own(profile, times, 2)))
-            }),
+            .of(|profile: &Profile| own(profile, inference_ms(floats[0]) / inference_ms(profile), 2)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
             .ranked(4)
@@ -94,10 +90,10 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     let title = format!("{model} in float and int8, {}", int8.amount());
     let shown = floats.iter().copied().chain([int8]);
     let sheet = Sheet::of("int8", title, columns, shown).with_remarks(remarks);
-    let faster = floats.iter().filter_map(|float| {
-        let times = ratio(inference_ms(float), inference_ms(int8))?;
+    let faster = floats.iter().map(|float| {
+        let times = inference_ms(float) / inference_ms(int8);
         let operators = if float.fused { "fused" } else { "separate" };
-        Some(format!("{times:.2} times as fast as float with {operators} operators"))
+        format!("{times:.2} times as fast as float with {operators} operators")
     });
     let size = format!("its checkpoint is {:.2} times smaller", smaller(int8));
     let words: Vec<String> = faster.chain([size]).collect();
