@@ -9,27 +9,16 @@ use itertools::Itertools;
 use super::card::Question;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
-use super::rows::{Interval, Row, Spread, TRANSPORT, chance, times_differ, varied};
+use super::rows::{BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, times_differ, varied};
 use super::runs::Run;
 use super::summary::{exposed_percent, speed_up, stored_kb, times_smaller};
 use run_record::count;
 
 /// The card's answer where nothing differs.
 const NONE: &str = "none beyond noise";
-/// Settings of the amount of work, and the seed: rows in which they differ are different jobs, whose times say nothing
-/// about each other.
-const JOB: [&str; 10] = [
-    "data",
-    "data_root",
-    "epochs",
-    "epochs_run",
-    "model",
-    "processor",
-    "seed",
-    "simd_level",
-    "sweep",
-    "train_samples",
-];
+/// Settings of the amount of work beside those of the samples, and the seed: rows in which they differ are different
+/// jobs, whose times say nothing about each other.
+const JOB: [&str; 7] = ["data", "epochs", "epochs_run", "processor", "seed", "simd_level", "sweep"];
 /// Settings of the network.
 const NETWORK: [&str; 6] = ["activation", "batch_norm", "conv", "dropout", "fused", "hidden"];
 /// Settings of an integer model.
@@ -41,7 +30,7 @@ const MACHINE: [&str; 6] =
 /// Whether a setting is one of the recipe, beside which an accuracy is not compared: those of the optimization, precision
 /// and batch among others.
 fn is_of_recipe(name: &str) -> bool {
-    ![&NETWORK[..], &INT8, &MACHINE, &TRANSPORT].concat().contains(&name)
+    ![&NETWORK[..], &INT8, &MACHINE, &BACKEND, &MESSAGES].concat().contains(&name)
 }
 
 /// One line each: the fastest topology, mpi against the other backends, accuracy and waiting of many ranks. A
@@ -67,7 +56,7 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 
 /// The rows of each job, and its name where there are several.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
-    groups(rows, |name| JOB.contains(&name))
+    groups(rows, |name| JOB.contains(&name) || SAMPLES.contains(&name))
 }
 
 /// A finding in a line, and what it answers on the page's card: the question, its label, and the answer in a word.

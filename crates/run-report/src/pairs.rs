@@ -2,13 +2,11 @@
 
 use super::quantized::measure;
 use super::remarks::is_sound;
-use super::rows::{Row, Spread, times_differ};
+use super::rows::{BACKEND, Row, Spread, times_differ};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{TRAIN, is_quantized, labels, own_columns, paths, setting, titled};
 
-// gloo's options are settings of mpi runs as well, without an effect.
-const TRANSPORT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
 /// Settings of quantization, which have no effect on a training without.
 const QUANTIZATION: [&str; 5] = ["quantized", "weight_scheme", "freeze_after", "fold_after", "calibration"];
 
@@ -60,7 +58,7 @@ impl Pair<'_, '_> {
 pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     let of_mpi = |base: &'r Row<'a>| {
         let is_other =
-            move |row: &&Row<'a>| row.setting("backend") != "mpi" && row.equals_except(base, &TRANSPORT);
+            move |row: &&Row<'a>| row.setting("backend") != "mpi" && row.equals_except(base, &BACKEND);
         rows.iter().filter(is_other).map(move |other| Pair { base, other })
     };
     rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
@@ -82,7 +80,7 @@ fn sheet<'r, 'a>(
 
 /// The other backends' times relative to mpi's.
 pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
-    let varied = own_columns(rows).into_iter().filter(|name| !TRANSPORT.contains(&name.as_str()));
+    let varied = own_columns(rows).into_iter().filter(|name| !BACKEND.contains(&name.as_str()));
     let own = |name: &str| setting(name, |pair: &Pair<'_, '_>| pair.base);
     let mut columns = vec![own("topology"), own("launcher")];
     columns.extend(varied.map(|name| own(&name)));

@@ -9,7 +9,7 @@ use super::page::Part;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::predict::{Algorithm, Work, rank_counts};
 use super::remarks::is_sound;
-use super::rows::{Row, group};
+use super::rows::{BACKEND, Row, group};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
@@ -49,9 +49,8 @@ fn part(section: &Section, link: &Link) -> Part {
         return part;
     }
     // Rows that do the same computation on any topology.
-    const EXCEPT: [&str; 7] =
-        ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
-    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, &EXCEPT)).collect();
+    let except = [&BACKEND[..], &["topology", "oversubscribed", "launcher", "mpi"]].concat();
+    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, &except)).collect();
     let mut sheet = table(section, &work, link, source, &measured);
     if !is_sound(base) {
         sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());

@@ -8,7 +8,7 @@ use itertools::Itertools;
 use run_record::{Change, FailedAttempt, LEAST_RISE, count};
 use serde_json::Value;
 
-use super::rows::{Interval, Row, varied};
+use super::rows::{BACKEND, Interval, Row, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
@@ -124,7 +124,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
 
 /// More ranks make fewer updates where the batch is each rank's.
 fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
-    let except = ["topology", "oversubscribed", "backend", "gloo_algorithm", "interface", "launcher"];
+    let except = [&BACKEND[..], &["topology", "oversubscribed", "launcher"]].concat();
     let mut varied = varied(rows);
     varied.retain(|name| !except.contains(&name.as_str()));
     let mut found: BTreeMap<Vec<String>, Option<String>> = BTreeMap::new();

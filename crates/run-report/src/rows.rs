@@ -50,20 +50,12 @@ pub struct Row<'a> {
     pub settings: BTreeMap<String, String>,
 }
 
-/// Settings of the gradients' transport, which have no effect on one rank.
-pub const TRANSPORT: [&str; 9] = [
-    "backend",
-    "bucket_mb",
-    "gloo_algorithm",
-    "grad_dtype",
-    "interface",
-    "launcher",
-    "mpi",
-    "overlap",
-    "reduce",
-];
+/// Settings of the transport. gloo's options are settings of mpi runs as well, without an effect.
+pub const BACKEND: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
+/// Settings of what is sent over it, and of how. Neither these nor those have an effect on one rank.
+pub const MESSAGES: [&str; 6] = ["bucket_mb", "grad_dtype", "launcher", "mpi", "overlap", "reduce"];
 /// Options that say which samples are used.
-const SAMPLES: [&str; 3] = ["data_root", "model", "train_samples"];
+pub const SAMPLES: [&str; 3] = ["data_root", "model", "train_samples"];
 /// Settings with a fixed column, or a footnote.
 const PLACED: [&str; 5] = ["backend", "changed", "launcher", "oversubscribed", "topology"];
 
@@ -121,13 +113,14 @@ impl<'a> Row<'a> {
     /// settings of the computation, and among those the closest in transport settings. One rank communicates with none,
     /// so that its row over another backend will do.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
-        let except: Vec<&str> = TRANSPORT.into_iter().chain(["topology", "oversubscribed"]).collect();
+        let transport = [&BACKEND[..], &MESSAGES].concat();
+        let except = [&transport[..], &["topology", "oversubscribed"]].concat();
         let alone = |row: &Row<'a>| row.ranks() == 1 || row.setting("backend") == self.setting("backend");
         let same = |row: &&Row<'a>| {
             row.setting("topology") == topology && alone(row) && self.equals_except(row, &except)
         };
         let nearness =
-            |row: &&Row<'a>| TRANSPORT.iter().filter(|name| self.setting(name) == row.setting(name)).count();
+            |row: &&Row<'a>| transport.iter().filter(|name| self.setting(name) == row.setting(name)).count();
         rows.iter().filter(same).max_by_key(nearness)
     }
 
