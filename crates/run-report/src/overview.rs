@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
-use itertools::Itertools;
+use itertools::{Itertools, MinMaxResult};
 
 use super::card::Question;
 use super::pairs::{Pair, pairs};
@@ -200,23 +200,16 @@ fn topologies<'a>(
 /// The fastest row and the slowest one.
 fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
-    let sound: Vec<&Row<'_>> = rows.iter().filter(|row| is_sound(row)).collect();
-    let first = fastest(rows.iter())?;
-    let last = sound.iter().max_by(|a, b| seconds(a).total_cmp(&seconds(b))).filter(|_| sound.len() > 1)?;
+    let sound = rows.iter().filter(|row| is_sound(row));
+    let ends = sound.minmax_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let MinMaxResult::MinMax(first, last) = ends else { return None };
     if !differ(first, last) {
         let [least, most] = [seconds(first), seconds(last)];
         let line = format!("times from {least:.2} to {most:.2} s do not differ beyond noise");
         return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
-    let line = format!(
-        "fastest: {} with {:.2} s{}; slowest: {} with {:.2} s{}",
-        name(first),
-        seconds(first),
-        alike(first, rows),
-        name(last),
-        seconds(last),
-        alike(last, rows)
-    );
+    let of = |row: &Row<'_>| format!("{} with {:.2} s{}", name(row), seconds(row), alike(row, rows));
+    let line = format!("fastest: {}; slowest: {}", of(first), of(last));
     Some(Finding::of(line).answers(Question::Fastest, "fastest", name(first)))
 }
 
