@@ -6,6 +6,7 @@
 //! differs between ranks decides when a bucket starts, never how.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use burn::backend::flex::FlexTensor;
@@ -44,30 +45,36 @@ pub(crate) struct Buckets {
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
     buffers: Buffers,
-    /// Number of buckets started; always the first ones, on every rank.
-    started: usize,
-    /// Parameters with a gradient in this step.
-    written: Vec<bool>,
-    /// Parameters that no bucket waits for any longer in this step.
-    sealed: Vec<bool>,
-    /// This rank's backward calls in this step.
-    backwards: usize,
-    weight: f32,
-    /// The sum of the weights of this rank's backward calls in this step; in f64, since a step may have
-    /// thousands, whose sum in f32 drifts from 1.
-    share: f64,
-    /// This rank's gradients that came after their bucket had started, scaled by its share of the samples.
-    late: BTreeMap<usize, Vec<f32>>,
-    /// Whether gradients are others than buckets were started with.
-    replaced: bool,
-    /// All of this rank's gradients in this step, not scaled, for a step in which a rank has replaced some.
-    pub own: Option<OwnGradients>,
+    pub step: Step,
     /// Since when some bucket has been in flight during backward.
     in_flight_since: Option<Duration>,
     clock: Clock,
     failure: Option<CommError>,
     /// A parameter whose gradient fits in no bucket: the module has changed.
     pub unexpected: Option<usize>,
+}
+
+/// This rank's part of the current step.
+#[derive(Default)]
+pub(crate) struct Step {
+    /// Number of buckets started; always the first ones, on every rank.
+    started: usize,
+    /// Parameters with a gradient.
+    written: Vec<bool>,
+    /// Parameters that no bucket waits for any longer.
+    sealed: Vec<bool>,
+    /// Backward calls.
+    backwards: usize,
+    weight: f32,
+    /// The sum of the weights of backward calls; in f64, since a step may have thousands, whose sum in f32 drifts
+    /// from 1.
+    share: f64,
+    /// Gradients that came after their bucket had started, scaled by this rank's share of the samples.
+    late: BTreeMap<usize, Vec<f32>>,
+    /// Whether gradients are others than buckets were started with.
+    replaced: bool,
+    /// All gradients, not scaled, for a step in which a rank has replaced some.
+    pub own: Option<OwnGradients>,
 }
 
 impl Buckets {
@@ -87,15 +94,7 @@ impl Buckets {
             watch: None,
             uses: vec![1; params],
             absent: vec![false; params],
-            started: 0,
-            written: vec![false; params],
-            sealed: vec![false; params],
-            backwards: 0,
-            weight: 1.0,
-            share: 0.0,
-            late: BTreeMap::new(),
-            replaced: false,
-            own: None,
+            step: Step::default(),
             in_flight_since: None,
             clock,
             failure: None,
@@ -125,30 +124,20 @@ impl Buckets {
 
     /// Begins a step.
     pub fn begin(&mut self) {
-        self.started = 0;
-        self.backwards = 0;
-        self.share = 0.0;
-        self.written.fill(false);
-        self.sealed.fill(false);
-        self.late.clear();
-        self.replaced = false;
-        self.own = None;
-    }
-
-    /// Whether the gradient of `param` is final once it was accumulated for the `n`-th time in a backward, from 1.
-    pub fn is_final(&self, param: usize, n: usize) -> bool {
-        n == self.uses[param]
+        let none = vec![false; self.uses.len()];
+        self.step = Step { written: none.clone(), sealed: none, ..Step::default() };
     }
 
     /// Takes the gradient of `param`, which is final; at most once in a backward.
     pub fn take(&mut self, param: usize, values: &[f32]) {
         self.add(param, values);
-        self.seal(param);
+        self.mark(param);
+        self.start_full();
     }
 
     /// Makes progress on the buckets in flight during backward.
     pub fn poll(&mut self) {
-        if self.started == 0 || self.failure.is_some() {
+        if self.step.started == 0 || self.failure.is_some() {
             return;
         }
         match self.collective.poll() {
@@ -168,36 +157,35 @@ impl Buckets {
         if is_probe {
             self.uses.fill(usize::MAX);
         }
-        self.weight = weight;
-        self.share += f64::from(weight);
-        self.backwards += 1;
+        self.step.weight = weight;
+        self.step.share += f64::from(weight);
+        self.step.backwards += 1;
     }
 
     /// Adds to the gradient of `param`. A gradient that comes after its bucket has
     /// started is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
-        let (bucket, range) = self.plan.place(param);
-        let weight = self.weight;
-        if range.len() != gradient.len() {
+        let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
+        let Some((bucket, range)) = self.plan.place(param).filter(fits) else {
             self.unexpected.get_or_insert(param);
             return;
-        }
+        };
         self.copying(|this| {
-            let first = !std::mem::replace(&mut this.written[param], true);
-            match this.buffers.slots(bucket, range) {
+            let Step { started, weight, written, late, .. } = &mut this.step;
+            let (weight, has_started) = (*weight, bucket < *started);
+            let first = !std::mem::replace(&mut written[param], true);
+            match this.buffers.slots(bucket, range).filter(|_| !has_started) {
                 // One rank's share is all of a step's samples.
-                Some(slots) if bucket >= this.started && first && weight == 1.0 => {
-                    slots.copy_from_slice(gradient);
-                }
-                Some(slots) if bucket >= this.started => {
+                Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
+                Some(slots) => {
                     let slots = slots.iter_mut().zip(gradient);
                     match first {
                         true => slots.for_each(|(slot, value)| *slot = value * weight),
                         false => slots.for_each(|(slot, value)| *slot += value * weight),
                     }
                 }
-                _ => {
-                    let sum = this.late.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
+                None => {
+                    let sum = late.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
                     sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value * weight);
                 }
             }
@@ -207,52 +195,53 @@ impl Buckets {
     /// Notes that the program has `gradient`, if any, in the place of what was taken for `param` in this step: all
     /// ranks reduce theirs again at its end.
     pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
-        if gradient.is_some_and(|gradient| gradient.len() != self.plan.place(param).1.len()) {
+        if gradient.is_some_and(|gradient| gradient.len() != self.length(param)) {
             self.unexpected.get_or_insert(param);
         }
-        self.written[param] = gradient.is_some();
-        self.replaced = true;
+        self.step.written[param] = gradient.is_some();
+        self.step.replaced = true;
     }
 
-    /// Marks `param` as final in this step. Without a gradient so far, it counts as
-    /// zero.
-    pub fn seal(&mut self, param: usize) {
-        self.mark(param);
-        self.start_full();
+    /// Number of values of `param`'s gradient; 0 if it gets none.
+    fn length(&self, param: usize) -> usize {
+        self.plan.place(param).map_or(0, |(_, range)| range.len())
     }
 
     /// Marks all parameters as final in this step.
     pub fn seal_all(&mut self) {
-        (0..self.sealed.len()).for_each(|param| self.mark(param));
+        (0..self.uses.len()).for_each(|param| self.mark(param));
         self.start_full();
     }
 
+    /// Marks `param` as final in this step. Without a gradient so far, it counts as
+    /// zero.
     fn mark(&mut self, param: usize) {
-        if self.plan.holds(param) && !std::mem::replace(&mut self.sealed[param], true) {
-            let (bucket, range) = self.plan.place(param);
-            if let (false, Some(slots)) = (self.written[param], self.buffers.slots(bucket, range)) {
-                slots.fill(0.0);
-            }
+        if let Some((bucket, range)) = self.plan.place(param)
+            && !std::mem::replace(&mut self.step.sealed[param], true)
+            && !self.step.written[param]
+            && let Some(slots) = self.buffers.slots(bucket, range)
+        {
+            slots.fill(0.0);
         }
     }
 
     /// The averaged gradient of `param` in its bucket, after `finish`; `None` for a
     /// parameter that is in no bucket, or while its bucket is in flight.
     pub fn gradient(&self, param: usize) -> Option<&[f32]> {
-        let (bucket, range) = self.plan.place(param);
-        self.buffers.values(bucket, range).filter(|_| self.plan.holds(param))
+        let (bucket, range) = self.plan.place(param)?;
+        self.buffers.values(bucket, range)
     }
 
     /// The same as a tensor of flex, which shares the bucket's memory.
     pub fn gradient_tensor(&mut self, param: usize, shape: Vec<usize>) -> Option<FlexTensor> {
-        let (bucket, range) = self.plan.place(param);
-        self.plan.holds(param).then(|| self.buffers.tensor(bucket, range, shape))?
+        let (bucket, range) = self.plan.place(param)?;
+        self.buffers.tensor(bucket, range, shape)
     }
 
     /// The same, mutable.
     pub fn gradient_mut(&mut self, param: usize) -> Option<&mut [f32]> {
-        let (bucket, range) = self.plan.place(param);
-        self.buffers.slots(bucket, range).filter(|_| self.plan.holds(param))
+        let (bucket, range) = self.plan.place(param)?;
+        self.buffers.slots(bucket, range)
     }
 
     /// Ends the step: missing gradients count as zero, `mine` is sent along, and
@@ -264,9 +253,11 @@ impl Buckets {
         }
         self.note_finished();
         let incomplete = self.clear_unwritten();
-        let (moved, has_backward) = (!self.late.is_empty() || self.replaced, self.backwards > 0);
+        let (moved, has_backward) =
+            (!self.step.late.is_empty() || self.step.replaced, self.step.backwards > 0);
         let irregular = flag(moved || (has_backward && incomplete));
-        let mut tail = vec![mine.not_finite, mine.stop, irregular, flag(has_backward), self.share as f32];
+        let mut tail =
+            vec![mine.not_finite, mine.stop, irregular, flag(has_backward), self.step.share as f32];
         tail.extend(averaged.iter().map(|value| if has_backward { *value } else { 0.0 }));
         let last = self.plan.buckets().len() - 1;
         let start = self.plan.buckets()[last].len;
@@ -298,7 +289,7 @@ impl Buckets {
             false => Irregular::default(),
         };
         // Not before: another rank may have replaced a gradient.
-        self.own = None;
+        self.step.own = None;
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
         Ok((Signals { not_finite: sums[0], stop: sums[1] }, irregular))
@@ -309,9 +300,10 @@ impl Buckets {
     /// the step.
     fn start_full(&mut self) {
         let last = self.plan.buckets().len() - 1;
-        let is_full =
-            |this: &Self| this.plan.buckets()[this.started].params.iter().all(|&param| this.sealed[param]);
-        while self.can_overlap() && self.started < last && self.failure.is_none() && is_full(self) {
+        let is_full = |this: &Self| {
+            this.plan.buckets()[this.step.started].params.iter().all(|&param| this.step.sealed[param])
+        };
+        while self.can_overlap() && self.step.started < last && self.failure.is_none() && is_full(self) {
             self.failure = self.start_next().err();
             self.in_flight_since.get_or_insert_with(|| self.clock.now());
         }
@@ -319,8 +311,8 @@ impl Buckets {
     }
 
     fn start_next(&mut self) -> Result<(), CommError> {
-        let bucket = self.started;
-        self.started += 1;
+        let bucket = self.step.started;
+        self.step.started += 1;
         if let Some(wire) = self.pack(bucket) {
             self.notify(SyncEvent::BucketBegin(bucket));
             self.collective.start(bucket, Operation::AllReduce(self.options.reduction), wire)?;
@@ -343,13 +335,13 @@ impl Buckets {
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
         let began = self.clock.now();
         let copied = self.times.copy;
-        while self.options.overlap && self.started < last {
+        while self.options.overlap && self.step.started < last {
             self.start_next()?;
         }
-        let in_flight = self.started;
-        while self.started <= last {
-            let bucket = self.started;
-            self.started += 1;
+        let in_flight = self.step.started;
+        while self.step.started <= last {
+            let bucket = self.step.started;
+            self.step.started += 1;
             if let Some(mut wire) = self.pack(bucket) {
                 self.notify(SyncEvent::BucketBegin(bucket));
                 self.collective.all_reduce(&mut wire, self.options.reduction)?;
@@ -372,17 +364,17 @@ impl Buckets {
     /// the same signals.
     fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
-        let params = self.written.len();
-        let late = (0..params).map(|param| self.late.contains_key(&param));
-        let flags = late.chain(self.written.iter().copied()).chain([self.replaced]);
+        let params = self.step.written.len();
+        let late = (0..params).map(|param| self.step.late.contains_key(&param));
+        let flags = late.chain(self.step.written.iter().copied()).chain([self.step.replaced]);
         let ranks = self.sum(flags.map(flag).collect())?;
         let late: Vec<usize> = (0..params).filter(|&param| ranks[param] > 0.0).collect();
         let absent = (0..params).filter(|&param| ranks[params + param] == 0.0).collect();
         let replaced = ranks[2 * params] > 0.0;
-        let sums = std::mem::take(&mut self.late);
+        let sums = std::mem::take(&mut self.step.late);
         self.reduce_again(&late, sums, |slot, sum| *slot += sum)?;
         if replaced {
-            let held: Vec<usize> = (0..params).filter(|&param| self.plan.holds(param)).collect();
+            let held: Vec<usize> = (0..params).filter(|&param| self.plan.place(param).is_some()).collect();
             let own = self.own_gradients();
             self.reduce_again(&held, own, |slot, sum| *slot = sum)?;
         }
@@ -393,9 +385,10 @@ impl Buckets {
     /// This rank's gradients, scaled by its share of the samples.
     fn own_gradients(&mut self) -> BTreeMap<usize, Vec<f32>> {
         let mut gradients = BTreeMap::new();
-        if let Some(each) = self.own.take() {
+        if let Some(each) = self.step.own.take() {
             each(&mut |param, values| {
-                let scaled = values.map(|values| values.iter().map(|value| value * self.weight).collect());
+                let scaled =
+                    values.map(|values| values.iter().map(|value| value * self.step.weight).collect());
                 gradients.extend(scaled.map(|scaled| (param, scaled)));
             });
         }
@@ -414,7 +407,7 @@ impl Buckets {
         for param in params {
             match gradients.get(param) {
                 Some(values) => own.extend_from_slice(values),
-                None => own.resize(own.len() + self.plan.place(*param).1.len(), 0.0),
+                None => own.resize(own.len() + self.length(*param), 0.0),
             }
         }
         if own.is_empty() {
@@ -451,10 +444,12 @@ impl Buckets {
     fn clear_unwritten(&mut self) -> bool {
         let mut incomplete = false;
         for (bucket, spec) in self.plan.buckets().iter().enumerate() {
-            for &param in spec.params.iter().filter(|&&param| !self.written[param]) {
+            for &param in spec.params.iter().filter(|&&param| !self.step.written[param]) {
                 incomplete = true;
-                let slots = self.buffers.slots(bucket, self.plan.place(param).1);
-                if let (true, Some(slots)) = (bucket >= self.started, slots) {
+                if let Some((_, range)) = self.plan.place(param)
+                    && bucket >= self.step.started
+                    && let Some(slots) = self.buffers.slots(bucket, range)
+                {
                     slots.fill(0.0);
                 }
             }

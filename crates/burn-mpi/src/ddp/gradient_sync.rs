@@ -354,7 +354,7 @@ impl GradientSync {
         }
         self.add_rest(&gradients, module, &taken.unwrap_or_default())?;
         let module = module.clone();
-        self.buckets()?.own = Some(Box::new(move |take| each(&gradients, &module, &|_| false, take)));
+        self.buckets()?.step.own = Some(Box::new(move |take| each(&gradients, &module, &|_| false, take)));
         Ok(())
     }
 

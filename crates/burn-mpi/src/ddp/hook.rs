@@ -58,7 +58,7 @@ pub struct Watch {
 
 /// A gradient at the time when a bucket took it.
 pub struct Taken {
-    kept: Kept,
+    kept: FlexTensor,
     /// Whether the gradient was accumulated further afterwards.
     pub changed_after_take: bool,
 }
@@ -66,12 +66,9 @@ pub struct Taken {
 impl Taken {
     /// The values, in the layout of the parameter.
     pub fn values(&self) -> Cow<'_, [f32]> {
-        match &self.kept {
-            Kept::Shared(tensor) => match tensor.as_slice::<f32>() {
-                Some(values) => Cow::Borrowed(values),
-                None => tensor.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec().into(),
-            },
-            Kept::Copied(values) => Cow::Borrowed(values),
+        match self.kept.as_slice::<f32>() {
+            Some(values) => Cow::Borrowed(values),
+            None => self.kept.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec().into(),
         }
     }
 
@@ -150,7 +147,7 @@ impl<B: Readable> DistributedRegistration for Registration<B> {
                 taken.changed_after_take = true;
                 return buckets.poll();
             }
-            if buckets.is_final(param, times[param]) {
+            if buckets.uses[param] == times[param] {
                 let kept = B::read(gradient, &mut |values| buckets.take(param, values));
                 taken[param] = kept.map(|kept| Taken { kept, changed_after_take: false });
             }
@@ -158,31 +155,23 @@ impl<B: Readable> DistributedRegistration for Registration<B> {
     }
 }
 
-/// A gradient as it was when a bucket took it.
-pub(super) enum Kept {
-    /// flex's memory, shared with the gradient until that changes.
-    Shared(FlexTensor),
-    /// A copy of another device's memory.
-    #[cfg_attr(not(any(feature = "ndarray", feature = "tch", feature = "cuda")), expect(dead_code))]
-    Copied(Vec<f32>),
-}
-
 /// A backend whose gradients the hook reads.
 pub(super) trait Readable: Backend {
-    /// Passes the values of `gradient` to `take`; none if they cannot be read, so that they are
-    /// collected after backward.
-    fn read(gradient: &FloatTensor<Self>, take: &mut dyn FnMut(&[f32])) -> Option<Kept>;
+    /// Passes the values of `gradient` to `take`, and returns them: flex's memory, shared with the gradient until
+    /// that changes, or a copy of another device's. None if they cannot be read, so that they are collected after
+    /// backward.
+    fn read(gradient: &FloatTensor<Self>, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor>;
 }
 
 impl Readable for Flex {
-    fn read(gradient: &FlexTensor, take: &mut dyn FnMut(&[f32])) -> Option<Kept> {
+    fn read(gradient: &FlexTensor, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor> {
         match gradient.as_slice::<f32>() {
             Some(values) => take(values),
             // A strided view; read in its own order, it is copied first.
             None => take(gradient.to_contiguous().as_slice::<f32>()?),
         }
         // The clone shares memory; a later accumulation makes a new tensor.
-        Some(Kept::Shared(gradient.clone()))
+        Some(gradient.clone())
     }
 }
 
@@ -192,11 +181,11 @@ macro_rules! copied {
     ($($feature:literal $backend:ident),+) => {$(
         #[cfg(feature = $feature)]
         impl Readable for $backend {
-            fn read(gradient: &FloatTensor<Self>, take: &mut dyn FnMut(&[f32])) -> Option<Kept> {
+            fn read(gradient: &FloatTensor<Self>, take: &mut dyn FnMut(&[f32])) -> Option<FlexTensor> {
                 let data = read_sync(Self::float_into_data(gradient.clone())).ok()?;
-                let values = data.convert_dtype(DType::F32).try_into_vec::<f32>().ok()?;
-                take(&values);
-                Some(Kept::Copied(values))
+                let data = data.convert_dtype(DType::F32);
+                take(data.as_slice::<f32>().ok()?);
+                Some(FlexTensor::from_data(data))
             }
         }
 

@@ -15,8 +15,8 @@ pub const CONTROL: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     buckets: Vec<BucketSpec>,
-    /// Bucket and offset in it, for each parameter.
-    places: Vec<(usize, Range<usize>)>,
+    /// Bucket and offset in it, for each parameter with gradients.
+    places: Vec<Option<(usize, Range<usize>)>>,
 }
 
 /// One bucket.
@@ -43,7 +43,7 @@ impl BucketPlan {
         world_size: usize,
     ) -> Self {
         let mut buckets: Vec<BucketSpec> = Vec::new();
-        let mut places = vec![(0, 0..0); lengths.len()];
+        let mut places = vec![None; lengths.len()];
         for &param in order {
             let length = lengths[param];
             let limit = if buckets.len() <= 1 { first.min(capacity) } else { capacity };
@@ -53,7 +53,7 @@ impl BucketPlan {
             }
             let index = buckets.len() - 1;
             let bucket = &mut buckets[index];
-            places[param] = (index, bucket.len..bucket.len + length);
+            places[param] = Some((index, bucket.len..bucket.len + length));
             bucket.params.push(param);
             bucket.len += length;
         }
@@ -74,14 +74,8 @@ impl BucketPlan {
         &self.buckets
     }
 
-    /// Whether parameter `param` is in a bucket: one without gradients is not.
-    pub fn holds(&self, param: usize) -> bool {
-        let (bucket, range) = &self.places[param];
-        !range.is_empty() || self.buckets[*bucket].params.contains(&param)
-    }
-
-    /// Bucket of parameter `param`, and its offset in that bucket's buffer.
-    pub fn place(&self, param: usize) -> (usize, Range<usize>) {
+    /// Bucket of parameter `param`, and its offset in that bucket's buffer. One without gradients is in none.
+    pub fn place(&self, param: usize) -> Option<(usize, Range<usize>)> {
         self.places[param].clone()
     }
 }
@@ -100,7 +94,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
         for (param, &length) in lengths.iter().enumerate() {
-            let (bucket, range) = plan.place(param);
+            let (bucket, range) = plan.place(param).unwrap();
             assert_eq!(range.len(), length);
             assert!(range.end <= plan.buckets()[bucket].len);
         }
