@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::time::Instant;
 
-use burn_mpi::{Collective, GlooAlgorithm, GlooCollective, MpiCollective, Operation, Reduction, World};
+use burn_mpi::{
+    Backend, Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, Transport, World, connect,
+};
 
 use crate::values::wire;
 use crate::{Outcome, TIMEOUT};
@@ -12,8 +14,8 @@ pub fn compare(world: &World, interface: Option<&str>) -> Outcome {
     for (length, rounds) in [(4250, 200), (250_000, 40), (3_400_000, 20)] {
         let length = usize::next_multiple_of(length, world.size());
         let mut rows = Vec::new();
-        let mut mpi = MpiCollective::new(world)?;
-        rows.push(("mpi".to_owned(), median(world, &mut mpi, length, rounds)?));
+        let mut mpi = connect(world, Backend::Mpi, &Transport::default())?;
+        rows.push(("mpi".to_owned(), median(world, &mut *mpi, length, rounds)?));
         for algorithm in GlooAlgorithm::ALL {
             let mut gloo = GlooCollective::connect(world, interface, algorithm, TIMEOUT)?;
             rows.push((algorithm.to_string(), median(world, &mut gloo, length, rounds)?));

@@ -95,10 +95,6 @@ pub use activity::Waiting;
 pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::GlooCollective;
-#[cfg(feature = "mpi")]
-pub use collective::mpi::calls::MpiCollective;
-#[cfg(feature = "nccl")]
-pub use collective::nccl::communicator::NcclCollective;
 pub use collective::refusal::NoNccl;
 pub use collective::wire::{Wire, chunk_range};
 pub use collective::{Collective, Operation};

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::compared::Checked;
 #[cfg(feature = "mpi")]
 use super::mpi::calls::MpiLink;
+#[cfg(feature = "nccl")]
+use super::nccl::communicator::Communicator;
+#[cfg(feature = "mpi")]
+use super::pending::PendingOps;
 use crate::activity::LONGEST;
 use crate::named::named;
 use crate::{Collective, CommError, Primitives, World};
@@ -71,7 +75,7 @@ pub fn connect(
     world.agree(backend.check_built())?;
     match backend {
         #[cfg(feature = "mpi")]
-        Backend::Mpi => Ok(Box::new(crate::MpiCollective::new(world)?)),
+        Backend::Mpi => Ok(Box::new(PendingOps::over(world, MpiLink::new(world.mpi()?)?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
@@ -80,7 +84,7 @@ pub fn connect(
             Ok(Box::new(crate::GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(crate::NcclCollective::connect(world, transport.gpu)?)),
+        Backend::Nccl => Ok(Box::new(PendingOps::over(world, Communicator::connect(world, transport.gpu)?))),
         #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
         _ => unreachable!("a build without {backend} refuses it"),
     }
@@ -110,10 +114,7 @@ pub fn connect_primitives(
             Ok(Box::new(Checked::over(gloo)))
         }
         #[cfg(feature = "nccl")]
-        Backend::Nccl => {
-            let nccl = super::nccl::communicator::Communicator::connect(world, transport.gpu)?;
-            Ok(Box::new(Checked::over(nccl)))
-        }
+        Backend::Nccl => Ok(Box::new(Checked::over(Communicator::connect(world, transport.gpu)?))),
         #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
         _ => unreachable!("a build without {backend} refuses it"),
     }

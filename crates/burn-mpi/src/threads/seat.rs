@@ -81,15 +81,9 @@ struct Memory {
     first: u64,
 }
 
-/// A call in flight.
-struct Request {
-    ticket: Ticket,
-    /// `None` once complete.
-    buffers: Option<(Wire, Wire)>,
-}
-
 impl Link for Memory {
-    type Request = Request;
+    /// The buffers are `None` once it is complete.
+    type Request = (Ticket, Option<(Wire, Wire)>);
 
     const NAME: &'static str = NAME;
 
@@ -112,20 +106,20 @@ impl Link for Memory {
         }
     }
 
-    fn start(&mut self, job: Job) -> Result<Request, CommError> {
+    fn start(&mut self, job: Job) -> Result<Self::Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
         let Job { step, from, to, .. } = job;
         let channel = self.first + step.channel as u64;
         let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;
-        Ok(Request { ticket, buffers: Some((from, to)) })
+        Ok((ticket, Some((from, to))))
     }
 
-    fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
-        let Seat { hub, rank, .. } = &self.seat;
-        let has_arrived = hub.test(*rank, request.ticket)?;
-        let mut buffers = request.buffers.take_if(|_| has_arrived);
+    fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError> {
+        let (Seat { hub, rank, .. }, (ticket, buffers)) = (&self.seat, request);
+        let has_arrived = hub.test(*rank, *ticket)?;
+        let mut buffers = buffers.take_if(|_| has_arrived);
         if let Some((_, to)) = &mut buffers {
-            hub.take(*rank, request.ticket, to.bytes_mut());
+            hub.take(*rank, *ticket, to.bytes_mut());
         }
         Ok(buffers)
     }

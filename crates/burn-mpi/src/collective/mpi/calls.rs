@@ -7,10 +7,10 @@ use half::{bf16, f16};
 use mpi::ffi;
 
 use crate::collective::mpi::{Mpi, NAME};
-use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps, Step};
+use crate::collective::pending::{Blocking, CHANNELS, Job, Link, Step};
 use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Wire, World};
+use crate::{Call, CommError, Wire};
 
 unsafe extern "C" {
     /// `MPI_IN_PLACE` (shim.c).
@@ -26,6 +26,9 @@ const PIECE: usize = 1 << 30;
 
 /// MPI's calls, each channel on a communicator of its own: with another collective of the same
 /// world, ranks may interleave calls in a different order.
+///
+/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
+/// [`poll`](crate::Collective::poll) must be called often to overlap it.
 pub struct MpiLink {
     mpi: Mpi,
     channels: [ffi::MPI_Comm; CHANNELS],
@@ -188,34 +191,6 @@ impl Drop for MpiLink {
                 ffi::MPI_Comm_free(channel);
             });
         }
-    }
-}
-
-/// [`Collective`](crate::Collective) over all ranks of the job.
-///
-/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
-/// [`poll`](crate::Collective::poll) must be called often to overlap it.
-///
-/// It is `!Send` and `!Sync`: MPI is called only from the thread that started it.
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::MpiCollective>();
-/// ```
-///
-/// ```compile_fail,E0277
-/// fn is_used_by_several_threads<T: Sync>() {}
-/// is_used_by_several_threads::<burn_mpi::MpiCollective>();
-/// ```
-pub type MpiCollective = PendingOps<MpiLink>;
-
-impl MpiCollective {
-    /// The collective of `world`. All ranks must call it.
-    ///
-    /// # Errors
-    /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
-    pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(world, MpiLink::new(world.mpi()?)?))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::collective::nccl::NAME;
 use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::collective::nccl::gpu::{Gpu, choose};
 use crate::collective::nccl::library::{Comm, Nccl, SUM, datatype};
-use crate::collective::pending::{Blocking, Comparison, Job, Link, PendingOps, Step};
+use crate::collective::pending::{Blocking, Comparison, Job, Link, Step};
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
@@ -23,6 +23,10 @@ const END: Duration = Duration::from_secs(5);
 
 /// A communicator of all ranks. They call its operations in the same order. Those between a root and all, and
 /// between all pairs, are groups of NCCL's sends and receives.
+///
+/// Operations run on the GPU by themselves, in a stream of their own, so [`poll`](crate::Collective::poll) is not
+/// needed to overlap them. Sums in rank order gather the buffers of all ranks, which takes as many times the memory
+/// as there are ranks, and are computed by the processor.
 pub struct Communicator {
     pub(super) member: Rc<Member>,
     pub(super) nccl: &'static Nccl,
@@ -304,47 +308,9 @@ impl Drop for Communicator {
     }
 }
 
-/// [`Collective`](crate::Collective) over NCCL, between GPUs.
-///
-/// Operations run on the GPU by themselves, in a stream of their own, so
-/// [`poll`](crate::Collective::poll) is not needed to overlap them. Sums in rank order gather the buffers
-/// of all ranks, which takes as many times the memory as there are ranks, and are computed by the processor.
-///
-/// It is `!Send` and `!Sync`, as is any type that holds it:
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::NcclCollective>();
-/// ```
-///
-/// ```compile_fail,E0277
-/// fn is_used_by_several_threads<T: Sync>() {}
-/// is_used_by_several_threads::<burn_mpi::NcclCollective>();
-/// ```
-pub type NcclCollective = PendingOps<Communicator>;
-
-impl NcclCollective {
-    /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
-    /// the first one that no lower rank of its machine uses. All ranks must call it.
-    ///
-    /// # Errors
-    /// [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
-    /// return the same error. [`CommError::Operation`] if NCCL fails.
-    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        Ok(Self::over(world, Communicator::connect(world, gpu)?))
-    }
-}
-
-/// A call in flight.
-pub struct NcclRequest {
-    started: Started,
-    operation: Operation,
-    /// `None` once complete.
-    buffers: Option<(Pending, Wire, Wire)>,
-}
-
 impl Link for Communicator {
-    type Request = NcclRequest;
+    /// `None` once complete.
+    type Request = Option<(Pending, Job)>;
 
     const NAME: &'static str = NAME;
 
@@ -379,28 +345,29 @@ impl Link for Communicator {
         result.map_err(|reason| self.error(&of, reason))
     }
 
-    fn start(&mut self, job: Job) -> Result<NcclRequest, CommError> {
-        let Job { step: Step { operation, call, .. }, of: started, from, to, .. } = job;
+    fn start(&mut self, job: Job) -> Result<Self::Request, CommError> {
+        let Job { step: Step { operation, call, .. }, of, from, to, .. } = &job;
         let (call, written) = match operation {
             // All terms come to the rank that sums them.
             Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, to.len() * self.member.size),
             Operation::ReduceScatter(Reduction::Ordered) => (Call::AllToAll, from.len()),
-            _ => (call, to.len()),
+            _ => (*call, to.len()),
         };
         let (element, mine) = (to.element(), if from.is_empty() { to.bytes() } else { from.bytes() });
         // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
         // in a wait already.
-        let _waiting = started.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
+        let _waiting = of.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
         let pending = self.start_call(call, element, mine, written * element.width());
-        let pending = pending.map_err(|reason| self.error(&started, reason))?;
-        Ok(NcclRequest { started, operation, buffers: Some((pending, from, to)) })
+        let pending = pending.map_err(|reason| self.error(of, reason))?;
+        Ok(Some((pending, job)))
     }
 
-    fn test(&mut self, request: &mut NcclRequest) -> Result<Option<(Wire, Wire)>, CommError> {
-        let Some((pending, ..)) = &request.buffers else { return Ok(None) };
-        let is_complete = self.is_complete(pending).map_err(|reason| self.error(&request.started, reason))?;
-        let Some((pending, from, mut to)) = request.buffers.take_if(|_| is_complete) else { return Ok(None) };
-        match request.operation {
+    fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError> {
+        let Some((pending, job)) = request else { return Ok(None) };
+        let is_complete = self.is_complete(pending).map_err(|reason| self.error(&job.of, reason))?;
+        let Some((pending, job)) = request.take_if(|_| is_complete) else { return Ok(None) };
+        let Job { step, from, mut to, .. } = job;
+        match step.operation {
             Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered) => {
                 let mut terms = to.zeros_like(to.len() * self.member.size);
                 self.collect(pending, terms.bytes_mut());
