@@ -176,7 +176,7 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
         ("sum", "all-reduce of 50000 f64, call", "all-reduce of 5 f64, call"),
         ("broadcast", "broadcast of 28 bytes from rank 0", "broadcast of 400000 bytes from rank 0"),
         ("started", "all-reduce (native) of 15000 f32, call 1", "all-reduce (native) of 30000 f32, call 1"),
-        ("whole-broadcast", "broadcast of 3 f64 from rank 0", "broadcast of 3000 f64 from rank 0"),
+        ("whole-broadcast", "broadcast of 24 bytes from rank 0", "broadcast of 24000 bytes from rank 0"),
         ("order", "non-blocking all-reduce (ordered) of 1000 f32", "all-reduce of 1000 f32"),
         ("type", "all-reduce of 8 bf16", "all-reduce of 8 f16"),
         ("root", "broadcast of 8 bytes from rank 1", "broadcast of 8 bytes from rank 0"),

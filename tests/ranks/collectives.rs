@@ -142,14 +142,6 @@ impl Collective for Spoilt {
         let sum = self.inner.wait(bucket)?;
         Ok(self.spoilt(sum))
     }
-
-    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        self.inner.broadcast(buffer, root)
-    }
-
-    fn barrier(&mut self) -> Result<(), CommError> {
-        self.inner.barrier()
-    }
 }
 
 #[test]

@@ -38,8 +38,8 @@ const WAYS: [(&str, Way); 12] = [
         Ok(())
     }),
     ("whole-broadcast", |world, backend, odd| {
-        let mut collective = connect(world, backend, &Transport::default())?;
-        collective.broadcast(&mut Wire::F64(vec![1.0; if odd { 3 } else { 3000 }]), 0)
+        let mut on = connect_primitives(world, backend, &Transport::default())?;
+        on.broadcast(&mut vec![0; if odd { 24 } else { 24_000 }], 0)
     }),
     ("order", |world, backend, odd| {
         let mut collective = connect(world, backend, &Transport::default())?;

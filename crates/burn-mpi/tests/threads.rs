@@ -120,7 +120,7 @@ fn operations_in_flight_are_right_in_any_order() {
                     }
                 }
                 assert_eq!(collective.poll()?, 0);
-                collective.barrier()
+                world.barrier()
             };
             run(ranks, &Options { hosts, ..with_seed(seed) }, check).unwrap();
         }

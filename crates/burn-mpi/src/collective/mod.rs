@@ -156,14 +156,6 @@ impl Operation {
 ///         let at = self.pending.iter().position(|op| op.0 == bucket);
 ///         Ok(self.pending.swap_remove(at.expect("the bucket was started")).1)
 ///     }
-///
-///     fn broadcast(&mut self, _buffer: &mut Wire, _root: usize) -> Result<(), CommError> {
-///         Ok(())
-///     }
-///
-///     fn barrier(&mut self) -> Result<(), CommError> {
-///         Ok(())
-///     }
 /// }
 ///
 /// /// Trains over it as over any other.
@@ -236,18 +228,6 @@ pub trait Collective {
         *buffer = self.wait(BLOCKING)?;
         Ok(())
     }
-
-    /// Overwrites `buffer` on all ranks with rank `root`'s, and returns when it is complete.
-    ///
-    /// # Errors
-    /// If the transport fails or the deadline passes.
-    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError>;
-
-    /// Barrier: returns once every rank has called it.
-    ///
-    /// # Errors
-    /// If the transport fails or the deadline passes.
-    fn barrier(&mut self) -> Result<(), CommError>;
 }
 
 #[cfg(test)]
