@@ -78,7 +78,7 @@ impl Launcher {
     /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables for
     /// numbering processes are set for several; [`CommError::Cleared`] if a launcher has
     /// started this process, but its variables are missing.
-    pub fn detect_or_refuse() -> Result<Option<Self>, CommError> {
+    pub(crate) fn detect_or_refuse() -> Result<Option<Self>, CommError> {
         let get = |name: &str| std::env::var(name).ok();
         let launcher = Self::detect();
         match by_hand(get) {

@@ -195,12 +195,6 @@ impl ParamLayout {
     pub fn has_buffers(&self) -> bool {
         self.specs.iter().any(|spec| !spec.trainable)
     }
-
-    /// One line that describes the layout, to compare across ranks.
-    pub fn describe(&self) -> String {
-        let parts: Vec<_> = self.specs.iter().map(|spec| format!("{}{:?}", spec.name, spec.shape)).collect();
-        parts.join(" ")
-    }
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {

@@ -217,20 +217,22 @@ impl World {
         Ok(all.iter().map(|[length, _]| *length as usize).collect())
     }
 
-    /// Every rank's bytes in rank order, where `send` returns those of all ranks one after the other.
-    fn gathered(
+    /// Every rank's value in rank order, where `send` returns the bytes of all ranks one after the other.
+    fn gathered<T: Serialize + DeserializeOwned>(
         &self,
-        mut mine: Vec<u8>,
+        mine: &T,
         name: &str,
         send: impl FnOnce(&[u8]) -> Result<Vec<u8>, CommError>,
-    ) -> Result<Vec<Vec<u8>>, CommError> {
+    ) -> Result<Vec<T>, CommError> {
         let _calling = calling(name);
+        let mut mine = written(mine);
         let lengths = self.lengths(mine.len())?;
         // Padded to the longest: all send the same number of bytes, not 0, and one call is enough.
         let longest = lengths.iter().copied().fold(1, usize::max);
         mine.resize(longest, 0);
         let all = send(&mine)?;
-        Ok(all.chunks(longest).zip(lengths).map(|(rank, length)| rank[..length].to_vec()).collect())
+        let ranks = all.chunks(longest).zip(lengths).enumerate();
+        ranks.map(|(rank, (bytes, length))| self.read(rank, &bytes[..length])).collect()
     }
 
     /// Gathers every rank's value, in rank order, on every rank. They are sent as CBOR, which has NaN,
@@ -241,8 +243,7 @@ impl World {
     /// `Serialize` refuses, such as a path that is not UTF-8; [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) one that is in
     /// another call of this crate. [`CommError::OnRank`] if `T` does not read what it has written.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
-        let ranks = self.gathered(written(mine), "gather", |padded| self.all_gather(padded))?;
-        ranks.iter().enumerate().map(|(rank, bytes)| self.read(rank, bytes)).collect()
+        self.gathered(mine, "gather", |padded| self.all_gather(padded))
     }
 
     /// Broadcasts rank 0's value; the other ranks' `value` is not read. It arrives as with
@@ -274,26 +275,17 @@ impl World {
         Ok(bytes)
     }
 
-    /// Gathers every rank's bytes, in rank order, on rank 0; the others get none.
-    ///
-    /// # Errors
-    /// If the transport fails.
-    pub fn gather_bytes(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
-        self.gathered(mine, "gather_bytes", |padded| {
-            let mut all = vec![0; if self.is_root() { padded.len() * self.size() } else { 0 }];
-            self.control().borrow_mut().gather(padded, &mut all, 0)?;
-            Ok(all)
-        })
-    }
-
     /// Gathers every rank's value, in rank order, on rank 0; the others get none.
     #[cfg(feature = "train")]
     pub(crate) fn gather_on_root<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,
     ) -> Result<Vec<T>, CommError> {
-        let ranks = self.gather_bytes(written(mine))?;
-        ranks.iter().enumerate().map(|(rank, bytes)| self.read(rank, bytes)).collect()
+        self.gathered(mine, "gather_on_root", |padded| {
+            let mut all = vec![0; if self.is_root() { padded.len() * self.size() } else { 0 }];
+            self.control().borrow_mut().gather(padded, &mut all, 0)?;
+            Ok(all)
+        })
     }
 
     /// Overwrites `values` on every rank with rank 0's.
