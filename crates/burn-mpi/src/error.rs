@@ -55,9 +55,6 @@ pub enum CommError {
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
-    /// A transport that this build lacks, or an invalid setting of one.
-    #[error("{0}")]
-    Transport(String),
     /// A launcher that MPI does not follow: another MPI's, or one whose variables are inherited.
     #[cfg(feature = "mpi")]
     #[error("{} {}", launcher.name, why_alone(launcher, mpi))]

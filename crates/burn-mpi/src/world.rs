@@ -175,14 +175,12 @@ impl World {
         &self.0.member
     }
 
-    /// MPI, if ranks are its processes.
+    /// MPI, of ranks that are its processes.
     #[cfg(feature = "mpi")]
-    pub(crate) fn mpi(&self) -> Result<Mpi, CommError> {
-        match self.seat() {
-            // SAFETY: the world of a process is made after the start of MPI, on the thread that has started it.
-            None => Ok(unsafe { Mpi::new(Rc::clone(self.member())) }),
-            Some(_) => Err(CommError::Transport("ranks that are threads have no MPI; use connect".into())),
-        }
+    pub(crate) fn mpi(&self) -> Mpi {
+        assert!(self.seat().is_none(), "ranks that are threads have no MPI");
+        // SAFETY: the world of a process is made after the start of MPI, on the thread that has started it.
+        unsafe { Mpi::new(Rc::clone(self.member())) }
     }
 
     pub(crate) fn seat(&self) -> Option<&Seat> {

@@ -75,7 +75,7 @@ pub fn connect(
     world.agree(backend.check_built())?;
     match backend {
         #[cfg(feature = "mpi")]
-        Backend::Mpi => Ok(Box::new(PendingOps::over(world, MpiLink::new(world.mpi()?)?))),
+        Backend::Mpi => Ok(Box::new(PendingOps::over(world, MpiLink::new(world.mpi())?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
@@ -106,7 +106,7 @@ pub fn connect_primitives(
     world.agree(backend.check_built())?;
     match backend {
         #[cfg(feature = "mpi")]
-        Backend::Mpi => Ok(Box::new(Checked::over(MpiLink::new(world.mpi()?)?))),
+        Backend::Mpi => Ok(Box::new(Checked::over(MpiLink::new(world.mpi())?))),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let timeout = transport.timeout.min(LONGEST) + crate::lab::MARGIN;

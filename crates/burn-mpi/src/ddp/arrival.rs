@@ -57,14 +57,14 @@ impl Probe {
     /// The probe of a backward with these registrations, of `params`
     /// parameters.
     pub fn new(registered: Vec<usize>, params: usize) -> Self {
-        let mut uses = vec![0; params];
-        let mut last = vec![None; params];
-        for (at, param) in registered.into_iter().enumerate() {
+        let (mut order, mut uses) = (Vec::new(), vec![0; params]);
+        for param in registered.into_iter().rev() {
+            if uses[param] == 0 {
+                order.push(param);
+            }
             uses[param] += 1;
-            last[param] = Some(at);
         }
-        let mut order: Vec<usize> = (0..params).filter(|&param| last[param].is_some()).collect();
-        order.sort_by_key(|&param| last[param]);
+        order.reverse();
         Self { order, uses }
     }
 }

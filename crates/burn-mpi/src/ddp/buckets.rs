@@ -46,12 +46,7 @@ pub(crate) struct Buckets {
     pub absent: Vec<bool>,
     buffers: Buffers,
     pub step: Step,
-    /// Since when some bucket has been in flight during backward.
-    in_flight_since: Option<Duration>,
     clock: Clock,
-    failure: Option<CommError>,
-    /// A parameter whose gradient fits in no bucket: the module has changed.
-    pub unexpected: Option<usize>,
 }
 
 /// This rank's part of the current step.
@@ -75,6 +70,11 @@ pub(crate) struct Step {
     replaced: bool,
     /// All gradients, not scaled, for a step in which a rank has replaced some.
     pub own: Option<OwnGradients>,
+    /// Since when some bucket has been in flight during backward.
+    in_flight_since: Option<Duration>,
+    failure: Option<CommError>,
+    /// A parameter whose gradient fits in no bucket: the module has changed.
+    pub unexpected: Option<usize>,
 }
 
 impl Buckets {
@@ -95,10 +95,7 @@ impl Buckets {
             uses: vec![1; params],
             absent: vec![false; params],
             step: Step::default(),
-            in_flight_since: None,
             clock,
-            failure: None,
-            unexpected: None,
         }
     }
 
@@ -137,7 +134,7 @@ impl Buckets {
 
     /// Makes progress on the buckets in flight during backward.
     pub fn poll(&mut self) {
-        if self.step.started == 0 || self.failure.is_some() {
+        if self.step.started == 0 || self.step.failure.is_some() {
             return;
         }
         match self.collective.poll() {
@@ -147,7 +144,7 @@ impl Buckets {
                     self.note_finished();
                 }
             }
-            Err(error) => self.failure = Some(error),
+            Err(error) => self.step.failure = Some(error),
         }
     }
 
@@ -167,7 +164,7 @@ impl Buckets {
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let fits = |(_, range): &(usize, Range<usize>)| range.len() == gradient.len();
         let Some((bucket, range)) = self.plan.place(param).filter(fits) else {
-            self.unexpected.get_or_insert(param);
+            self.step.unexpected.get_or_insert(param);
             return;
         };
         self.copying(|this| {
@@ -196,7 +193,7 @@ impl Buckets {
     /// ranks reduce theirs again at its end.
     pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
         if gradient.is_some_and(|gradient| gradient.len() != self.length(param)) {
-            self.unexpected.get_or_insert(param);
+            self.step.unexpected.get_or_insert(param);
         }
         self.step.written[param] = gradient.is_some();
         self.step.replaced = true;
@@ -248,7 +245,7 @@ impl Buckets {
     /// all buckets are waited for. `averaged` becomes its mean over the ranks with
     /// a backward.
     pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
-        if let Some(failure) = self.failure.take() {
+        if let Some(failure) = self.step.failure.take() {
             return Err(failure);
         }
         self.note_finished();
@@ -303,9 +300,9 @@ impl Buckets {
         let is_full = |this: &Self| {
             this.plan.buckets()[this.step.started].params.iter().all(|&param| this.step.sealed[param])
         };
-        while self.can_overlap() && self.step.started < last && self.failure.is_none() && is_full(self) {
-            self.failure = self.start_next().err();
-            self.in_flight_since.get_or_insert_with(|| self.clock.now());
+        while self.can_overlap() && self.step.started < last && self.step.failure.is_none() && is_full(self) {
+            self.step.failure = self.start_next().err();
+            self.step.in_flight_since.get_or_insert_with(|| self.clock.now());
         }
         self.poll();
     }
@@ -323,7 +320,7 @@ impl Buckets {
 
     /// No bucket is in flight any longer.
     fn note_finished(&mut self) {
-        if let Some(since) = self.in_flight_since.take() {
+        if let Some(since) = self.step.in_flight_since.take() {
             self.times.hidden += self.clock.now() - since;
         }
     }

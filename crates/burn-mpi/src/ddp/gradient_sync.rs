@@ -204,7 +204,7 @@ impl GradientSync {
     fn end_backward(&mut self, which: MicroBatch) -> Result<(), CommError> {
         let probing = self.arrival.is_none();
         let buckets = self.buckets()?;
-        if let Some(param) = buckets.unexpected.take() {
+        if let Some(param) = buckets.step.unexpected.take() {
             return Err(self.other_module(param));
         }
         if which == MicroBatch::Last && !probing {
