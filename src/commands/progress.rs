@@ -1,10 +1,11 @@
 //! Progress of a training on rank 0: a progress bar on a terminal, plain lines
 //! elsewhere.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
+use console::Term;
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::logging::{bars, has_colour, is_on_terminal};
 use crate::data::ShardPlan;
@@ -47,7 +48,8 @@ impl Progress {
             let [cyan, plain] = if has_colour() { ["\x1b[36m", "\x1b[0m"] } else { [""; 2] };
             let style = ProgressStyle::with_template(&format!("{cyan}{{wide_bar}}{plain} {REST}"));
             if !io::stderr().is_terminal() {
-                bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(LauncherTerminal)));
+                // A terminal at the other end of the launcher's pipe, of unknown width: 80 columns are assumed.
+                bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(Term::buffered_stderr())));
             }
             let bar = bars().add(ProgressBar::new(total as u64));
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -155,49 +157,6 @@ pub fn learning_rate(lr: f64) -> String {
     match (1e-4..1e4).contains(&short) || short == 0.0 {
         true => short.to_string(),
         false => format!("{short:e}"),
-    }
-}
-
-/// A terminal at the other end of the launcher's pipe. Its width is unknown, so a small
-/// one is assumed.
-#[derive(Debug)]
-struct LauncherTerminal;
-
-impl TermLike for LauncherTerminal {
-    fn width(&self) -> u16 {
-        80
-    }
-
-    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.write_str(&"\x1b[A".repeat(n))
-    }
-
-    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.write_str(&"\x1b[B".repeat(n))
-    }
-
-    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.write_str(&"\x1b[C".repeat(n))
-    }
-
-    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.write_str(&"\x1b[D".repeat(n))
-    }
-
-    fn write_line(&self, line: &str) -> io::Result<()> {
-        self.write_str(&format!("{line}\n"))
-    }
-
-    fn write_str(&self, text: &str) -> io::Result<()> {
-        io::stderr().write_all(text.as_bytes())
-    }
-
-    fn clear_line(&self) -> io::Result<()> {
-        self.write_str("\r\x1b[2K")
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        io::stderr().flush()
     }
 }
 
