@@ -10,7 +10,7 @@ fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {
     let network = Network::with_options(kind, &options, kind.dimensions(), 1, &Device::flex()).fused(fused);
     let [channels, height, width] = kind.dimensions().input;
     let samples = Tensor::<4>::ones([2, channels, height, width], &Device::flex());
-    Recorder::default().start();
+    Recorder::new(None).start();
     let recorded = spans::forward(|| network.forward(samples.clone()));
     let recorder = Recorder::stop().unwrap();
     recorded.into_data().assert_eq(&network.forward(samples).into_data(), true);

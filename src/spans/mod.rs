@@ -34,7 +34,7 @@ pub(crate) use recorder::{REST, Sums};
 pub use run_report::profiles::Phase;
 
 /// What a span is of.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Operator {
     /// Name of the layer, or of several in one operator.
     pub layer: String,
@@ -108,13 +108,7 @@ pub fn is_recording() -> bool {
 
 /// The result of `body`, as a span.
 pub fn span<T>(site: &'static Site, body: impl FnOnce() -> T) -> T {
-    with(|recorder| {
-        let row = recorder.row_of(site);
-        recorder.begin(row);
-    });
-    let result = body();
-    with(Recorder::end);
-    result
+    in_row(with(|recorder| recorder.row_of(site)).unwrap_or(REST), body)
 }
 
 /// A forward pass, whose [`layer`]s are recorded.
@@ -220,7 +214,6 @@ pub(crate) fn on_sync(event: SyncEvent) {
 }
 
 /// The result of `body`, as a span in `row`.
-#[cfg(test)]
 pub(crate) fn in_row<T>(row: usize, body: impl FnOnce() -> T) -> T {
     with(|recorder| recorder.begin(row));
     let result = body();

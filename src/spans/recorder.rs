@@ -10,7 +10,7 @@ use super::log::Log;
 use super::{Operator, Phase, Site};
 
 /// Sums over the calls of an operator in one phase.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub operator: Operator,
     pub phase: Phase,
@@ -31,12 +31,11 @@ pub(crate) struct Sums {
 struct Span {
     row: usize,
     began: Instant,
-    inner: Duration,
     bytes: i64,
-    inner_bytes: i64,
     outer_peak: i64,
     allocated: u64,
-    inner_allocated: u64,
+    /// Time, bytes and allocated bytes of the spans inside.
+    inner: (Duration, i64, u64),
 }
 
 /// The row of a whole batch.
@@ -45,7 +44,7 @@ const COPY: usize = 1;
 const COLLECT: usize = 2;
 
 /// Sums of spans over batches.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Recorder {
     rows: Vec<Sums>,
     open: Vec<Span>,
@@ -68,37 +67,20 @@ pub struct Recorder {
     pub(crate) log: Option<Log>,
 }
 
-impl Default for Recorder {
-    fn default() -> Self {
-        let mut recorder = Self {
-            rows: Vec::new(),
-            open: Vec::with_capacity(8),
-            buckets: Vec::new(),
-            hidden: Vec::new(),
-            pending: VecDeque::with_capacity(64),
-            sites: Vec::new(),
-            layers: Vec::new(),
-            next_layer: None,
-            in_sequence: false,
-            paused: false,
-            log: None,
-        };
+impl Recorder {
+    /// A recorder of every batch, with a `log` of each span for a time line.
+    pub fn new(log: Option<Log>) -> Self {
+        let (open, pending) = (Vec::with_capacity(8), VecDeque::with_capacity(64));
+        let mut recorder = Self { open, pending, log, ..Self::default() };
         recorder.register(Operator::new("rest", "rest"), Phase::Rest);
         recorder.register(Operator::new("copy of gradients", "copy of gradients"), Phase::Copy);
         recorder.register(Operator::new("collection of gradients", "collection of gradients"), Phase::Copy);
         recorder
     }
-}
-
-impl Recorder {
-    /// The same, with a log of every span.
-    pub fn with_log(self, log: Log) -> Self {
-        Self { log: Some(log), ..self }
-    }
 
     /// The recorder of a training's time line, which records nothing before the steps of `log`.
     pub fn of_training(log: Log) -> Self {
-        Self { log: Some(log), paused: true, ..Self::default() }
+        Self { paused: true, ..Self::new(Some(log)) }
     }
 
     /// The row of `site`.
@@ -136,9 +118,8 @@ impl Recorder {
     /// Forgets what was measured, but not the operators: after warming up.
     pub fn clear(&mut self) {
         for row in &mut self.rows {
-            (row.calls, row.own, row.total) = (0, Duration::ZERO, Duration::ZERO);
-            (row.own_bytes, row.total_bytes, row.peak_bytes) = (0, 0, 0);
-            row.allocated_bytes = 0;
+            let operator = std::mem::take(&mut row.operator);
+            *row = Sums { operator, phase: row.phase, ..Sums::default() };
         }
         self.hidden.fill(Duration::ZERO);
         self.log.iter_mut().for_each(Log::clear);
@@ -156,34 +137,15 @@ impl Recorder {
 
     /// Adds an operator; returns its row.
     pub(crate) fn register(&mut self, operator: Operator, phase: Phase) -> usize {
-        self.rows.push(Sums {
-            operator,
-            phase,
-            calls: 0,
-            own: Duration::ZERO,
-            total: Duration::ZERO,
-            own_bytes: 0,
-            total_bytes: 0,
-            peak_bytes: 0,
-            allocated_bytes: 0,
-        });
+        self.rows.push(Sums { operator, phase, ..Sums::default() });
         self.rows.len() - 1
     }
 
     pub(crate) fn begin(&mut self, row: usize) {
         let (bytes, outer_peak) = (live_bytes(), peak());
         set_peak(bytes);
-        let (inner, inner_bytes, allocated, inner_allocated) = (Duration::ZERO, 0, allocated_bytes(), 0);
-        self.open.push(Span {
-            row,
-            began: Instant::now(),
-            inner,
-            bytes,
-            inner_bytes,
-            outer_peak,
-            allocated,
-            inner_allocated,
-        });
+        let (allocated, inner) = (allocated_bytes(), Default::default());
+        self.open.push(Span { row, began: Instant::now(), bytes, outer_peak, allocated, inner });
     }
 
     pub(crate) fn end(&mut self) {
@@ -191,22 +153,23 @@ impl Recorder {
         let Some(span) = self.open.pop() else { unreachable!("a span has begun") };
         let (total, bytes, most) = (ended - span.began, live_bytes() - span.bytes, peak());
         let allocated = allocated_bytes() - span.allocated;
+        let (inner, inner_bytes, inner_allocated) = span.inner;
         set_peak(span.outer_peak.max(most));
         let row = &mut self.rows[span.row];
         row.calls += 1;
         row.total += total;
-        row.own += total.saturating_sub(span.inner);
+        row.own += total.saturating_sub(inner);
         row.total_bytes += bytes;
-        row.own_bytes += bytes - span.inner_bytes;
+        row.own_bytes += bytes - inner_bytes;
         row.peak_bytes = row.peak_bytes.max(most - span.bytes);
-        row.allocated_bytes += allocated - span.inner_allocated;
+        row.allocated_bytes += allocated - inner_allocated;
         if let Some(log) = &mut self.log {
             log.span(span.row, span.began, ended);
         }
         if let Some(outer) = self.open.last_mut() {
-            outer.inner += total;
-            outer.inner_bytes += bytes;
-            outer.inner_allocated += allocated;
+            outer.inner.0 += total;
+            outer.inner.1 += bytes;
+            outer.inner.2 += allocated;
         }
     }
 

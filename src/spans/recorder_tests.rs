@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 #[test]
 fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
-    let mut recorder = Recorder::default();
+    let mut recorder = Recorder::new(None);
     let [outer, inner] = ["a", "b"].map(|name| recorder.register(Operator::new(name, name), Phase::Forward));
     recorder.start();
     for _ in 0..3 {
@@ -32,7 +32,7 @@ fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
 
 #[test]
 fn backward_spans_follow_each_other_and_contain_copies() {
-    let mut recorder = Recorder::default();
+    let mut recorder = Recorder::new(None);
     let [last, first] = ["b", "a"].map(|name| recorder.register(Operator::new(name, name), Phase::Backward));
     recorder.start();
     begin_batch();
@@ -68,7 +68,7 @@ fn without_a_recorder_nothing_happens() {
 
 #[test]
 fn clearing_keeps_operators() {
-    let mut recorder = Recorder::default();
+    let mut recorder = Recorder::new(None);
     let row = recorder.register(Operator::new("a", "a"), Phase::Data);
     recorder.start();
     begin_batch();

@@ -51,9 +51,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
-    let log = tracing.as_ref().map(Tracing::log);
-    let recorder = log.map_or_else(Recorder::default, |log| Recorder::default().with_log(log));
-    recorder.start();
+    Recorder::new(tracing.as_ref().map(Tracing::log)).start();
     let (times, buckets) = match (args.train, int8) {
         (true, _) => {
             let device = config.device.device().autodiff();

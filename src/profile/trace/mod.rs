@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn trace() -> RankTrace {
-        let mut recorder = Recorder::default().with_log(Log::new(Instant::now(), 1..=2));
+        let mut recorder = Recorder::new(Some(Log::new(Instant::now(), 1..=2)));
         let operator = |name: &str| Operator::new(name, "linear");
         let rows = [Phase::Forward, Phase::Backward].map(|phase| recorder.register(operator("a"), phase));
         recorder.start();

@@ -152,7 +152,7 @@ impl Profile {
 }
 
 /// Part of a batch that an operator belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// From bytes to a batch.
@@ -168,6 +168,7 @@ pub enum Phase {
     /// Weight update.
     Optimizer,
     /// Time of a batch outside all operators.
+    #[default]
     Rest,
     /// Test after an epoch, on a time line alone.
     Evaluation,
