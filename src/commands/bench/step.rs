@@ -9,7 +9,6 @@ use burn_fused::simd::Level;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{CommError, ParamLayout, World};
 use run_record::{StepMs, count};
-use run_report::allreduce::median_of;
 use run_report::table;
 use serde::Serialize;
 
@@ -60,9 +59,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;
 
-    let mut product = (args.products > 0).then(|| Product::new(&device));
-    let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));
-    multiply();
+    let mut products = product_times(&device, args.products);
     for _ in 0..args.warm_up {
         learner.step(&batches.next(), global, false)?;
     }
@@ -94,24 +91,24 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             measured.page_faults += page_faults() - faults;
         }
     }
-    multiply();
+    products.extend(product_times(&device, args.products));
 
     let with = &measured[0];
     let steps = with.steps.len() as f64;
-    let speed = product.as_ref().map_or(0.0, Product::flop_per_second);
+    let speed = product_flop_per_second(&products);
     let gradient_bytes = learner.sync.report().bytes();
     let gather_ms = gather_ms(world, config, gradient_bytes)?;
-    let [allocations_per_step, page_faults_per_step, speed, mean_gather] = mean_over_ranks(
+    let [allocations_per_step, page_faults_per_step, mean_speed, mean_gather] = mean_over_ranks(
         world,
         [
             with.allocations as f64 / steps,
             with.page_faults as f64 / steps,
-            speed,
+            speed.unwrap_or_default(),
             gather_ms.unwrap_or_default(),
         ],
     )?;
     let overlap_on = timing(world, with)?;
-    let product_flop_per_s = product.map(|_| speed);
+    let product_flop_per_s = speed.map(|_| mean_speed);
     let report = StepReport {
         model: config.model,
         train_batch_size: batch,
@@ -368,40 +365,27 @@ impl StepReport {
 /// and of a kernel's edges are negligible.
 pub const SIDE: usize = 1024;
 
-/// Times a product of two f32 matrices of `SIDE` x `SIDE`.
-pub struct Product {
-    factors: [Tensor<2>; 2],
-    seconds: Vec<f64>,
+/// Times of `count` products of two random f32 matrices of `SIDE` x `SIDE`, after one more as a warm-up.
+fn product_times(device: &Device, count: usize) -> Vec<Duration> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let draw = || Tensor::<2>::random([SIDE, SIDE], Distribution::Uniform(-1.0, 1.0), device);
+    let (a, b) = (draw(), draw());
+    let time = |_| {
+        let began = Instant::now();
+        // Reading an element waits for the result on asynchronous backends.
+        let corner = a.clone().matmul(b.clone()).slice([0..1, 0..1]).into_scalar::<f32>();
+        debug_assert!(corner.is_finite());
+        began.elapsed()
+    };
+    (0..=count).map(time).skip(1).collect()
 }
 
-impl Product {
-    /// Draws the factors, and multiplies them once as a warm-up.
-    pub fn new(device: &Device) -> Self {
-        let draw = || Tensor::random([SIDE, SIDE], Distribution::Uniform(-1.0, 1.0), device);
-        let mut product = Self { factors: [draw(), draw()], seconds: Vec::new() };
-        product.measure(1);
-        product.seconds.clear();
-        product
-    }
-
-    /// Multiplies `times` times.
-    pub fn measure(&mut self, times: usize) {
-        for _ in 0..times {
-            let [a, b] = self.factors.clone();
-            let began = Instant::now();
-            let product = a.matmul(b);
-            // Reading an element waits for the result on asynchronous backends.
-            let corner = product.slice([0..1, 0..1]).into_scalar::<f32>();
-            self.seconds.push(began.elapsed().as_secs_f64());
-            debug_assert!(corner.is_finite());
-        }
-    }
-
-    /// Floating-point operations per second, median of all products.
-    pub fn flop_per_second(&self) -> f64 {
-        let flop = 2.0 * (SIDE as f64).powi(3);
-        median_of(self.seconds.clone()).map_or(0.0, |seconds| flop / seconds)
-    }
+/// Floating-point operations per second of the median product, if one was timed.
+fn product_flop_per_second(times: &[Duration]) -> Option<f64> {
+    let flop = 2.0 * (SIDE as f64).powi(3);
+    (!times.is_empty()).then(|| 1e3 * flop / median_ms(times))
 }
 
 #[cfg(test)]
@@ -483,9 +467,7 @@ mod product_tests {
 
     #[test]
     fn the_speed_of_a_product_is_plausible() {
-        let mut product = Product::new(&Device::flex());
-        product.measure(1);
-        let speed = product.flop_per_second();
+        let speed = product_flop_per_second(&product_times(&Device::flex(), 2)).unwrap();
         // No machine is too slow, and no unit is wrong by a thousand.
         assert!(speed > 0.0 && speed < 1e14, "{speed}");
     }
