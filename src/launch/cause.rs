@@ -63,16 +63,6 @@ struct Held {
     weight: u8,
 }
 
-/// What a line says of the end of a job.
-#[derive(Debug, Clone, Copy)]
-struct Classified<'a> {
-    /// The cause, if it is this line.
-    text: &'a str,
-    weight: u8,
-    /// Whether a process has ended, upon which the launcher ends the job.
-    ends: bool,
-}
-
 /// Finds the line with the cause in a job's output.
 #[derive(Debug, Default)]
 struct Scan {
@@ -108,8 +98,8 @@ fn ends_task(error: &str) -> bool {
     error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
 }
 
-/// What a line that may be the cause says.
-fn classify(line: &str) -> Option<Classified<'_>> {
+/// The cause of the end of a job, if it is this line, and its weight.
+fn classify(line: &str) -> Option<(&str, u8)> {
     let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
         let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
@@ -119,21 +109,18 @@ fn classify(line: &str) -> Option<Classified<'_>> {
             error if closed.iter().any(|closed| error.contains(closed)) => NOTICED,
             _ => ERROR,
         };
-        return Some(Classified { text: error, weight, ends: false });
+        return Some((error, weight));
     }
     if let Some(error) = line.strip_prefix("srun: error: ") {
-        let ends = ends_task(error);
-        return Some(Classified { text: line, weight: if ends { LAUNCHER } else { NOTICED }, ends });
-    }
-    if line.starts_with("srun: fatal: ") {
-        return Some(Classified { text: line, weight: LAUNCHER, ends: false });
+        return Some((line, if ends_task(error) { LAUNCHER } else { NOTICED }));
     }
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
+        || line.starts_with("srun: fatal: ")
         || LOST_HOST.iter().any(|lost| line.starts_with(lost));
     let text = line.trim_matches(|c: char| c == '=' || c == ' ');
-    of_launcher.then_some(Classified { text, weight: LAUNCHER, ends: true })
+    of_launcher.then_some((text, LAUNCHER))
 }
 
 impl Scan {
@@ -154,7 +141,7 @@ impl Scan {
         if aborts(line) {
             self.gone.get_or_insert(now);
         }
-        let Some(Classified { text, weight, ends }) = classify(line) else { return };
+        let Some((text, weight)) = classify(line) else { return };
         if weight == WAIT {
             // No fault yet, or none of its own.
             self.held.get_or_insert_with(|| Held { text: text.to_owned(), weight });
@@ -164,7 +151,8 @@ impl Scan {
         // 12 s later with a line each.
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
-        if ends {
+        // A process has ended, upon which the launcher ends the job.
+        if weight == LAUNCHER {
             self.gone.get_or_insert(now);
         }
         if apart || self.held.as_ref().is_none_or(|held| held.weight < weight) {
