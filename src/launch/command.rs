@@ -36,14 +36,6 @@ impl MpiFlavour {
             _ => Self::OpenMpi,
         }
     }
-
-    /// `openmpi` or `mpich`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "openmpi",
-            Self::Mpich => "mpich",
-        }
-    }
 }
 
 /// What each rank is bound to, on all machines of a job: what the smallest one has for its ranks.

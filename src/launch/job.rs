@@ -5,10 +5,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use burn_mpi::lab::MPI_FLAVOUR;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cause::Watched;
-use super::{LauncherKind, MpiFlavour, line};
+use super::{LauncherKind, line};
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -60,7 +61,7 @@ pub fn run(
     // forwarded once; mpirun takes a second one as a request to abort.
     job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
     // For a script that replaces the launcher.
-    job.env("MPI", MpiFlavour::of_this_build().name());
+    job.env("MPI", MPI_FLAVOUR);
     match streams {
         Streams::Own => {}
         Streams::Watched => drop(job.stderr(Stdio::piped())),
@@ -164,10 +165,7 @@ mod tests {
         let script = sh("echo $MPI; echo two >&2; exit 75");
         let outcome = run(&script, LauncherKind::Alone, Streams::Log(file), &stop);
         assert_eq!(outcome.unwrap().0, Outcome { code: 75, stopped: false });
-        assert_eq!(
-            std::fs::read_to_string(log.path()).unwrap(),
-            format!("{}\ntwo\n", MpiFlavour::of_this_build().name())
-        );
+        assert_eq!(std::fs::read_to_string(log.path()).unwrap(), format!("{MPI_FLAVOUR}\ntwo\n"));
         assert!(explain(75, None).contains("--resume"));
         let run = |script: &[String], streams| run(script, LauncherKind::Alone, streams, &stop);
         let outcome = run(&sh("kill -KILL $$"), Streams::Own).unwrap();
