@@ -153,20 +153,14 @@ impl<'w> Learner<'w> {
         if !self.layout.has_buffers() {
             return Ok(());
         }
-        let network = self.sync.average_buffers(self.network.clone())?;
-        let current = self.layout.read(&network);
-        for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
-            self.params[spec.range.clone()].copy_from_slice(&current[spec.range.clone()]);
-        }
-        self.publish();
+        self.network = self.sync.average_buffers(self.network.clone())?;
+        let averages = self.buffers();
+        self.set_buffers(&averages);
         Ok(())
     }
 
     /// This rank's tensors that get no gradients, in visit order.
     pub fn buffers(&self) -> Vec<f32> {
-        if !self.layout.has_buffers() {
-            return Vec::new();
-        }
         let current = self.layout.read(&self.network);
         let buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
         buffers.flat_map(|spec| current[spec.range.clone()].to_vec()).collect()
@@ -174,9 +168,6 @@ impl<'w> Learner<'w> {
 
     /// Name of the first tensor without gradients that has a NaN or an infinity here.
     pub fn overflown_buffer(&self) -> Option<String> {
-        if !self.layout.has_buffers() {
-            return None;
-        }
         let current = self.layout.read(&self.network);
         let mut buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
         let overflown = buffers.find(|spec| current[spec.range.clone()].iter().any(|x| !x.is_finite()));
