@@ -67,7 +67,7 @@ impl Opened {
                 }
             }
         }
-        Ok(Self { layout: ParamLayout::of(&network), source, network, config })
+        Ok(Self { layout: network.parameters(), source, network, config })
     }
 
     /// The network with the weights of the checkpoint `path`.

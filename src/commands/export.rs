@@ -6,7 +6,7 @@ use super::{Refused, checkpoint, on_root, outputs};
 use crate::device::DeviceKind;
 use crate::export::{OnnxFile, float_network, int8_network};
 use crate::options::{ExportArgs, RunConfig};
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::World;
 use run_record::files::replace_file;
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
@@ -27,7 +27,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let stored = checkpoint::stored(&args.run)?;
     let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
     let network = config.network(stored.noted.dimensions, &config.device.device());
-    let layout = ParamLayout::of(&network);
+    let layout = network.parameters();
     let weights = checkpoint::load(&args.run, &layout)?;
     let OnnxFile { bytes, opset, ir_version } = match args.int8 {
         false => float_network(&layout.write(network, &weights.values)),

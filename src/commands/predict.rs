@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, anyhow, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::World;
 use clap::ValueEnum;
 use data_import::{Fit, ImportError};
 use rayon::prelude::*;
@@ -98,7 +98,7 @@ impl Predictor {
         config.conv.use_algorithm();
         let device = config.device.device();
         let network = config.network(dimensions, &device);
-        let layout = ParamLayout::of(&network);
+        let layout = network.parameters();
         let weights = checkpoint::load(&args.run, &layout)?;
         let trained = match args.int8 {
             true => {

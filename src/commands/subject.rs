@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn_mpi::{Collective, ParamLayout, World, connect};
+use burn_mpi::{Collective, World, connect};
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
@@ -52,7 +52,7 @@ impl Subject {
 
     /// Bytes of a checkpoint's file of these weights.
     pub fn float_bytes(&self) -> anyhow::Result<usize> {
-        let layout = ParamLayout::of(&self.network);
+        let layout = self.network.parameters();
         Ok(weights_file(&layout::stored(&layout), &layout.read(&self.network))?.len())
     }
 }

@@ -21,7 +21,7 @@ use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
 use crate::values;
 use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, ParamLayout, World, connect};
+use burn_mpi::{Backend, World, connect};
 pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
@@ -71,7 +71,7 @@ fn phases(
     memory::check_weights(world, &config, dimensions)?;
     let network = config.network(dimensions, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
-    let layout = ParamLayout::of(&network);
+    let layout = network.parameters();
     memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
 
     let mut record = describe(&config, &layout, world)?;

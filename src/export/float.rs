@@ -1,7 +1,5 @@
 //! Float networks as ONNX: one node per layer, with PyTorch's names.
 
-use burn_mpi::ParamLayout;
-
 use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};
 use crate::model::{Activation, EPSILON, Layer, Network};
@@ -12,7 +10,7 @@ use crate::quant::padding;
 /// # Panics
 /// If a convolution or a pooling is grouped, dilated, without bias, or padded by its input: no network here has one.
 pub fn float_network(network: &Network) -> OnnxFile {
-    let layout = ParamLayout::of(network);
+    let layout = network.parameters();
     let flat = layout.read(network);
     let mut graph = Graph::new();
     for spec in layout.specs() {
@@ -22,7 +20,7 @@ pub fn float_network(network: &Network) -> OnnxFile {
     for named in network.layers() {
         let before = std::mem::take(&mut shape);
         shape = named.layer.cost(&before).0;
-        let name = &*named.name;
+        let name = named.name;
         let parameter = |part: &str| format!("{name}.{part}");
         match named.layer {
             Layer::Conv(conv) => {
@@ -36,14 +34,14 @@ pub fn float_network(network: &Network) -> OnnxFile {
                 let epsilon = vec![("epsilon", Attribute::Float(EPSILON as f32))];
                 graph.then(name, "BatchNormalization", &values.each_ref().map(String::as_str), epsilon);
             }
-            Layer::Activation(activation) => graph.then(name, operator(activation), &[], Vec::new()),
+            Layer::Activation(activation) => graph.then(name, operator(*activation), &[], Vec::new()),
             Layer::Pool(pool) => {
                 let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;
                 let padding = padding(&pool.padding).filter(|_| is_plain).expect("a plain pooling");
                 graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
             }
-            Layer::AveragePool(output) => average(&mut graph, name, [before[1], before[2]], output),
-            Layer::Flatten => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
+            Layer::AveragePool(output) => average(&mut graph, name, [before[1], before[2]], *output),
+            Layer::Flatten(_) => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
             Layer::Dropout(_) => {}
             Layer::Linear(_) => {
                 let (weight, bias) = (parameter("weight"), parameter("bias"));

@@ -5,7 +5,7 @@ use burn::nn::PaddingConfig2d;
 
 use super::{Layer, NamedLayer};
 
-impl Layer<'_> {
+impl Layer {
     /// The shape of one sample after the layer, and its multiply-add operations
     /// from `shape`. Padding counts as if it were image. Norms, activations and
     /// dropout are negligible, comparisons are not counted.
@@ -29,7 +29,7 @@ impl Layer<'_> {
                 (vec![outputs], (rows * inputs * outputs) as u64)
             }
             Self::AveragePool([height, width]) => (vec![shape[0], *height, *width], 0),
-            Self::Flatten => (vec![shape.iter().product()], 0),
+            Self::Flatten(features) => (vec![*features], 0),
             Self::Norm(_) | Self::Activation(_) | Self::Dropout(_) => (shape.to_owned(), 0),
         }
     }
@@ -154,14 +154,10 @@ mod tests {
                 .with_padding(padding)
                 .init(&device)
         };
-        let cost = |padding| Layer::Conv(&conv(padding)).cost(&[4, 9, 11]);
+        let cost = |padding| Layer::Conv(conv(padding)).cost(&[4, 9, 11]);
         assert_eq!(cost(PaddingConfig2d::Valid), (vec![6, 4, 3], 6 * 2 * 15 * 12));
         assert_eq!(cost(PaddingConfig2d::Explicit(1, 2, 1, 2)), (vec![6, 5, 4], 6 * 2 * 15 * 20));
         let linear = LinearConfig::new(12, 7).init(&device);
-        assert_eq!(
-            Layer::Linear(&linear).cost(&[3, 4]),
-            (vec![7], 84),
-            "features of any shape are flattened"
-        );
+        assert_eq!(Layer::Linear(linear).cost(&[3, 4]), (vec![7], 84), "features of any shape are flattened");
     }
 }

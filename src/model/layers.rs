@@ -1,8 +1,6 @@
 //! The layers of a network in the order of forward: for forward itself, operation counts,
 //! quantization and export.
 
-use std::borrow::Cow;
-
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
@@ -19,71 +17,33 @@ use burn_fused::linear::linear;
 
 /// A layer with the name of PyTorch's module: the prefix of its parameters'
 /// names.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct NamedLayer<'a> {
     /// For example `conv1` or `block2.3`.
-    pub name: Cow<'static, str>,
+    pub name: &'a str,
     /// The layer.
-    pub layer: Layer<'a>,
+    pub layer: &'a Layer,
 }
 
 /// A layer of one of the networks.
-#[derive(Debug, Clone, Copy)]
-pub enum Layer<'a> {
+#[derive(Module, Debug)]
+pub enum Layer {
     /// Convolution.
-    Conv(&'a Conv2d),
+    Conv(Conv2d),
     /// Batch normalisation.
-    Norm(&'a BatchNorm),
+    Norm(BatchNorm),
     /// An element-wise activation.
     Activation(Activation),
     /// Maximum of each window.
-    Pool(&'a MaxPool2d),
+    Pool(MaxPool2d),
     /// Means of windows that cover the image, as PyTorch's `AdaptiveAvgPool2d`: height and width of the output.
     AveragePool([usize; 2]),
-    /// `[batch, channels, height, width]` to `[batch, features]`.
-    Flatten,
+    /// `[batch, channels, height, width]` to `[batch, features]`: the number of features.
+    Flatten(usize),
     /// Dropout, which has an effect only in training.
-    Dropout(&'a Dropout),
-    /// Linear layer.
-    Linear(&'a Linear),
-}
-
-impl<'a> Layer<'a> {
-    /// The layer with its name.
-    pub fn named(self, name: impl Into<Cow<'static, str>>) -> NamedLayer<'a> {
-        NamedLayer { name: name.into(), layer: self }
-    }
-}
-
-/// A layer of a list, in which PyTorch counts activations and poolings too.
-#[derive(Module, Debug)]
-pub(super) enum ListedLayer {
-    Conv(Conv2d),
-    Norm(BatchNorm),
-    Elementwise(Elementwise),
-    Pool(MaxPool2d),
-    Linear(Linear),
     Dropout(Dropout),
-}
-
-impl ListedLayer {
-    pub(super) fn layer(&self) -> Layer<'_> {
-        match self {
-            Self::Conv(layer) => Layer::Conv(layer),
-            Self::Norm(layer) => Layer::Norm(layer),
-            Self::Elementwise(layer) => Layer::Activation(layer.activation),
-            Self::Pool(layer) => Layer::Pool(layer),
-            Self::Linear(layer) => Layer::Linear(layer),
-            Self::Dropout(layer) => Layer::Dropout(layer),
-        }
-    }
-}
-
-/// An activation as a layer.
-#[derive(Module, Debug)]
-pub(super) struct Elementwise {
-    #[module(skip)]
-    pub(super) activation: Activation,
+    /// Linear layer.
+    Linear(Linear),
 }
 
 /// A 3x3 convolution with padding 1: height and width are unchanged.
@@ -108,11 +68,11 @@ pub(super) fn apply(
 ) -> Tensor<2> {
     use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
     const RELU: Activation = Activation::Relu;
-    let kinds: Vec<Layer<'_>> = layers.iter().map(|named| named.layer).collect();
+    let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
     let mut at = 0;
-    while !matches!(kinds[at], Flatten) {
-        let operator = |kind: &'static str| move || Operator::new(&*layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(&*layers[at].name, kind.to_string());
+    while !matches!(kinds[at], Flatten(_)) {
+        let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(layers[at].name, kind.to_string());
         let count;
         (images, count) = match kinds[at..] {
             [Conv(a), Then(RELU), Pool(_), Conv(b), Then(RELU), Pool(_), ..] if fused => {
@@ -135,10 +95,10 @@ pub(super) fn apply(
                 (spans::layer(operator("batch norm+relu"), images, |x| layer.relu(x)), 2)
             }
             [Norm(layer), ..] => (spans::layer(operator("batch norm"), images, |x| layer.forward(x)), 1),
-            [Then(kind), ..] => (spans::layer(named(kind), images, |x| kind.of(x)), 1),
+            [Then(kind), ..] => (spans::layer(named(*kind), images, |x| kind.of(x)), 1),
             [Pool(layer), ..] => (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1),
             [AveragePool(size), ..] => {
-                (spans::layer(operator("average pool"), images, |x| adaptive_avg_pool2d(x, size)), 1)
+                (spans::layer(operator("average pool"), images, |x| adaptive_avg_pool2d(x, *size)), 1)
             }
             _ => unreachable!("dropout and linear layers take features"),
         };
@@ -147,8 +107,8 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
-        let operator = |kind: &'static str| move || Operator::new(&*layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(&*layers[at].name, kind.to_string());
+        let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
+        let named = |kind: Activation| move || Operator::new(layers[at].name, kind.to_string());
         let count;
         (x, count) = match kinds[at..] {
             // One operator in training alone.
@@ -156,7 +116,7 @@ pub(super) fn apply(
                 (spans::layer(operator("batch norm+relu"), x, |x| layer.relu(x)), 2)
             }
             [Norm(layer), ..] => (spans::layer(operator("batch norm"), x, |x| layer.forward(x)), 1),
-            [Then(kind), ..] => (spans::layer(named(kind), x, |x| kind.of(x)), 1),
+            [Then(kind), ..] => (spans::layer(named(*kind), x, |x| kind.of(x)), 1),
             [Dropout(layer), ..] => (spans::layer(operator("dropout"), x, |x| layer.forward(x, place)), 1),
             // Burn's layer takes no 16-bit features beside weights in f32.
             [Linear(layer), ..] if !fused && x.dtype() == DType::F32 => {

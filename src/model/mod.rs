@@ -1,5 +1,5 @@
-//! Networks of the experiments. To add one, write a file with an
-//! `Architecture` and its lines below.
+//! Networks of the experiments. To add one, write a file with its
+//! `layers`, and its lines below.
 
 mod batch_norm;
 mod convnet;
@@ -14,7 +14,7 @@ mod parameters_tests;
 mod spans_tests;
 mod vgg;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -23,12 +23,10 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
-pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
 pub use layers::{Layer, NamedLayer};
-pub use mlp::{HIDDEN, Mlp};
+pub use mlp::HIDDEN;
 pub use options::{Activation, NetworkOptions};
-pub use vgg::Vgg;
 
 use crate::values::display_names;
 use flop::Flop;
@@ -94,44 +92,25 @@ pub struct Dimensions {
 }
 
 /// A network of one of the kinds.
-///
-/// An enum instead of a trait object, because Burn's `Module` is not
-/// dyn-compatible: it clones and is visited generically.
 #[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a process has one")]
-pub enum Network {
-    /// [`ModelKind::Convnet`].
-    Convnet(ConvNet),
-    /// [`ModelKind::Vgg`].
-    Vgg(Vgg),
-    /// [`ModelKind::Mlp`].
-    Mlp(Mlp),
+pub struct Network {
+    /// In the order of forward.
+    layers: Vec<Layer>,
+    #[module(skip)]
+    made: Made,
 }
 
 /// What a network was made of.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
+#[derive(Debug, Clone)]
+struct Made {
+    kind: ModelKind,
     /// Sizes of its input and output.
     dimensions: Dimensions,
-    activation: Activation,
     /// Whether convolution, ReLU and pooling are one fused operator each
     /// (the default) or separate Burn operators.
     fused: bool,
-}
-
-impl Made {
-    fn of(options: &NetworkOptions, dimensions: Dimensions) -> Self {
-        Self { dimensions, activation: options.activation, fused: true }
-    }
-}
-
-/// A network of its own layers.
-trait Architecture {
-    /// The layers, in the order of forward.
-    fn layers(&self) -> Vec<NamedLayer<'_>>;
-
-    /// What it was made of.
-    fn made(&self) -> &Made;
+    /// PyTorch's names of the layers.
+    names: Arc<[String]>,
 }
 
 impl Network {
@@ -151,11 +130,13 @@ impl Network {
         device: &Device,
     ) -> Self {
         seeded(seed, device, || {
-            let network = match kind {
-                ModelKind::Convnet => Self::Convnet(ConvNet::init(options, dimensions, device)),
-                ModelKind::Vgg => Self::Vgg(Vgg::init(options, dimensions, device)),
-                ModelKind::Mlp => Self::Mlp(Mlp::init(options, dimensions, device)),
+            let layers = match kind {
+                ModelKind::Convnet => convnet::layers(options, dimensions, device),
+                ModelKind::Vgg => vgg::layers(options, dimensions, device),
+                ModelKind::Mlp => mlp::layers(options, dimensions, device),
             };
+            let (names, layers): (Vec<String>, _) = layers.into_iter().unzip();
+            let network = Self { layers, made: Made { kind, dimensions, fused: true, names: names.into() } };
             // Burn initialises a parameter at its first use. Using all of them now,
             // in visit order, makes initialisation a function of the seed alone.
             ParamLayout::of(&network).read(&network);
@@ -166,7 +147,7 @@ impl Network {
     /// Class scores `[batch, classes]` of samples `[batch, channels, height, width]`. With a `place`, the batch
     /// is one of a training, where dropout has an effect; without, it is for evaluation.
     pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        layers::apply(&self.layers(), samples, place, self.architecture().made().fused)
+        layers::apply(&self.layers(), samples, place, self.made.fused)
     }
 
     /// Class scores in evaluation.
@@ -174,31 +155,29 @@ impl Network {
         self.apply(samples, None)
     }
 
-    fn architecture(&self) -> &dyn Architecture {
-        match self {
-            Self::Convnet(network) => network,
-            Self::Vgg(network) => network,
-            Self::Mlp(network) => network,
-        }
-    }
-
     /// The layers, in the order of forward.
     pub fn layers(&self) -> Vec<NamedLayer<'_>> {
-        self.architecture().layers()
+        let named = self.made.names.iter().zip(&self.layers);
+        named.map(|(name, layer)| NamedLayer { name, layer }).collect()
+    }
+
+    /// The layout of its parameters, under PyTorch's names.
+    pub fn parameters(&self) -> ParamLayout {
+        let names = self.layers().into_iter().flat_map(|NamedLayer { name, layer }| {
+            let layout = ParamLayout::of(layer);
+            layout.specs().iter().map(|spec| format!("{name}.{}", spec.name)).collect::<Vec<_>>()
+        });
+        ParamLayout::of(self).with_names(names)
     }
 
     /// Which one it is.
     pub fn kind(&self) -> ModelKind {
-        match self {
-            Self::Convnet(_) => ModelKind::Convnet,
-            Self::Vgg(_) => ModelKind::Vgg,
-            Self::Mlp(_) => ModelKind::Mlp,
-        }
+        self.made.kind
     }
 
     /// Sizes of its input and output.
     pub fn dimensions(&self) -> Dimensions {
-        self.architecture().made().dimensions
+        self.made.dimensions
     }
 
     /// Channels, height and width of a sample.
@@ -215,11 +194,7 @@ impl Network {
     /// operator each (the default) or as separate Burn operators.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
-        match &mut self {
-            Self::Convnet(network) => network.made.fused = on,
-            Self::Vgg(network) => network.made.fused = on,
-            Self::Mlp(network) => network.made.fused = on,
-        }
+        self.made.fused = on;
         self
     }
 }

@@ -1,5 +1,6 @@
 //! Options of a network, in addition to its kind.
 
+use burn::empty;
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
 use clap::{Args, ValueEnum};
@@ -46,6 +47,8 @@ pub enum Activation {
 }
 
 display_names!(Activation);
+// A module without parameters.
+empty!(Activation);
 
 impl Activation {
     /// Applies the function to each element of `x`.

@@ -1,7 +1,6 @@
 //! Parameters of the networks as flat buffers.
 
 use burn::tensor::Device;
-use burn_mpi::ParamLayout;
 use run_record::files::sha256_of_f32;
 
 use super::{ModelKind, Network};
@@ -12,7 +11,7 @@ fn convnet() -> Network {
 
 #[test]
 fn the_convnet_has_the_reports_parameters_under_pytorchs_names() {
-    let layout = ParamLayout::of(&convnet());
+    let layout = convnet().parameters();
     let names: Vec<_> = layout.specs().iter().map(|s| s.name.as_str()).collect();
     assert_eq!(
         names,
@@ -27,9 +26,8 @@ fn the_convnet_has_the_reports_parameters_under_pytorchs_names() {
 
 #[test]
 fn the_other_networks_have_pytorchs_parameter_counts() {
-    let layout = |kind: ModelKind| {
-        ParamLayout::of(&Network::init(kind, kind.dimensions(), 1, &Device::flex().autodiff()))
-    };
+    let layout =
+        |kind: ModelKind| Network::init(kind, kind.dimensions(), 1, &Device::flex().autodiff()).parameters();
     // Six convolutions and three linear layers, weights and biases.
     let convs = [(3, 32), (32, 64), (64, 128), (128, 256), (256, 256), (256, 256)];
     let linears = [(4096, 256), (256, 32), (32, 10)];
@@ -43,7 +41,7 @@ fn the_other_networks_have_pytorchs_parameter_counts() {
 
 #[test]
 fn a_seed_fixes_every_weight() {
-    let layout = ParamLayout::of(&convnet());
+    let layout = convnet().parameters();
     let first = layout.read(&convnet());
     assert_eq!(sha256_of_f32(&first), sha256_of_f32(&layout.read(&convnet())));
     let other =
@@ -56,9 +54,9 @@ fn a_seed_fixes_every_weight() {
 #[test]
 fn writing_gives_back_what_was_read() {
     let network = convnet();
-    let layout = ParamLayout::of(&network);
+    let layout = network.parameters();
     let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
     let network = layout.write(network, &values);
     assert_eq!(layout.read(&network), values);
-    assert!(ParamLayout::of(&network).specs().iter().all(|s| s.trainable));
+    assert!(network.parameters().specs().iter().all(|s| s.trainable));
 }

@@ -16,7 +16,7 @@ fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
 }
 
 fn layout(kind: ModelKind, options: &NetworkOptions) -> ParamLayout {
-    ParamLayout::of(&network(kind, options))
+    network(kind, options).parameters()
 }
 
 /// Names of layers with their weights' shapes in PyTorch's layout.

@@ -55,7 +55,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for NamedLayer { name, layer } in network.layers() {
         let group = |product| Group {
-            name: name.clone().into_owned(),
+            name: name.to_owned(),
             product,
             norm: None,
             relu: false,
@@ -73,27 +73,27 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
                 let [inputs, _] = linear.weight.dims();
                 if inputs > LARGEST {
                     return Err(QuantError::layer(
-                        &name,
+                        name,
                         format!("{inputs} inputs, at most {LARGEST} are supported"),
                     ));
                 }
                 groups.push(group(Product::Linear(linear)));
             }
-            (Layer::Flatten, _) => {}
+            (Layer::Flatten(_), _) => {}
             (Layer::Norm(norm), Some(last)) if last.norm.is_none() && !last.relu && last.pool.is_none() => {
                 last.norm = Some(norm);
             }
             (Layer::Activation(Activation::Relu), Some(last)) if last.pool.is_none() => last.relu = true,
-            (Layer::Activation(other), _) if other != Activation::Relu => {
+            (Layer::Activation(other), _) if *other != Activation::Relu => {
                 let reason = format!("{other} has no integer version; --activation relu has one");
-                return Err(QuantError::layer(&name, reason));
+                return Err(QuantError::layer(name, reason));
             }
             (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_fused(pool) => {
                 last.pool = Some(pool)
             }
-            (Layer::AveragePool(size), Some(last)) => last.average = Some(size),
+            (Layer::AveragePool(size), Some(last)) => last.average = Some(*size),
             (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
-            _ => return Err(QuantError::layer(&name, "no integer layer is of its kind and at its place")),
+            _ => return Err(QuantError::layer(name, "no integer layer is of its kind and at its place")),
         }
     }
     match groups.iter().find(|group| matches!(group.product, Product::Conv(_)) && !group.relu) {

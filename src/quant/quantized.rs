@@ -4,7 +4,6 @@ use burn_fused::int8::{
     AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
     fixed_point, min_max_by_channel,
 };
-use burn_mpi::ParamLayout;
 
 use super::int8_file::{Int8File, LayerValues, StoredLayer, VERSION};
 use super::ranges::{Ranges, WeightScheme, parameters};
@@ -86,7 +85,7 @@ impl Quantized {
             version: VERSION,
             method,
             network: network.kind().to_string(),
-            weights_sha256: sha256_of_f32(&ParamLayout::of(network).read(network)),
+            weights_sha256: sha256_of_f32(&network.parameters().read(network)),
             input_shape: network.input_shape(),
             layers,
             sha256: NO_DIGEST.into(),

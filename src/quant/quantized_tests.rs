@@ -4,7 +4,6 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_mpi::ParamLayout;
 
 use super::*;
 use crate::layout::stored as stored_layout;
@@ -51,7 +50,7 @@ fn quantized_networks_are_read_back_small_and_close_to_the_float_ones() {
         let values = samples(kind, 3);
         let float = network.forward(tensor(kind, &values)).into_data().try_into_vec::<f32>().unwrap();
         let width = float.iter().fold(0.0f32, |most, score| most.max(score.abs()));
-        let layout = ParamLayout::of(&network);
+        let layout = network.parameters();
         let float_bytes = weights_file(&stored_layout(&layout), &layout.read(&network)).unwrap().len();
         for scheme in SCHEMES {
             let mut quantized = calibrated(&network, kind, scheme);

@@ -58,7 +58,7 @@ impl<'w> Learner<'w> {
         quantizer: Option<Quantizer>,
         collective: Box<dyn Collective>,
     ) -> Result<Self, CommError> {
-        let layout = ParamLayout::of(&network);
+        let layout = network.parameters();
         let mut params = layout.read(&network);
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);

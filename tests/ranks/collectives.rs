@@ -245,7 +245,7 @@ impl<'w> Check<'w> {
         let network = Network::init(ModelKind::Convnet, ModelKind::Convnet.dimensions(), 5, &device);
         Ok(Self {
             world,
-            layout: ParamLayout::of(&network),
+            layout: network.parameters(),
             labels: source.labels(Split::Train, SAMPLES)?,
             normalizer: Normalizer::new(source.description()),
             device,

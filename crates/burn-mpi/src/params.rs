@@ -118,6 +118,13 @@ impl ParamLayout {
         Self { specs, tied, fields }
     }
 
+    /// The same parameters under other `names`, in visit order.
+    #[must_use]
+    pub fn with_names(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        self.specs.iter_mut().zip(names).for_each(|(spec, name)| spec.name = name);
+        self
+    }
+
     /// Why a module of this layout cannot be trained data-parallel: parameters
     /// with gradients that are not f32, or are tied to each other.
     pub fn unsupported(&self) -> Option<String> {

@@ -7,7 +7,7 @@ use burn_fused::conv::Algorithm;
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::lab::connect_primitives;
-use burn_mpi::{CommError, ParamLayout, World};
+use burn_mpi::{CommError, World};
 use run_record::{StepMs, count};
 use run_report::table;
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let (device, dimensions) = (config.device.device(), config.model.dimensions());
     let batch = config.data.train_batch_size;
     let network = config.network(dimensions, &device.clone().autodiff());
-    memory::check_step(world, &network, ParamLayout::of(&network).len(), batch)?;
+    memory::check_step(world, &network, network.parameters().len(), batch)?;
     let global = batch * world.size();
     let source = noise(dimensions.input, dimensions.classes, BATCHES * global);
     let mut batches = Batches::open(world, config, &source, Split::Train)?;

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use burn_mpi::{BucketReport, CommError, ParamLayout, World};
+use burn_mpi::{BucketReport, CommError, World};
 
 use super::bench::median_ms;
 use super::subject::{Batches, Subject, int8_bytes, learner};
@@ -56,8 +56,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         (true, _) => {
             let device = config.device.device().autodiff();
             let fresh = config.network(source.description().into(), &device);
-            let layout = ParamLayout::of(&fresh);
-            let network = layout.write(fresh, &ParamLayout::of(&network).read(&network));
+            let layout = fresh.parameters();
+            let network = layout.write(fresh, &layout.read(&network));
             training(world, &config, network, &mut batches, args.batches)?
         }
         (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches), Vec::new()),
