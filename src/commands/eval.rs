@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use burn::tensor::Tensor;
 
 use super::checkpoint::Opened;
 use super::{on_root, outputs};
@@ -19,31 +18,14 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let run = args.run.path().context("no run is named")?;
     let adapt = |config| Ok(adapted(config, args));
     let opened = Opened::open(world, run, args.data_root.as_ref(), &[Split::Test], adapt)?;
-    let (source, device) = (&opened.source, opened.config.device.device());
-    let evaluation = Evaluation::load(world, source, &opened.config)?;
-    let mut logits = Vec::new();
-    let mut keep = |scores: &Tensor<2>| {
-        if args.logits.is_some() {
-            logits.extend(scores.to_data().iter::<f32>());
-        }
-    };
-    let tested = if args.int8 {
-        let mut quantized = opened.int8(world, run)?;
-        evaluation.run_with(world, |samples| {
-            let scores = evaluation.int8_scores(&mut quantized, samples);
-            keep(&scores);
-            scores
-        })?
-    } else {
-        let network = opened.float(world, run)?;
-        evaluation.run_with(world, |samples| {
-            let scores = network.forward(samples.batch(0..samples.count(), &device).0);
-            keep(&scores);
-            scores
-        })?
+    let mut evaluation = Evaluation::load(world, &opened.source, &opened.config)?;
+    evaluation.keeps_scores = args.logits.is_some();
+    let tested = match args.int8 {
+        true => evaluation.run_int8(world, &mut opened.int8(world, run)?)?,
+        false => evaluation.run(world, &opened.float(world, run)?)?,
     };
     if let Some(file) = &args.logits {
-        write_logits(world, file, &logits, source.description().classes)?;
+        write_logits(world, file, &tested.scores, opened.source.description().classes)?;
     }
     if world.is_root() {
         println!("{}", shown(&Tally::total(&tested.tallies)));

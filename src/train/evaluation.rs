@@ -23,6 +23,8 @@ pub struct Tested {
     pub confusion: Confusion,
     /// Seconds of inference, mean over ranks: without the loss, and without waiting for other ranks.
     pub seconds: f64,
+    /// This rank's class scores, a row for each sample, if they are kept.
+    pub scores: Vec<f32>,
 }
 
 /// The test set of one rank, and the evaluation of a network on all of it.
@@ -32,6 +34,8 @@ pub struct Evaluation {
     normalizer: Normalizer,
     batch_size: usize,
     device: Device,
+    /// Whether class scores are kept.
+    pub keeps_scores: bool,
 }
 
 impl Evaluation {
@@ -46,6 +50,7 @@ impl Evaluation {
             normalizer: Normalizer::new(source.description()),
             batch_size: plan.batch_size,
             device: options.device.device(),
+            keeps_scores: false,
         })
     }
 
@@ -66,24 +71,18 @@ impl Evaluation {
     /// # Errors
     /// If the transport fails.
     pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Tested, TrainError> {
-        self.run_with(world, |samples| self.int8_scores(network, samples))
-    }
-
-    /// Class scores `[batch, classes]` of a batch by a quantized network.
-    pub fn int8_scores(&self, network: &mut Quantized, samples: &LabelledBytes<'_>) -> Tensor<2> {
-        let mut scores = Vec::new();
-        network.infer(&self.normalizer.values(&samples.bytes), &mut scores);
-        let batch = samples.count();
-        let shape = [batch, scores.len() / batch.max(1)];
-        Tensor::from_data(TensorData::new(scores, shape), &self.device)
+        self.run_with(world, |samples| {
+            let mut scores = Vec::new();
+            network.infer(&self.normalizer.values(&samples.bytes), &mut scores);
+            let batch = samples.count();
+            let shape = [batch, scores.len() / batch.max(1)];
+            Tensor::from_data(TensorData::new(scores, shape), &self.device)
+        })
     }
 
     /// Evaluates `predict`, which returns class scores `[batch, classes]` of a
     /// batch.
-    ///
-    /// # Errors
-    /// If the transport fails.
-    pub fn run_with(
+    fn run_with(
         &self,
         world: &World,
         mut predict: impl FnMut(&LabelledBytes<'_>) -> Tensor<2>,
@@ -95,20 +94,22 @@ impl Evaluation {
             time += started.elapsed();
             scores
         };
-        let (tally, confusion) = world.agree(self.tally(&mut timed))?;
+        let (tally, confusion, scores) = world.agree(self.tally(&mut timed))?;
         let ranks: Vec<(Tally, f64, Confusion)> = world.gather(&(tally, time.as_secs_f64(), confusion))?;
         Ok(Tested {
             tallies: ranks.iter().map(|rank| rank.0).collect(),
             seconds: ranks.iter().map(|rank| rank.1).sum::<f64>() / world.size() as f64,
             confusion: ranks.into_iter().flat_map(|rank| rank.2).collect(),
+            scores,
         })
     }
 
     fn tally(
         &self,
         predict: &mut impl FnMut(&LabelledBytes<'_>) -> Tensor<2>,
-    ) -> Result<(Tally, Confusion), TrainError> {
+    ) -> Result<(Tally, Confusion, Vec<f32>), TrainError> {
         let (mut tally, mut named) = (Tally::default(), Vec::with_capacity(self.shard.len()));
+        let mut kept = Vec::new();
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.read(from, self.batch_size)?;
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
@@ -117,8 +118,11 @@ impl Evaluation {
             let rows = values.chunks_exact((values.len() / labels.len().max(1)).max(1));
             named.extend(labels.iter().zip(rows).map(|(&label, row)| (label, argmax(row) as u16, 1)));
             tally.add(&cross_entropy(scores, labels, 0.0, None).1);
+            if self.keeps_scores {
+                kept.extend(values);
+            }
         }
-        Ok((tally, named.into_iter().collect()))
+        Ok((tally, named.into_iter().collect(), kept))
     }
 }
 

@@ -165,7 +165,7 @@ impl<'w> Trainer<'w> {
             let started = Instant::now();
             self.check_statistics()?;
             self.learner.average_buffers()?;
-            let (Tested { tallies, seconds, confusion }, int8) = spans::span(&spans::EVALUATION, || {
+            let (Tested { tallies, seconds, confusion, .. }, int8) = spans::span(&spans::EVALUATION, || {
                 let tested = self.evaluation.run(self.world, &self.learner.network)?;
                 self.check_test(&tested.tallies)?;
                 Ok::<_, TrainError>((tested, self.test_int8()?))
