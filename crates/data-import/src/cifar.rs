@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_pickle::{DeOptions, HashableValue, Value};
@@ -51,20 +51,24 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     let label = job.args.label.as_deref().unwrap_or(default);
     let folder = job.folder(arrays::FOLDER)?;
     let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
-        let (mut images, mut labels, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        let path = folder.join(DataSet::file_name(name, "images"));
+        let failed = |error| ImportError::write(&path)(error);
+        let mut images = File::create(&path).map_err(failed)?;
+        // The number of pictures is known at the end; a header has one length.
+        images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let (mut labels, mut files) = (Vec::new(), Vec::new());
         for batch in batches {
             files.push((labels.len() / size_of::<i64>(), folder::name(batch)));
             let (pixels, of_batch) = read(batch, label)?;
-            images.extend(pixels);
+            images.write_all(&pixels).map_err(failed)?;
             labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
         }
         let samples = labels.len() / size_of::<i64>();
-        let images = [npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]]), images];
-        let labels = [npy_header("<i8", &[samples]), labels];
-        for (what, array) in [("images", images), ("labels", labels)] {
-            let path = folder.join(DataSet::file_name(name, what));
-            fs::write(&path, array.concat()).map_err(ImportError::write(&path))?;
-        }
+        images.seek(SeekFrom::Start(0)).map_err(failed)?;
+        images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let path = folder.join(DataSet::file_name(name, "labels"));
+        fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
+            .map_err(ImportError::write(&path))?;
         Ok((samples, files))
     };
     let (training, train) = write("train", &train)?;
