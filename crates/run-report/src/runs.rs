@@ -284,7 +284,11 @@ fn check_history(folder: &Path, results: &Results) -> Result<(), String> {
         }
     };
     let Some(last) = rows.last().filter(|last| last.epoch == results.epochs_run) else {
-        let problem = format!("it ends after epoch {} of {}", rows.len(), results.epochs_run);
+        let problem = format!(
+            "it ends after epoch {}, and epochs_run in run.json is {}",
+            rows.len(),
+            results.epochs_run
+        );
         return Err(damaged::<EpochRow>(&file, &problem));
     };
     for (name, result, of_epoch) in [
@@ -492,7 +496,10 @@ mod history_tests {
             let line = found(edit);
             assert!(line.contains(expected) && line.ends_with("run it again"), "{line}");
         }
-        assert!(found(|r| r.epochs_run = 4).contains("epochs.csv: damaged (it ends after epoch 3 of 4)"));
+        assert!(
+            found(|r| r.epochs_run = 4)
+                .contains("epochs.csv: damaged (it ends after epoch 3, and epochs_run in run.json is 4)")
+        );
         std::fs::write(folder.path().join("epochs.csv"), "\0\0\0").unwrap();
         assert!(found(|_| {}).contains("epochs.csv: damaged (it has other columns)"));
         std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
