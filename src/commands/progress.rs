@@ -132,13 +132,13 @@ fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64,
 
 /// The line of an epoch, and one for its int8 model.
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
-    let lr = row.learning_rate.map_or_else(String::new, |lr| format!(", lr {}", learning_rate(lr)));
+    let lr = learning_rate(row.learning_rate);
     let seconds = match row.seconds < 100.0 {
         true => format!("{:.2}", row.seconds),
         false => format!("{:.0}", row.seconds),
     };
     let (train, test) = (loss(row.train_loss, row.train_accuracy), loss(row.test_loss, row.test_accuracy));
-    let whole = format!("epoch {}: loss {train}, test loss {test}{lr}, {seconds} s", row.epoch);
+    let whole = format!("epoch {}: loss {train}, test loss {test}, lr {lr}, {seconds} s", row.epoch);
     let int8 = row.int8_test_accuracy.zip(row.int8_test_loss);
     let int8 = int8
         .map(|(accuracy, value)| format!("epoch {}: int8 test loss {}", row.epoch, loss(value, accuracy)));
@@ -175,7 +175,7 @@ mod tests {
             test_loss: 9.3456,
             test_accuracy: 99.99,
             seconds: 1234.5678,
-            learning_rate: Some(0.000123),
+            learning_rate: 0.000123,
             int8_test_accuracy: Some(100.0),
             int8_test_loss: Some(12.3456),
         };

@@ -167,7 +167,7 @@ impl Network {
             let layout = ParamLayout::of(layer);
             layout.specs().iter().map(|spec| format!("{name}.{}", spec.name)).collect::<Vec<_>>()
         });
-        ParamLayout::of(self).with_names(names)
+        ParamLayout::of(self).with_names(names.collect())
     }
 
     /// Which one it is.

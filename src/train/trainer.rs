@@ -277,7 +277,7 @@ impl<'w> Trainer<'w> {
             test_loss: total.mean_loss(),
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
-            learning_rate: Some(self.learner.rate.lr),
+            learning_rate: self.learner.rate.lr,
             int8_test_accuracy: int8_total.map(|total| total.accuracy),
             int8_test_loss: int8_total.map(|total| total.loss),
         };

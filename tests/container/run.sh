@@ -3,7 +3,7 @@
 # (apt-get install mmdebstrap), the first with this machine's Rust in place of the official image's; and checks the
 # result: its size, a training by a user that it does not know, and an ssh server without root.
 #
-#   tests/container/run.sh                    # some 10 minutes, in which the first stage builds from nothing
+#   tests/container/run.sh                    # the first stage builds from nothing
 #   CRD=mpijobs.yaml tests/container/run.sh   # and the manifest against the operator's published schema
 set -euo pipefail
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "$0")")")")

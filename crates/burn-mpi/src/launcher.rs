@@ -26,32 +26,26 @@ pub struct Launcher {
     pub variables: String,
 }
 
-/// Launchers: the variables of the rank, of the size and of the size on this host, `-` if there is none; one without
-/// which the rank is another launcher's, or no rank of MPI; the command, and the name.
+/// Launchers: the name and the command; the variables of the rank, of the size and of the size on this host, empty if
+/// there is none; and one without which the rank is another launcher's, or no rank of MPI.
 ///
 /// The first one whose variables are set is this process's. Flux, PALS and srun set those of PMI or PMIx
 /// too, and Hydra and Open MPI start their daemons with srun, whose variables ranks inherit. A shell in an
 /// allocation of Slurm has a task number, and only a step has tasks. PMI_ID is set by mpiexec -pmi-port.
-const LAUNCHERS: &str = "\
-OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_RANK mpirun Open MPI's mpirun
-MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE MV2_COMM_WORLD_LOCAL_SIZE MV2_COMM_WORLD_RANK mpirun_rsh MVAPICH2's mpirun_rsh
-FLUX_TASK_RANK FLUX_JOB_SIZE - FLUX_TASK_RANK flux Flux
-PALS_RANKID PMI_SIZE PMI_LOCAL_SIZE PALS_RANKID mpiexec PALS's mpiexec
-JSM_NAMESPACE_RANK JSM_NAMESPACE_SIZE JSM_NAMESPACE_LOCAL_SIZE JSM_NAMESPACE_RANK jsrun jsrun
-PMI_RANK PMI_SIZE MPI_LOCALNRANKS MPI_LOCALNRANKS mpirun MPICH's mpirun (Hydra)
-SLURM_PROCID SLURM_STEP_NUM_TASKS SLURM_STEP_TASKS_PER_NODE SLURM_STEP_NUM_TASKS srun Slurm's srun
-PMI_RANK PMI_SIZE MPI_LOCALNRANKS PMI_RANK mpirun MPICH's mpirun (Hydra)
-PMI_ID - MPI_LOCALNRANKS PMI_PORT mpirun MPICH's mpirun (Hydra)
-ALPS_APP_PE - - ALPS_APP_PE aprun ALPS's aprun
-PMIX_RANK - - PMIX_RANK mpirun a launcher with PMIx";
-
-/// The columns of each launcher.
-fn launchers() -> impl Iterator<Item = [&'static str; 6]> {
-    LAUNCHERS.lines().map(|line| {
-        let mut columns = line.splitn(6, ' ');
-        std::array::from_fn(|_| columns.next().expect("six columns"))
-    })
-}
+#[rustfmt::skip]
+const LAUNCHERS: [[&str; 6]; 11] = [
+    ["Open MPI's mpirun", "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"],
+    ["MVAPICH2's mpirun_rsh", "mpirun_rsh", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_RANK"],
+    ["Flux", "flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "", "FLUX_TASK_RANK"],
+    ["PALS's mpiexec", "mpiexec", "PALS_RANKID", "PMI_SIZE", "PMI_LOCAL_SIZE", "PALS_RANKID"],
+    ["jsrun", "jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE", "JSM_NAMESPACE_RANK"],
+    ["MPICH's mpirun (Hydra)", "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALNRANKS"],
+    ["Slurm's srun", "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"],
+    ["MPICH's mpirun (Hydra)", "mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_RANK"],
+    ["MPICH's mpirun (Hydra)", "mpirun", "PMI_ID", "", "MPI_LOCALNRANKS", "PMI_PORT"],
+    ["ALPS's aprun", "aprun", "ALPS_APP_PE", "", "", "ALPS_APP_PE"],
+    ["a launcher with PMIx", "mpirun", "PMIX_RANK", "", "", "PMIX_RANK"],
+];
 
 /// What the names of processes begin with whose children are ranks.
 const DAEMONS: [&str; 9] = [
@@ -92,7 +86,7 @@ impl Launcher {
 
     pub(crate) fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
-        launchers().find_map(|[rank_in, size_in, local_size_in, needed, command, name]| {
+        LAUNCHERS.into_iter().find_map(|[name, command, rank_in, size_in, local_size_in, needed]| {
             get(needed)?;
             let (rank, size, local_size) = (number(rank_in)?, number(size_in), number(local_size_in));
             let size_variable = size.map(|size| format!(", {size_in}={size}"));
@@ -158,7 +152,7 @@ fn daemon() -> Option<String> {
 
 /// Whether no launcher's rank is set: a batch script, whose parent is one's daemon as well, has a number.
 fn is_cleared(get: impl Fn(&str) -> Option<String>) -> bool {
-    launchers().all(|[rank, ..]| get(rank).is_none())
+    LAUNCHERS.iter().all(|[_, _, rank, ..]| get(rank).is_none())
 }
 
 /// Rank and number of processes in torchrun's variables, if there are several.

@@ -119,8 +119,12 @@ impl ParamLayout {
     }
 
     /// The same parameters under other `names`, in visit order.
+    ///
+    /// # Panics
+    /// Unless there is one for each.
     #[must_use]
-    pub fn with_names(mut self, names: impl IntoIterator<Item = String>) -> Self {
+    pub fn with_names(mut self, names: Vec<String>) -> Self {
+        assert_eq!(names.len(), self.specs.len(), "parameters have one name each");
         self.specs.iter_mut().zip(names).for_each(|(spec, name)| spec.name = name);
         self
     }

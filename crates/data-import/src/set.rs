@@ -79,33 +79,33 @@ impl DataSet {
             Numbers::U8 => set.shape[0],
             Numbers::F32 => set.shape.iter().product(),
         };
-        match () {
-            () if twin(&set.classes).is_some() => bail!(&path, "has two classes of one name"),
-            () if twin(&set.features).is_some()
-                || !(set.features.is_empty() || set.features.len() == values) =>
-            {
-                bail!(&path, "has other features than the samples: import the data set again")
-            }
-            () if set.version != 1 => {
-                bail!(&path, "is of version {}, and this program reads version 1", set.version)
-            }
-            () if set.shape.contains(&0) || set.classes.is_empty() => {
-                bail!(&path, "describes no samples: import the data set again")
-            }
-            () if set.mean.len() != values || set.std.len() != values => bail!(
+        if twin(&set.classes).is_some() {
+            bail!(&path, "has two classes of one name");
+        }
+        if twin(&set.features).is_some() || !(set.features.is_empty() || set.features.len() == values) {
+            bail!(&path, "has other features than the samples: import the data set again");
+        }
+        if set.version != 1 {
+            bail!(&path, "is of version {}, and this program reads version 1", set.version);
+        }
+        if set.shape.contains(&0) || set.classes.is_empty() {
+            bail!(&path, "describes no samples: import the data set again");
+        }
+        if set.mean.len() != values || set.std.len() != values {
+            bail!(
                 &path,
                 "has {} means and {} standard deviations for {values} {}: import the data set again",
                 set.mean.len(),
                 set.std.len(),
                 if set.numbers == Numbers::U8 { "channels" } else { "features" }
-            ),
-            () if set.std.iter().any(|std| !(std.is_finite() && *std > 0.0))
-                || set.mean.iter().any(|mean| !mean.is_finite()) =>
-            {
-                bail!(&path, "a mean is not finite, or a standard deviation not above 0")
-            }
-            () => Ok(set),
+            );
         }
+        let are_numbers = set.mean.iter().all(|mean| mean.is_finite())
+            && set.std.iter().all(|std| std.is_finite() && *std > 0.0);
+        if !are_numbers {
+            bail!(&path, "a mean is not finite, or a standard deviation not above 0");
+        }
+        Ok(set)
     }
 
     /// The name of a split's file of samples, or of labels.

@@ -76,7 +76,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     );
     let splits = plan::splits(args, rows, test_rows, classes.len(), class)?;
     let mut writer = Writer::create(job, [1, 1, features.len()], Numbers::F32, all)?;
-    let (mut cells, mut done) = (ByteRecord::new(), 0);
+    let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {
         let (table, features) = match &mut test {
             Some((test, features)) if split == 1 => (test, &*features),
@@ -85,7 +85,8 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         for row in rows {
             table.row(&row.position, &mut cells)?;
             let value = |&column: &usize| Some(table.number(cells.get(column)?)? as f32);
-            let sample: Vec<u8> = features.iter().filter_map(value).flat_map(f32::to_le_bytes).collect();
+            sample.clear();
+            sample.extend(features.iter().filter_map(value).flat_map(f32::to_le_bytes));
             if sample.len() != size_of::<f32>() * features.len() {
                 return Err(table.wrong(&row.position, "has changed while it was read"));
             }

@@ -86,8 +86,8 @@ pub struct EpochRow {
     pub test_accuracy: f64,
     /// Wall time of the epoch's training loop.
     pub seconds: f64,
-    /// Of the epoch's last step; none in the history of an earlier version.
-    pub learning_rate: Option<f64>,
+    /// Of the epoch's last step.
+    pub learning_rate: f64,
     /// Of the integer model over the whole test set, if there is one.
     pub int8_test_accuracy: Option<f64>,
     /// Of the integer model, mean over the whole test set.

@@ -264,7 +264,7 @@ mod tests {
         let row = |epoch, train_loss| EpochRow { epoch, train_loss, ..EpochRow::default() };
         write_epochs(&path, &[row(1, 0.5)]).unwrap();
         append_epoch(&path, &row(2, 1.0)).unwrap();
-        let lines = "1,0.5,0.0,0.0,0.0,0.0,,,\n2,1.0,0.0,0.0,0.0,0.0,,,\n";
+        let lines = "1,0.5,0.0,0.0,0.0,0.0,0.0,,\n2,1.0,0.0,0.0,0.0,0.0,0.0,,\n";
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEADER}{lines}"));
     }
 }

@@ -231,7 +231,7 @@ mod tests {
         const HEADER: &str = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
                               int8_test_accuracy,int8_test_loss";
         let epochs = |numbers: &[usize]| {
-            let lines: String = numbers.iter().map(|n| format!("{n},0.5,50,0.5,50,1,,,\n")).collect();
+            let lines: String = numbers.iter().map(|n| format!("{n},0.5,50,0.5,50,1,0.001,,\n")).collect();
             read::<EpochRow>(&format!("{HEADER}\n{lines}"))
         };
         assert_eq!(epochs(&[1, 2, 3]), Ok(3));
@@ -243,9 +243,9 @@ mod tests {
             let found = epochs(&numbers).unwrap_err();
             assert!(found.contains(expected), "{numbers:?}: {found}");
         }
-        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1,,,\n")).unwrap_err();
+        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1,0.001,,\n")).unwrap_err();
         assert!(found.contains("column train_accuracy: 150 is not from 0 to 100"), "{found}");
-        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,50,0.5,50,1,,-3,\n"));
+        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,50,0.5,50,1,0.001,-3,\n"));
         assert!(found.unwrap_err().contains("column int8_test_accuracy: -3"));
     }
 }

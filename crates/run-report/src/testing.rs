@@ -149,7 +149,8 @@ pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
                   int8_test_accuracy,int8_test_loss\n"
         .to_owned();
-    let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1,,,\n", i + 1, 1.0 / (i + 1) as f64);
+    let line =
+        |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1,0.001,,\n", i + 1, 1.0 / (i + 1) as f64);
     let text = header + &losses.iter().enumerate().map(line).collect::<String>();
     std::fs::create_dir_all(path).expect("the folder can be created");
     std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");

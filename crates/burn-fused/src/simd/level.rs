@@ -79,7 +79,8 @@ macro_rules! kernel {
     ) => {
         $(#[$meta])*
         #[inline(always)]
-        #[allow(unused_parens, clippy::too_many_arguments, reason = "without an output, it is ()")]
+        #[allow(unused_parens, reason = "without an output, it is ()")]
+        #[allow(clippy::too_many_arguments, reason = "the level comes on top of the kernel's own")]
         $vis fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $output)? {
             struct Arguments<T>(T);
 

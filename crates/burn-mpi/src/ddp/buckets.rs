@@ -45,6 +45,7 @@ pub(crate) struct Buckets {
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
     buffers: Buffers,
+    /// The step in progress, or the last one.
     pub step: Step,
     clock: Clock,
 }
@@ -121,8 +122,12 @@ impl Buckets {
 
     /// Begins a step.
     pub fn begin(&mut self) {
-        let none = vec![false; self.uses.len()];
-        self.step = Step { written: none.clone(), sealed: none, ..Step::default() };
+        let Step { mut written, mut sealed, .. } = std::mem::take(&mut self.step);
+        for flags in [&mut written, &mut sealed] {
+            flags.clear();
+            flags.resize(self.uses.len(), false);
+        }
+        self.step = Step { written, sealed, ..Step::default() };
     }
 
     /// Takes the gradient of `param`, which is final; at most once in a backward.
