@@ -1,17 +1,45 @@
-//! Matrix products at a given SIMD level, with the kernels of the `gemm` crates.
+//! Matrix products: rows of scalars by panels of vectors.
+//!
+//! The second factor is packed into panels of some vectors, term by term of the sums. The first is read where it is,
+//! scalar by scalar: a block of its rows stays in the second cache while all panels pass.
+//! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
 
-use gemm_common::Parallelism;
-use gemm_common::gemm::gemm_basic_generic;
-use gemm_common::simd::Scalar;
-#[cfg(target_arch = "x86_64")]
-use gemm_common::simd::{MixedSimd, V3, V4};
+use std::cell::Cell;
+
+use rayon::prelude::*;
 
 use crate::matrix::Matrix;
-use crate::simd::Level;
+use crate::memory::Scratch;
+use crate::simd::{
+    Kernel, Lanes, Level, MAX_LANES, Scalars, Target, load, multiply_rows, prefetch, store, transpose,
+};
 
-/// Maximum terms of a sum in one call. From 512 on, the crates split sums by the
-/// cache sizes; below, results are the same bits on every machine.
+/// The most vectors of a panel.
+const PANEL: usize = 4;
+/// The most rows of a tile, of which blocks have a multiple.
+const TILE: usize = 12;
+/// Terms of a sum before it is added to that of earlier terms: the same for all sizes of caches, so that results are
+/// the same bits on every machine.
 const TERMS: usize = 512;
+/// Columns whose panels are packed at a time: two megabytes of the third cache.
+const COLUMNS: usize = 1024;
+/// Scalars of a block of rows: half a megabyte of the second cache.
+const SCALARS: usize = 1 << 17;
+/// Rows that the processor is asked for ahead of their copies.
+const AHEAD: usize = 4;
+/// Values of a cache line.
+const LINE: usize = 16;
+/// Rows for which a matrix is not packed.
+const FEW: usize = 12;
+/// Columns for which a matrix is not packed: its rows are near each other, so that caches have room for as many as
+/// terms.
+const NEAR: usize = 128;
+/// Multiplications of a thread that pay for it.
+const PART: usize = 1 << 20;
+
+thread_local! {
+    static PANELS: Cell<Scratch> = Cell::default();
+}
 
 /// `product = a b`, or `product += a b` if `adds`, stored row by row.
 ///
@@ -27,77 +55,250 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         }
         return;
     }
-    let threads = rayon::current_num_threads();
-    let parallelism = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    // Distances between columns and between rows.
-    let strides = |matrix: Matrix<'_>| match matrix.transposed {
-        false => (1, matrix.columns as isize),
-        true => (matrix.rows as isize, 1),
-    };
-    let ((a_column, a_row), (b_column, b_row)) = (strides(a), strides(b));
-    for from in (0..a.columns).step_by(TERMS) {
-        let k = TERMS.min(a.columns - from);
-        // The kernels expect column-major destinations: the product of the
-        // transposed factors, in the other order.
-        let (m, n, product) = (b.columns, a.rows, product.as_mut_ptr());
-        let adds = adds || from > 0;
-        // SAFETY: `from` is a row of `b`, which has at least one value: its first is in the
-        // slice, whose length was checked.
-        let lhs = unsafe { b.values.as_ptr().offset(from as isize * b_row) };
-        // SAFETY: as above, of a column of `a`.
-        let rhs = unsafe { a.values.as_ptr().offset(from as isize * a_column) };
-        /// Calls the kernels of one SIMD level.
-        macro_rules! call {
-            ($level:ident, $simd:expr, $lanes:expr) => {{
-                use gemm_f32::microkernel::$level::f32::{H_M, H_N, H_UKR, MR_DIV_N, NR, UKR};
-                // The kernels need the instructions of their module: on x86 `$simd` is made only where they are
-                // available, NEON is part of every aarch64 that Rust supports, and `scalar` needs none.
-                // SAFETY: as said, the instructions are available; each factor and the product are within their
-                // slices by the assertions above, and nothing else refers to `product`.
-                unsafe {
-                    gemm_basic_generic::<_, f32, { $lanes }, { MR_DIV_N * $lanes }, NR, MR_DIV_N, H_M, H_N>(
-                        $simd,
-                        m,
-                        n,
-                        k,
-                        product,
-                        m as isize,
-                        1,
-                        adds,
-                        lhs,
-                        b_row,
-                        b_column,
-                        rhs,
-                        a_row,
-                        a_column,
-                        1.0,
-                        1.0,
-                        false,
-                        false,
-                        false,
-                        |a, b, c| a * b + c,
-                        &UKR,
-                        &H_UKR,
-                        false,
-                        parallelism,
-                    )
+    let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
+    let rows = a.rows.div_ceil(parts).next_multiple_of(TILE);
+    let mut scratch = PANELS.take();
+    for column in (0..b.columns).step_by(COLUMNS) {
+        let columns = COLUMNS.min(b.columns - column);
+        for term in (0..a.columns).step_by(TERMS) {
+            let terms = TERMS.min(a.columns - term);
+            // Vectors of a matrix are read where they are, if they are whole and near each other, or for few rows.
+            let panel = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
+            let whole = !b.transposed && columns.is_multiple_of(panel);
+            let direct = whole && (a.rows <= FEW || b.columns <= NEAR);
+            let panels = match direct {
+                true => &b.values[term * b.columns + column..],
+                false => {
+                    let width = PANEL * MAX_LANES;
+                    let length = columns.next_multiple_of(width) * terms + MAX_LANES * width;
+                    let panels = scratch.take::<f32>(length);
+                    let (terms, columns) = ([term, terms], [column, columns]);
+                    level.run(Pack { matrix: b, terms, columns, panels: &mut *panels });
+                    &*panels
                 }
-            }};
+            };
+            let part = |number: usize, product: &mut [f32]| {
+                let (a_term, a_row) = if a.transposed { (a.rows, 1) } else { (1, a.columns) };
+                level.run(Multiply {
+                    scalars: Scalars {
+                        values: a.values,
+                        first: term * a_term + number * rows * a_row,
+                        term_step: a_term,
+                        row_step: a_row,
+                    },
+                    terms,
+                    panels,
+                    stored: direct.then_some(b.columns),
+                    columns: [column, columns],
+                    product,
+                    step: b.columns,
+                    adds: adds || term > 0,
+                });
+            };
+            if parts == 1 {
+                part(0, product);
+            } else {
+                let all = product.par_chunks_mut(rows * b.columns).enumerate();
+                all.for_each(|(number, product)| part(number, product));
+            }
         }
-        match level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 if let Some(simd) = available::<V4>() => call!(avx512f, simd, 16),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 if let Some(simd) = available::<V3>() => call!(fma, simd, 8),
-            #[cfg(target_arch = "aarch64")]
-            Level::Neon => call!(neon, Scalar, 4),
-            _ => call!(scalar, Scalar, 1),
+    }
+    PANELS.set(scratch);
+}
+
+/// Vectors of a panel: all of few columns.
+#[inline(always)]
+fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
+    match columns.div_ceil(S::F32_LANES) {
+        1 => 1,
+        3.. if S::REGISTER_COUNT >= 32 => PANEL,
+        _ => 2,
+    }
+}
+
+/// Copies terms and columns of a matrix into panels; what is beyond the columns is zero. As many terms as a vector has
+/// lanes may follow the last.
+struct Pack<'a> {
+    matrix: Matrix<'a>,
+    /// The first, and how many.
+    terms: [usize; 2],
+    columns: [usize; 2],
+    panels: &'a mut [f32],
+}
+
+impl Kernel for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { matrix, terms: [from, terms], columns: [first, columns], panels } = self;
+        let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
+        if !matrix.transposed {
+            // Row by row, as the processor reads ahead.
+            for term in 0..terms {
+                let at = (from + term) * matrix.columns + first;
+                let row = &matrix.values[at..][..columns];
+                for line in (0..columns).step_by(LINE) {
+                    prefetch(row.as_ptr().wrapping_add(AHEAD * matrix.columns + line));
+                }
+                for (panel, row) in row.chunks(width).enumerate() {
+                    let target = &mut panels[(panel * terms + term) * width..][..width];
+                    for (vector, target) in target.chunks_exact_mut(lanes).enumerate() {
+                        let values = row.get(vector * lanes..).unwrap_or_default();
+                        store(simd, target, load(simd, &values[..lanes.min(values.len())]));
+                    }
+                }
+            }
+            return;
+        }
+        for at in (0..columns.next_multiple_of(width)).step_by(lanes) {
+            for term in (0..terms).step_by(lanes) {
+                // Nothing is behind the last column.
+                let values =
+                    matrix.values.get((first + at) * matrix.rows + from + term..).unwrap_or_default();
+                let size = [columns.saturating_sub(at), terms - term];
+                // Behind the last term are the first ones of the next panel, which follow.
+                let target = &mut panels[(at / width * terms + term) * width + at % width..];
+                transpose(simd, (values, matrix.rows), size, (target, width), |column| column);
+            }
         }
     }
 }
 
-/// The instructions, where the processor has them.
-#[cfg(target_arch = "x86_64")]
-fn available<S: MixedSimd<f32, f32, f32, f32>>() -> Option<S> {
-    S::try_new()
+/// The product of rows with panels.
+struct Multiply<'a> {
+    scalars: Scalars<'a>,
+    terms: usize,
+    panels: &'a [f32],
+    /// The length of their rows, if they are a matrix that was not packed.
+    stored: Option<usize>,
+    /// The first that the panels have, and how many.
+    columns: [usize; 2],
+    /// Whole rows, so that there are as many of scalars.
+    product: &'a mut [f32],
+    /// Values of a row of the product.
+    step: usize,
+    adds: bool,
+}
+
+impl Kernel for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        match panel(simd, self.columns[1]) {
+            PANEL => self.with_panels::<S, PANEL>(simd),
+            2 => self.with_panels::<S, 2>(simd),
+            _ => self.with_panels::<S, 1>(simd),
+        }
+    }
+}
+
+impl Multiply<'_> {
+    /// With panels of `N` vectors.
+    #[inline(always)]
+    fn with_panels<S: Lanes, const N: usize>(self, simd: S) {
+        let Self { scalars, terms, panels, stored, columns: [first, columns], product, step, adds } = self;
+        let (rows, width) = (product.len() / step, N * S::F32_LANES);
+        let blocks = (rows * terms).div_ceil(SCALARS);
+        let block_rows = rows.div_ceil(blocks).next_multiple_of(TILE);
+        for block in (0..rows).step_by(block_rows) {
+            for column in (0..columns).step_by(width) {
+                let vectors = match stored {
+                    Some(row) => (&panels[column..], row),
+                    None => (&panels[column * terms..], width),
+                };
+                let scalars = Scalars { first: scalars.first + block * scalars.row_step, ..scalars };
+                let target = Target {
+                    values: &mut *product,
+                    first: block * step + first + column,
+                    row_step: step,
+                    vector_step: S::F32_LANES,
+                    columns: columns - column,
+                    adds,
+                };
+                let size = [rows.min(block + block_rows) - block, terms];
+                multiply_rows::<S, N>(simd, size, scalars, vectors, target);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::testing::numbers;
+
+    /// In f64.
+    fn expected(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {
+        let at = |matrix: Matrix<'_>, row: usize, column: usize| match matrix.transposed {
+            true => f64::from(matrix.values[column * matrix.rows + row]),
+            false => f64::from(matrix.values[row * matrix.columns + column]),
+        };
+        let sum = |row, column| (0..a.columns).map(|term| at(a, row, term) * at(b, term, column)).sum();
+        (0..a.rows).flat_map(|row| (0..b.columns).map(move |column| sum(row, column))).collect()
+    }
+
+    #[test]
+    fn products_of_any_sizes_are_exact_on_every_level_and_the_same_on_several_threads() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        // More terms and columns than are packed at a time, more rows than a block has, and matrices that are not packed.
+        for [rows, terms, columns] in [
+            [1, 1, 1],
+            [7, 3, 65],
+            [13, 33, 17],
+            [64, 100, 31],
+            [6, 513, 64],
+            [5, 40, 1030],
+            [523, 520, 70],
+            [12, 19, 192],
+            [13, 19, 192],
+            [25, 18, 32],
+        ] {
+            let (a, b) = (numbers(rows * terms, 1), numbers(terms * columns, 2));
+            let [a, b] = [Matrix::new(&a, [rows, terms]), Matrix::new(&b, [terms, columns])];
+            let by_column = |matrix: Matrix<'_>| -> Vec<f32> {
+                let value = |at: usize| matrix.values[at % matrix.rows * matrix.columns + at / matrix.rows];
+                (0..matrix.values.len()).map(value).collect()
+            };
+            let (a_columns, b_columns) = (by_column(a), by_column(b));
+            let transposed = [
+                Matrix::new(&a_columns, [terms, rows]).transpose(),
+                Matrix::new(&b_columns, [columns, terms]).transpose(),
+            ];
+            let expected = expected(a, b);
+            let start = numbers(rows * columns, 3);
+            for (level, adds) in Level::available().flat_map(|level| [(level, false), (level, true)]) {
+                let product = |a, b| {
+                    let mut found = start.clone();
+                    multiply(level, a, b, &mut found, adds);
+                    found
+                };
+                let found = product(a, b);
+                for ((&found, expected), start) in found.iter().zip(&expected).zip(&start) {
+                    let expected = expected + f64::from(u8::from(adds)) * f64::from(*start);
+                    let off = (f64::from(found) - expected).abs();
+                    assert!(
+                        off < 1e-6 * terms as f64 + 1e-6,
+                        "{found}, not {expected}: {rows} {terms} {columns} {level}"
+                    );
+                }
+                for (a, b) in [(transposed[0], b), (a, transposed[1]), (transposed[0], transposed[1])] {
+                    assert!(found == product(a, b), "{rows} {terms} {columns} at {level}");
+                }
+                let on_threads = pool.install(|| product(a, b));
+                assert!(found == on_threads, "{rows} {terms} {columns} at {level} on three threads");
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_without_terms_is_zero_or_what_was_there() {
+        let (a, b) = (Matrix::new(&[], [2, 0]), Matrix::new(&[], [0, 3]));
+        let mut product = [1.0; 6];
+        multiply(Level::current(), a, b, &mut product, true);
+        assert_eq!(product, [1.0; 6]);
+        multiply(Level::current(), a, b, &mut product, false);
+        assert_eq!(product, [0.0; 6]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::{Block, Setup};
 use crate::simd::math::exp;
-use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, add_products, kernel, load};
+use crate::simd::{Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose};
 
 /// Columns of a panel of a transposed matrix: four of the widest vectors.
 pub const PANEL: usize = 64;
@@ -49,17 +49,11 @@ kernel! {
         for from in (0..rows.next_multiple_of(MAX_LANES)).step_by(S::F32_LANES) {
             let panel = &mut panels[from / PANEL * panel + from % PANEL..];
             for column in (0..width).step_by(S::F32_LANES) {
-                let mut square = [simd.splat_f32s(0.0); MAX_LANES];
-                for (row, vector) in (from..rows).zip(&mut square[..S::F32_LANES]) {
-                    let values = matrix.row(row, width);
-                    let values = &values[column..width.min(column + S::F32_LANES)];
-                    *vector = simd.mul_f32s(factor, load(simd, values));
-                }
-                simd.transpose(&mut square[..S::F32_LANES]);
-                for (row, vector) in square[..S::F32_LANES].iter().enumerate() {
-                    let target = &mut panel[(column + row) * PANEL..][..S::F32_LANES];
-                    target.copy_from_slice(bytemuck::cast_slice(std::slice::from_ref(vector)));
-                }
+                let first = matrix.first + from * matrix.step + column;
+                let values = matrix.values.get(first..).unwrap_or_default();
+                let size = [rows.saturating_sub(from), width - column];
+                let target = (&mut panel[column * PANEL..], PANEL);
+                transpose(simd, (values, matrix.step), size, target, |column| simd.mul_f32s(factor, column));
             }
         }
     }
@@ -125,11 +119,9 @@ impl Multiply<'_> {
     fn columns<S: Lanes>(mut self, simd: S) {
         let mut column = 0;
         while column < self.columns {
-            let left = (self.columns - column).div_ceil(S::F32_LANES);
-            // With 16 registers, eight sums, two vectors and a scalar.
-            column += match (left, S::F32_LANES) {
-                (4.., MAX_LANES) => self.rows::<S, 4>(simd, column),
-                (2.., _) => self.rows::<S, 2>(simd, column),
+            column += match (self.columns - column).div_ceil(S::F32_LANES) {
+                4.. if S::REGISTER_COUNT >= 32 => self.rows::<S, 4>(simd, column),
+                2.. => self.rows::<S, 2>(simd, column),
                 _ => self.rows::<S, 1>(simd, column),
             };
         }
@@ -138,52 +130,17 @@ impl Multiply<'_> {
     /// All rows of `N` vectors of columns from `column` on. Returns how many these are.
     #[inline(always)]
     fn rows<S: Lanes, const N: usize>(&mut self, simd: S, column: usize) -> usize {
-        let rows = self.size[0];
-        let mut row = 0;
-        while row < rows {
-            row += match (rows - row, N, S::F32_LANES) {
-                (8.., ..=2, MAX_LANES) => self.tile::<S, 8, N>(simd, row, column),
-                (4.., ..) => self.tile::<S, 4, N>(simd, row, column),
-                _ => self.tile::<S, 1, N>(simd, row, column),
-            };
-        }
+        let Self { size, a, b, step, columns, adds, .. } = *self;
+        let target = Target {
+            values: &mut *self.target,
+            first: column,
+            row_step: step,
+            vector_step: S::F32_LANES,
+            columns: columns - column,
+            adds,
+        };
+        multiply_rows::<S, N>(simd, size, a, (&b.values[b.first + column..], b.step), target);
         N * S::F32_LANES
-    }
-
-    #[inline(always)]
-    #[allow(clippy::needless_range_loop, reason = "the index names a register")]
-    fn tile<S: Lanes, const R: usize, const N: usize>(
-        &mut self,
-        simd: S,
-        row: usize,
-        column: usize,
-    ) -> usize {
-        let mut sums = [[simd.splat_f32s(0.0); N]; R];
-        let width = (self.columns - column).min(N * S::F32_LANES);
-        let scalars = Scalars { first: self.a.first + row * self.a.row_step, ..self.a };
-        if self.adds {
-            for r in 0..R {
-                let target = &self.target[(row + r) * self.step + column..][..width];
-                for n in 0..N {
-                    let end = width.min((n + 1) * S::F32_LANES);
-                    sums[r][n] = load(simd, &target[n * S::F32_LANES..end]);
-                }
-            }
-        }
-        let vectors = (&self.b.values[self.b.first + column..], self.b.step);
-        let sums = add_products::<S, R, N>(simd, self.size[1], scalars, vectors, sums);
-        for r in 0..R {
-            let target = &mut self.target[(row + r) * self.step + column..][..width];
-            for n in 0..N {
-                let end = width.min((n + 1) * S::F32_LANES);
-                let target = &mut target[n * S::F32_LANES..end];
-                match target.len() == S::F32_LANES {
-                    true => target.copy_from_slice(bytemuck::cast_slice(&[sums[r][n]])),
-                    false => simd.partial_store_f32s(target, sums[r][n]),
-                }
-            }
-        }
-        R
     }
 }
 

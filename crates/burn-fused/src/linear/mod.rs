@@ -1,20 +1,20 @@
 //! A linear layer with its bias and its activation as one operator.
 //!
 //! Burn composes the backward of transposed copies, and the activation of passes of its own. Here products
-//! read their factors as they are stored. GEMM is tuned for large matrices: with ten columns, most of a vector
-//! is unused, and kernels for few outputs compute.
+//! read their factors as they are stored.
 
-mod kernels;
-mod narrow;
+mod half;
 #[cfg(test)]
 mod tests;
 mod wide;
 
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 use crate::activation::{Activation, activate};
 use crate::extension::{on_flex, on_flex_or};
-use crate::precision::{Precision, cast};
+use crate::precision::{Half, Precision, cast};
 use crate::shapes::expect;
 
 /// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).
@@ -32,6 +32,34 @@ impl LinearLayer for burn::nn::Linear {
 impl LinearLayer for crate::nn::Linear {
     fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
         (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
+    }
+}
+
+/// Sizes of a layer.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// Samples.
+    batch: usize,
+    /// Features of a sample.
+    inputs: usize,
+    /// Outputs of a sample.
+    outputs: usize,
+}
+
+impl Sizes {
+    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if the weights are empty.
+    fn of(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
+        let [inputs, outputs] = weights.shape().dims();
+        let batch = x.shape().num_elements().checked_div(inputs)?;
+        (outputs > 0).then_some(Self { batch, inputs, outputs })
+    }
+
+    /// The shape of the output for these inputs.
+    fn output_shape(self, x: &FlexTensor) -> Vec<usize> {
+        let mut shape = x.shape().to_vec();
+        shape.pop();
+        shape.push(self.outputs);
+        shape
     }
 }
 
@@ -81,10 +109,10 @@ pub fn linear_activated<const D: usize>(
     let has_bias = bias.is_some();
     // The number of an operator's tensors is fixed: without a bias, there is an empty one.
     let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
-    let is_narrow = narrow::computes(x.dtype(), outputs);
+    let is_half = Half::of(x.dtype()).is_some();
     let mut tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
-    if is_narrow {
-        tensors = match on_flex(tensors, narrow::sizes_of, narrow::forward) {
+    if is_half {
+        tensors = match on_flex(tensors, half::sizes_of, half::forward) {
             Ok(output) => return activate(Tensor::from_dispatch(output), activation),
             Err(tensors) => tensors,
         };

@@ -4,7 +4,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
-use super::kernels::Sizes;
+use super::Sizes;
 use crate::activation::{Activation, ROWS, SumRows, activate_rows, apply_slopes};
 use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, unshared, values};

@@ -1,15 +1,7 @@
 //! Products of a step with hidden weights, which are packed once for all steps.
 
 use crate::memory::Buffer;
-use crate::simd::{Lanes, MAX_LANES, Scalars, add_products, load};
-
-/// Where products are stored: of a row and a vector, at `first + row * row_step + vector * vector_step`.
-#[derive(Clone, Copy)]
-pub struct Target {
-    pub first: usize,
-    pub row_step: usize,
-    pub vector_step: usize,
-}
+use crate::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
 
 /// Terms of a panel that stays in the first cache while all rows pass: of four vectors, 32 KiB.
 const TERMS: usize = 128;
@@ -56,8 +48,8 @@ impl<const G: usize> Gates<G> {
         let size = self.hidden * G * S::F32_LANES;
         for part in (0..MAX_LANES).step_by(S::F32_LANES) {
             let panel = &self.values[(first + part) / S::F32_LANES * size..][..size];
-            let target = Target { first: part, row_step: G * MAX_LANES, vector_step: MAX_LANES };
-            multiply::<S, G>(simd, [rows, self.hidden], scalars, panel, (products, target));
+            let steps = [G * MAX_LANES, MAX_LANES];
+            multiply::<S, G>(simd, [rows, self.hidden], scalars, panel, &mut products[part..], steps);
         }
     }
 }
@@ -79,17 +71,10 @@ impl<const G: usize> Columns<G> {
             let (start, group) = Self::group::<S>(first, width);
             for (gate, weights) in weights.into_iter().enumerate() {
                 for column in (0..width).step_by(lanes) {
-                    let columns = column.min(hidden)..hidden.min(column + lanes);
-                    let mut square = [simd.splat_f32s(0.0); MAX_LANES];
-                    for (vector, row) in square.iter_mut().zip(first..hidden.min(first + lanes)) {
-                        *vector = load(simd, &weights[row * hidden..][columns.clone()]);
-                    }
-                    simd.transpose(&mut square[..lanes]);
-                    for (term, vector) in square[..lanes].iter().enumerate() {
-                        let term = gate * width + column + term;
-                        let at = start * G * width + term * group + first - start;
-                        values[at..][..lanes].copy_from_slice(bytemuck::cast_slice(&[*vector]));
-                    }
+                    let rows = weights.get(first * hidden + column..).unwrap_or_default();
+                    let size = [first, column].map(|at| hidden.saturating_sub(at));
+                    let at = start * G * width + (gate * width + column) * group + first - start;
+                    transpose(simd, (rows, hidden), size, (&mut values[at..], group), |column| column);
                 }
             }
         }
@@ -112,70 +97,41 @@ impl<const G: usize> Columns<G> {
             let (_, group) = Self::group::<S>(first, width);
             let size = [rows, G * width];
             let panel = &self.values[first * G * width..][..group * G * width];
-            let target = Target { first, row_step: width, vector_step: S::F32_LANES };
+            let (products, steps) = (&mut products[first..], [width, S::F32_LANES]);
             if group == S::F32_LANES {
-                multiply::<S, 1>(simd, size, gates, panel, (products, target));
+                multiply::<S, 1>(simd, size, gates, panel, products, steps);
             } else {
-                multiply::<S, GROUP>(simd, size, gates, panel, (products, target));
+                multiply::<S, GROUP>(simd, size, gates, panel, products, steps);
             }
             first += group;
         }
     }
 }
 
-/// The products of rows of scalars with a panel, `N` vectors for each term.
+/// The products of rows of scalars with a panel, `N` vectors for each term: of row `r` and vector `n` at
+/// `r * row_step + n * vector_step`.
 #[inline(always)]
 fn multiply<S: Lanes, const N: usize>(
     simd: S,
     [rows, terms]: [usize; 2],
     scalars: Scalars<'_>,
     panel: &[f32],
-    (products, target): (&mut [f32], Target),
+    products: &mut [f32],
+    [row_step, vector_step]: [usize; 2],
 ) {
+    let width = N * S::F32_LANES;
     for from in (0..terms).step_by(TERMS) {
         let count = TERMS.min(terms - from);
-        let panel = &panel[from * N * S::F32_LANES..][..count * N * S::F32_LANES];
-        let mut row = 0;
-        while row < rows {
-            let first = scalars.first + from * scalars.term_step + row * scalars.row_step;
-            let scalars = Scalars { first, ..scalars };
-            let target = Target { first: target.first + row * target.row_step, ..target };
-            let sums = (&mut *products, target, from > 0);
-            // As many sums as there are registers for, beside the vectors and a scalar.
-            row += match rows - row {
-                6.. if S::F32_LANES == MAX_LANES => tile::<S, N, 6>(simd, count, scalars, panel, sums),
-                4.. if S::F32_LANES == MAX_LANES => tile::<S, N, 4>(simd, count, scalars, panel, sums),
-                2.. => tile::<S, N, 2>(simd, count, scalars, panel, sums),
-                _ => tile::<S, N, 1>(simd, count, scalars, panel, sums),
-            };
-        }
+        let vectors = (&panel[from * width..][..count * width], width);
+        let scalars = Scalars { first: scalars.first + from * scalars.term_step, ..scalars };
+        let target = Target {
+            values: &mut *products,
+            first: 0,
+            row_step,
+            vector_step,
+            columns: width,
+            adds: from > 0,
+        };
+        multiply_rows::<S, N>(simd, [rows, count], scalars, vectors, target);
     }
-}
-
-/// Products of `R` rows, which are added to the earlier ones if `adds`.
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "the index names a register")]
-fn tile<S: Lanes, const N: usize, const R: usize>(
-    simd: S,
-    terms: usize,
-    scalars: Scalars<'_>,
-    panel: &[f32],
-    (products, target, adds): (&mut [f32], Target, bool),
-) -> usize {
-    let at = |r: usize, n: usize| target.first + r * target.row_step + n * target.vector_step;
-    let mut sums = [[simd.splat_f32s(0.0); N]; R];
-    if adds {
-        for r in 0..R {
-            for n in 0..N {
-                sums[r][n] = load(simd, &products[at(r, n)..][..S::F32_LANES]);
-            }
-        }
-    }
-    let sums = add_products::<S, R, N>(simd, terms, scalars, (panel, N * S::F32_LANES), sums);
-    for r in 0..R {
-        for n in 0..N {
-            products[at(r, n)..][..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[sums[r][n]]));
-        }
-    }
-    R
 }

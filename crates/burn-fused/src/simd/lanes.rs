@@ -149,6 +149,69 @@ pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     }
 }
 
+/// Asks for the cache line of a value that is read soon; it may be beyond the values.
+#[inline(always)]
+pub(crate) fn prefetch(value: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing into the program, of any address, and every x86-64 has the instruction.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(value.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
+/// Stores the columns of a part of a matrix, each passed through `map`: of at most as many rows and columns as a
+/// vector has lanes; what is beyond these is zero, in as many vectors. Rows and vectors are as many values after each
+/// other as their `step`. The processor is asked for the rows behind them.
+///
+/// # Panics
+/// If there are fewer values, or the target ends before.
+#[inline(always)]
+pub(crate) fn transpose<S: Lanes>(
+    simd: S,
+    (values, step): (&[f32], usize),
+    [rows, columns]: [usize; 2],
+    (target, target_step): (&mut [f32], usize),
+    map: impl Fn(S::f32s) -> S::f32s,
+) {
+    let lanes = S::F32_LANES;
+    assert!(target.len() >= (lanes - 1) * target_step + lanes);
+    // An array of its own in each case, so that it stays in registers in the first.
+    if rows >= lanes && columns >= lanes {
+        assert!(values.len() >= (lanes - 1) * step + lanes);
+        let mut square = [simd.splat_f32s(0.0); MAX_LANES];
+        for (row, vector) in square[..lanes].iter_mut().enumerate() {
+            let values = values.as_ptr().wrapping_add(row * step);
+            if lanes == MAX_LANES {
+                // A vector is a cache line.
+                prefetch(values.wrapping_add(lanes * step));
+            }
+            // SAFETY: the assertion above is of the last row; all bits are valid in vectors, and the read needs no
+            // alignment.
+            *vector = unsafe { values.cast::<S::f32s>().read_unaligned() };
+        }
+        simd.transpose(&mut square[..lanes]);
+        for (row, &vector) in square[..lanes].iter().enumerate() {
+            let target = target.as_mut_ptr().wrapping_add(row * target_step);
+            // SAFETY: the first assertion is of the last vector; the write needs no alignment.
+            unsafe { target.cast::<S::f32s>().write_unaligned(map(vector)) };
+        }
+        return;
+    }
+    let mut square = [simd.splat_f32s(0.0); MAX_LANES];
+    for (row, vector) in square[..lanes.min(rows)].iter_mut().enumerate() {
+        // Without columns, a row may begin behind the values.
+        let row = values.get(row * step..).unwrap_or_default();
+        *vector = load(simd, &row[..lanes.min(columns)]);
+    }
+    simd.transpose(&mut square[..lanes]);
+    for (row, &vector) in square[..lanes].iter().enumerate() {
+        store(simd, &mut target[row * target_step..][..lanes], map(vector));
+    }
+}
+
 /// Stores the first `target.len()` values of a vector.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
@@ -168,13 +231,16 @@ pub(crate) struct Scalars<'a> {
     pub row_step: usize,
 }
 
+/// Terms between two comparisons with their number.
+const UNROLLED: usize = 4;
+
 /// Adds to `R` rows of `N` vectors the products of each term: its scalar of the row, and
 /// its `N` vectors, which are `step` values after those of the term before.
 ///
 /// # Panics
-/// If there are fewer scalars or vectors than `terms` need.
+/// If there are fewer scalars or vectors than `terms` need, or neither the terms nor the rows of scalars are one behind
+/// the other.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "the index names a register")]
 pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     simd: S,
     terms: usize,
@@ -185,43 +251,66 @@ pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     let Scalars { values, first, term_step, row_step } = scalars;
     assert!(terms == 0 || vectors.len() >= (terms - 1) * step + N * S::F32_LANES);
     assert!(terms == 0 || values.len() > first + (terms - 1) * term_step + (R - 1) * row_step);
-    // Two at a time: counting takes as long as a few products.
-    for term in (0..terms / 2).map(|pair| 2 * pair) {
-        // SAFETY: the assertions above are of the last term's last vector and row, and steps are unsigned.
-        unsafe { add_term(simd, scalars, vectors, step, term, &mut sums) };
-        // SAFETY: as above.
-        unsafe { add_term(simd, scalars, vectors, step, term + 1, &mut sums) };
-    }
-    if terms % 2 == 1 {
-        // SAFETY: as above.
-        unsafe { add_term(simd, scalars, vectors, step, terms - 1, &mut sums) };
+    assert!(term_step == 1 || row_step == 1);
+    let vectors = (vectors.as_ptr(), step);
+    // SAFETY: the assertions above are of the last term's last vector and row, and steps are unsigned; without terms,
+    // nothing is read.
+    unsafe {
+        let scalars = values.as_ptr().wrapping_add(first);
+        // Where a step is known, addresses are a part of the instructions.
+        match term_step {
+            1 => add_terms(simd, terms, (scalars, 1, row_step), vectors, &mut sums),
+            _ => add_terms(simd, terms, (scalars, term_step, 1), vectors, &mut sums),
+        }
     }
     sums
 }
 
 /// # Safety
-/// The term's scalar of each row and its vectors are in their slices.
+/// The scalars of all terms and rows, and the vectors of all terms, can be read.
+#[inline(always)]
+unsafe fn add_terms<S: Lanes, const R: usize, const N: usize>(
+    simd: S,
+    terms: usize,
+    (scalars, term_step, row_step): (*const f32, usize, usize),
+    (vectors, step): (*const f32, usize),
+    sums: &mut [[S::f32s; N]; R],
+) {
+    // Some at a time, because counting takes as long as a few products.
+    let whole = terms / UNROLLED * UNROLLED;
+    for from in (0..whole).step_by(UNROLLED) {
+        for term in from..from + UNROLLED {
+            // SAFETY: as of this function.
+            unsafe {
+                add_term(simd, scalars.add(term * term_step), row_step, vectors.add(term * step), sums)
+            };
+        }
+    }
+    for term in whole..terms {
+        // SAFETY: as above.
+        unsafe { add_term(simd, scalars.add(term * term_step), row_step, vectors.add(term * step), sums) };
+    }
+}
+
+/// # Safety
+/// The scalar of each row and the first `N` vectors can be read.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 unsafe fn add_term<S: Lanes, const R: usize, const N: usize>(
     simd: S,
-    Scalars { values, first, term_step, row_step }: Scalars<'_>,
-    vectors: &[f32],
-    step: usize,
-    term: usize,
+    scalars: *const f32,
+    row_step: usize,
+    vectors: *const f32,
     sums: &mut [[S::f32s; N]; R],
 ) {
     let mut panel = [simd.splat_f32s(0.0); N];
     for n in 0..N {
         // SAFETY: as of this function; all bits are valid in vectors, and the read needs no alignment.
-        panel[n] = unsafe {
-            vectors.as_ptr().add(term * step + n * S::F32_LANES).cast::<S::f32s>().read_unaligned()
-        };
+        panel[n] = unsafe { vectors.add(n * S::F32_LANES).cast::<S::f32s>().read_unaligned() };
     }
     for r in 0..R {
         // SAFETY: as of this function.
-        let scalar = unsafe { *values.get_unchecked(first + term * term_step + r * row_step) };
-        let scalar = simd.splat_f32s(scalar);
+        let scalar = simd.splat_f32s(unsafe { *scalars.add(r * row_step) });
         for n in 0..N {
             sums[r][n] = simd.fma(scalar, panel[n], sums[r][n]);
         }

@@ -4,8 +4,10 @@
 mod lanes;
 mod level;
 pub(crate) mod math;
+mod tile;
 
 pub use lanes::Lanes;
-pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, store};
+pub(crate) use lanes::{MAX_LANES, Scalars, add_products, load, prefetch, store, transpose};
 pub(crate) use level::kernel;
 pub use level::{Held, Kernel, Level};
+pub(crate) use tile::{Target, multiply_rows};
