@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use burn::tensor::Device;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// A compute backend of Burn and its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(into = "String")]
 pub enum DeviceKind {
     /// Burn's CPU backend flex, in every build.
     Flex,
@@ -55,14 +55,6 @@ impl FromStr for DeviceKind {
             ("cuda", index) => Ok(Self::Cuda(index)),
             _ => Err(unknown()),
         }
-    }
-}
-
-impl TryFrom<String> for DeviceKind {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
     }
 }
 
@@ -122,7 +114,7 @@ impl DeviceKind {
             #[cfg(feature = "tch")]
             Self::TchCuda(index) => Device::libtorch_cuda(index),
             #[cfg(feature = "cuda")]
-            Self::Cuda(index) => Device::cuda(index.unwrap_or_else(gpu_of_this_rank)),
+            Self::Cuda(_) => Device::cuda(self.gpu().unwrap_or_default()),
             #[allow(unreachable_patterns, reason = "reachable in builds without a device")]
             missing => panic!("this build has no {missing}"),
         }
@@ -133,15 +125,9 @@ impl DeviceKind {
 /// one device.
 static GPU: OnceLock<usize> = OnceLock::new();
 
-/// Runs [`DeviceKind::Cuda`] without a number on this GPU. The first call counts.
+/// Runs [`DeviceKind::Cuda`] without a number on this GPU, and not on the first one. The first call counts.
 pub fn use_gpu(number: usize) {
     _ = GPU.set(number);
-}
-
-/// The GPU of [`use_gpu`], or the first one.
-#[cfg(feature = "cuda")]
-fn gpu_of_this_rank() -> usize {
-    GPU.get().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
