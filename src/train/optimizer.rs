@@ -120,48 +120,27 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Begins an update: each parameter follows through `Update::apply` once.
-    pub fn begin(&mut self, rate: Rate) -> Update<'_> {
+    /// Begins an update, in which each parameter follows through [`apply`](Self::apply) once.
+    pub fn begin(&mut self) {
         self.updates += 1;
-        let (decay, update) = (self.weight_decay, self.updates);
-        let step = match self.rule {
-            Rule::Adam => Step::Adam(Adam::new(rate, update, decay, 0.0)),
-            Rule::Adamw => Step::Adam(Adam::new(rate, update, 0.0, decay)),
-            Rule::Sgd => Step::Sgd(Sgd::new(rate, decay)),
-            Rule::Rmsprop => Step::Rmsprop(Rmsprop(Sgd::new(rate, decay))),
-        };
-        Update { moments: &mut self.moments, step }
     }
-}
 
-/// One update in progress.
-pub struct Update<'a> {
-    moments: &'a mut [(String, Vec<f32>)],
-    step: Step,
-}
-
-impl Update<'_> {
     /// Updates the parameters `params`, at `offset` in the flat buffer, by their
     /// gradients.
-    pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32]) {
+    pub fn apply(&mut self, rate: Rate, offset: usize, params: &mut [f32], grads: &[f32]) {
         let range = offset..offset + params.len();
         let mut moments = self.moments.iter_mut().map(|(_, values)| &mut values[range.clone()]);
         let moments = [moments.next(), moments.next()];
-        let level = Level::current();
-        match self.step {
-            Step::Adam(rule) => level.run(Elements { rule, params, grads, moments }),
-            Step::Sgd(rule) => level.run(Elements { rule, params, grads, moments }),
-            Step::Rmsprop(rule) => level.run(Elements { rule, params, grads, moments }),
+        let (level, decay) = (Level::current(), self.weight_decay);
+        let adam = |penalty, decay| Adam::new(rate, self.updates, penalty, decay);
+        let sgd = Sgd { penalty: decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 };
+        match self.rule {
+            Rule::Adam => level.run(Elements { rule: adam(decay, 0.0), params, grads, moments }),
+            Rule::Adamw => level.run(Elements { rule: adam(0.0, decay), params, grads, moments }),
+            Rule::Sgd => level.run(Elements { rule: sgd, params, grads, moments }),
+            Rule::Rmsprop => level.run(Elements { rule: Rmsprop(sgd), params, grads, moments }),
         }
     }
-}
-
-/// Values common to all elements of an update, computed once.
-#[derive(Clone, Copy)]
-enum Step {
-    Adam(Adam),
-    Sgd(Sgd),
-    Rmsprop(Rmsprop),
 }
 
 trait Element: Copy {
@@ -250,12 +229,6 @@ struct Sgd {
     penalty: f32,
     lr: f32,
     momentum: f32,
-}
-
-impl Sgd {
-    fn new(rate: Rate, weight_decay: f64) -> Self {
-        Self { penalty: weight_decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 }
-    }
 }
 
 impl Element for Sgd {

@@ -91,9 +91,10 @@ impl Updater {
                 }
             }
         }
-        let mut update = self.optimizer.begin(rate);
+        self.optimizer.begin();
         for (param, range) in places {
-            update.apply(range.start, &mut params[range.clone()], gradients.gradient_mut(*param)?);
+            let (params, grads) = (&mut params[range.clone()], gradients.gradient_mut(*param)?);
+            self.optimizer.apply(rate, range.start, params, grads);
         }
         Ok(())
     }

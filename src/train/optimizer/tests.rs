@@ -49,10 +49,10 @@ fn updated(rule: Rule, rate: Rate, steps: usize, mut params: Vec<f32>) -> Vec<f3
     let mut optimizer = Optimizer::new(rule, DECAY, rate.momentum > 0.0, params.len());
     for _ in 0..steps {
         let grads: Vec<f32> = params.iter().map(|w| 2.0 * w + 0.3).collect();
-        let mut update = optimizer.begin(rate);
+        optimizer.begin();
         let (first, second) = params.split_at_mut(LENGTHS[0]);
-        update.apply(0, first, &grads[..LENGTHS[0]]);
-        update.apply(LENGTHS[0], second, &grads[LENGTHS[0]..]);
+        optimizer.apply(rate, 0, first, &grads[..LENGTHS[0]]);
+        optimizer.apply(rate, LENGTHS[0], second, &grads[LENGTHS[0]..]);
     }
     assert_eq!(optimizer.updates(), steps as u64);
     params
@@ -96,7 +96,8 @@ fn the_first_update_of_adam_is_the_step_size_whatever_the_gradient() {
         for grad in [1e-3f32, 1.0, 1e3] {
             let mut adam = Optimizer::new(Rule::Adam, 0.0, false, 1);
             let mut param = [1.0f32];
-            adam.begin(Rate { lr: 0.01, momentum: 0.9 }).apply(0, &mut param, &[grad]);
+            adam.begin();
+            adam.apply(Rate { lr: 0.01, momentum: 0.9 }, 0, &mut param, &[grad]);
             assert!((param[0] - 0.99).abs() < 1e-6, "{level}, gradient {grad}: {}", param[0]);
         }
     }
@@ -109,12 +110,16 @@ fn an_optimizer_goes_on_from_its_moments_alone() {
         for (rule, momentum) in [(Rule::Adam, 0.9), (Rule::Sgd, 0.5), (Rule::Rmsprop, 0.5)] {
             let rate = Rate { lr: 0.1, momentum };
             let (mut whole, mut first) = ([1.0f32, -1.0], Optimizer::new(rule, DECAY, true, 2));
-            first.begin(rate).apply(0, &mut whole, &[0.25, 0.5]);
+            let update = |optimizer: &mut Optimizer, params: &mut [f32], grads: [f32; 2]| {
+                optimizer.begin();
+                optimizer.apply(rate, 0, params, &grads);
+            };
+            update(&mut first, &mut whole, [0.25, 0.5]);
             let mut cut = whole;
             let mut second = Optimizer::new(rule, DECAY, true, 2);
             second.restore(first.moments().to_vec(), first.updates()).unwrap();
-            first.begin(rate).apply(0, &mut whole, &[0.5, -0.5]);
-            second.begin(rate).apply(0, &mut cut, &[0.5, -0.5]);
+            update(&mut first, &mut whole, [0.5, -0.5]);
+            update(&mut second, &mut cut, [0.5, -0.5]);
             assert_eq!((whole, first), (cut, second), "{rule}, {level}");
         }
     }
