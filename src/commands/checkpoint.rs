@@ -13,27 +13,27 @@ use crate::data::{Description, Element, SampleSource, Split};
 use crate::layout::stored as stored_layout;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
-use crate::quant::{Int8File, Quantized, Ranges};
+use crate::quant::{Int8File, Quantized};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir};
 
-/// A checkpoint's weights, and the folder that it lies in.
+/// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
 pub struct Weights {
     pub values: Vec<f32>,
     pub folder: PathBuf,
-    /// Of a quantization-aware training.
-    pub ranges: Option<Ranges>,
+    pub position: Position,
 }
 
-/// A run that a command reads: its options, its data set, and its network with initial weights.
+/// A run that a command reads: its options, its data set, and its network with the weights of the checkpoint.
 pub struct Opened {
     pub config: RunConfig,
     pub source: SampleSource,
+    /// On a device without autodiff.
     pub network: Network,
-    pub layout: ParamLayout,
+    pub weights: Weights,
 }
 
 impl Opened {
@@ -67,21 +67,21 @@ impl Opened {
                 }
             }
         }
-        Ok(Self { layout: network.parameters(), source, network, config })
+        let layout = network.parameters();
+        let zeros = || Weights {
+            values: vec![0.0; layout.len()],
+            folder: PathBuf::new(),
+            position: Position::default(),
+        };
+        let mut weights = on_root(world, || load(path, &layout))?.unwrap_or_else(zeros);
+        world.broadcast_f32(&mut weights.values)?;
+        let network = layout.write(network, &weights.values).valid();
+        Ok(Self { config, source, network, weights })
     }
 
-    /// The network with the weights of the checkpoint `path`.
-    pub fn float(&self, world: &World, path: &Path) -> anyhow::Result<Network> {
-        let weights = share(world, path, &self.layout)?;
-        Ok(self.layout.write(self.network.clone(), &weights.values).valid())
-    }
-
-    /// The int8 model beside the checkpoint `path`.
-    pub fn int8(&self, world: &World, path: &Path) -> anyhow::Result<Quantized> {
-        share_int8(world, || {
-            let weights = load(path, &self.layout)?;
-            Ok(load_int8(&weights, &self.config, &self.network)?)
-        })
+    /// The int8 model beside the checkpoint.
+    pub fn int8(&self, world: &World) -> anyhow::Result<Quantized> {
+        share_int8(world, || Ok(load_int8(&self.weights, &self.config, &self.network)?))
     }
 }
 
@@ -210,43 +210,29 @@ pub fn stored(path: &Path) -> anyhow::Result<Stored> {
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping
 /// the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
-    let stored = stored_layout(layout);
+    let read = |folder: PathBuf| {
+        let Checkpoint { params, position, .. } =
+            Checkpoint::<Position>::load(&folder, &stored_layout(layout))?;
+        Ok(Weights { values: params, folder, position })
+    };
     let NamedRun { folder, checkpoint } = NamedRun::of(path)?;
     if let Some(folder) = checkpoint {
-        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored)?;
-        return Ok(Weights { values: params, folder, ranges: position.ranges });
+        return read(folder);
     }
     let folder = folder.join("checkpoints");
     let intact = Intact::newest(&folder, verify)?;
     intact.warn();
-    let last = Checkpoint::<Position>::load(&intact.path, &stored)?;
-    let epochs = last.position.history.len();
-    let Some(step) = last.position.best_step else {
-        let Checkpoint { params, position, .. } = last;
-        return Ok(Weights { values: params, folder: intact.path, ranges: position.ranges });
-    };
-    let folder = folder.join(folder_name(step));
-    let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored)?;
-    let epoch = position.epoch;
+    let last = read(intact.path)?;
+    let Some(step) = last.position.best_step else { return Ok(last) };
+    let best = read(folder.join(folder_name(step)))?;
+    let (epoch, epochs) = (best.position.epoch, last.position.history.len());
     log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
-    Ok(Weights { values: params, folder, ranges: position.ranges })
+    Ok(best)
 }
 
-/// As [`load`], on every rank: rank 0, whose disk the run directory is on, reads it.
-pub fn share(world: &World, path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
-    let zeros = || Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None };
-    let mut weights = on_root(world, || load(path, layout))?.unwrap_or_else(zeros);
-    world.broadcast_f32(&mut weights.values)?;
-    Ok(weights)
-}
-
-/// The quantized network beside a checkpoint's weights, and its file. It has to be a model of
-/// these weights in `network`, the run's own.
-pub fn load_int8(
-    weights: &Weights,
-    config: &RunConfig,
-    network: &Network,
-) -> Result<(Int8File, PathBuf), RecordError> {
+/// The quantized network beside a checkpoint's weights. It has to be a model of these weights in
+/// `network`, the run's own.
+pub fn load_int8(weights: &Weights, config: &RunConfig, network: &Network) -> Result<Quantized, RecordError> {
     let path = weights.folder.join(INT8_FILE);
     let file = Int8File::read(&path)?;
     let model = config.model;
@@ -256,7 +242,7 @@ pub fn load_int8(
     } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
         "it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into()
     } else {
-        return Ok((file, path));
+        return quantized(file, &path);
     };
     Err(RecordError::damaged(&path, wrong))
 }
@@ -265,21 +251,15 @@ pub fn load_int8(
 /// every rank's error: [`Refused`](super::Refused) where something was typed wrong.
 pub fn share_int8(
     world: &World,
-    made: impl FnOnce() -> anyhow::Result<(Int8File, PathBuf)>,
+    made: impl FnOnce() -> anyhow::Result<Quantized>,
 ) -> anyhow::Result<Quantized> {
-    let encoded = || {
-        let (file, path) = made()?;
-        // Each rank decodes what is on disk, so a model that is none is found here.
-        let bytes = file.encode(&path)?;
-        quantized(file, &path)?;
-        Ok((bytes, path))
-    };
-    let (bytes, path) = on_root(world, encoded)?.unwrap_or_default();
-    let bytes = world.broadcast_bytes(bytes)?;
-    Ok(quantized(Int8File::decode(&path, &bytes)?, &path)?)
+    let path = Path::new(INT8_FILE);
+    let encoded = on_root(world, || Ok(made()?.file.encode(path)?))?;
+    let bytes = world.broadcast_bytes(encoded.unwrap_or_default())?;
+    Ok(quantized(Int8File::decode(path, &bytes)?, path)?)
 }
 
 /// The network in the contents of the file `path`.
-pub fn quantized(file: Int8File, path: &Path) -> Result<Quantized, RecordError> {
+fn quantized(file: Int8File, path: &Path) -> Result<Quantized, RecordError> {
     Quantized::new(file).map_err(|error| RecordError::damaged(path, error.to_string()))
 }

@@ -31,11 +31,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let weights = checkpoint::load(&args.run, &layout)?;
     let OnnxFile { bytes, opset, ir_version } = match args.int8 {
         false => float_network(&layout.write(network, &weights.values)),
-        true => {
-            let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
-            checkpoint::quantized(stored.clone(), &path)?;
-            int8_network(&stored)
-        }
+        true => int8_network(&checkpoint::load_int8(&weights, &config, &network)?.file),
     };
     replace_file(&args.out, &bytes).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(format!(

@@ -101,10 +101,7 @@ impl Predictor {
         let layout = network.parameters();
         let weights = checkpoint::load(&args.run, &layout)?;
         let trained = match args.int8 {
-            true => {
-                let (file, path) = checkpoint::load_int8(&weights, &config, &network)?;
-                Trained::Int8(Box::new(checkpoint::quantized(file, &path)?))
-            }
+            true => Trained::Int8(Box::new(checkpoint::load_int8(&weights, &config, &network)?)),
             false => Trained::Float(Box::new(layout.write(network, &weights.values).valid()), device),
         };
         Ok(Self {

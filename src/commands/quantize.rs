@@ -1,10 +1,9 @@
 //! `mpiburn quantize`: an int8 model of a trained network, without training it again.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
-use burn::module::Module;
 
 use super::checkpoint::{self, Opened};
 use super::eval::shown;
@@ -28,15 +27,14 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     };
     let adapt = |config| Ok(RunConfig { device: DeviceKind::Flex, ..config });
     let opened = Opened::open(world, &args.run, args.data_root.as_ref(), checked, adapt)?;
-    let Opened { config, source, network, layout } = opened;
-    let weights = checkpoint::share(world, &args.run, &layout)?;
-    let network = layout.write(network, &weights.values).valid();
+    let Opened { config, source, network, weights } = opened;
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match post {
             None => trained(&network, &weights, config.quantization.weight_scheme)?,
             Some(post) => calibrated(&network, post, &source, &config, args)?,
         };
-        write(quantized.file, &weights.folder, &args.run)
+        write(&quantized.file, &weights.folder, &args.run)?;
+        Ok(quantized)
     })?;
     let evaluation = Evaluation::load(world, &source, &config)?;
     let float = Tally::total(&evaluation.run(world, &network)?.tallies);
@@ -73,7 +71,7 @@ fn trained(
 ) -> Result<Quantized, QuantError> {
     let of = "the input (the run had no --quantize qat)";
     let never = || QuantError::values(of, Int8Error::NotCalibrated);
-    let ranges = weights.ranges.as_ref().ok_or_else(never)?;
+    let ranges = weights.position.ranges.as_ref().ok_or_else(never)?;
     Quantized::of_ranges(network, Method::Qat, ranges, scheme)
 }
 
@@ -95,7 +93,7 @@ fn calibrated(
 }
 
 /// Writes the file into a checkpoint's `folder`, which `run` must not have by a link unless it is named itself.
-fn write(file: Int8File, folder: &Path, run: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
+fn write(file: &Int8File, folder: &Path, run: &Path) -> anyhow::Result<()> {
     let path = folder.join(INT8_FILE);
     let cannot_write = |place: &Path| format!("cannot write {}", place.display());
     let inside = [folder, folder.parent().unwrap_or(folder)].into_iter().filter(|_| folder != run);
@@ -103,8 +101,7 @@ fn write(file: Int8File, folder: &Path, run: &Path) -> anyhow::Result<(Int8File,
         files::refuse_link(place).with_context(|| cannot_write(place))?;
     }
     let bytes = file.encode(&path)?;
-    files::replace_file(&path, &bytes).with_context(|| cannot_write(&path))?;
-    Ok((file, path))
+    files::replace_file(&path, &bytes).with_context(|| cannot_write(&path))
 }
 
 fn print(folder: &Path, float: &Tally, int8: &Tally) -> anyhow::Result<()> {

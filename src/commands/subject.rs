@@ -6,7 +6,7 @@ use burn_mpi::{Collective, World, connect};
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
-use super::checkpoint::{self, Opened};
+use super::checkpoint::Opened;
 use super::set_up;
 use crate::data::generate::noise;
 use crate::data::shard::Order;
@@ -42,12 +42,11 @@ impl Subject {
         Ok(Self { config, network, source, int8 })
     }
 
-    /// The weights of the checkpoint `path` of a run, and the int8 model beside them.
-    pub fn of_run(world: &World, path: &Path, opened: Opened, int8: bool) -> anyhow::Result<Self> {
-        let int8 = int8.then(|| opened.int8(world, path)).transpose()?;
-        let weights = checkpoint::share(world, path, &opened.layout)?;
-        let Opened { config, source, network, layout, .. } = opened;
-        Ok(Self { config, network: layout.write(network, &weights.values), source, int8 })
+    /// What a run has trained, and the int8 model beside it.
+    pub fn of_run(world: &World, opened: Opened, int8: bool) -> anyhow::Result<Self> {
+        let int8 = int8.then(|| opened.int8(world)).transpose()?;
+        let Opened { config, source, network, .. } = opened;
+        Ok(Self { config, network, source, int8 })
     }
 
     /// Bytes of a checkpoint's file of these weights.

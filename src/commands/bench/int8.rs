@@ -62,7 +62,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
         Some(path) => {
             let adapt = |config| Ok(RunConfig { threads: 1, device: DeviceKind::Flex, ..config });
             let opened = Opened::open(world, path, args.data_root.as_ref(), &[], adapt)?;
-            Subject::of_run(world, path, opened, true)?
+            Subject::of_run(world, opened, true)?
         }
         None => {
             let config = RunConfig::read([format!("--model={}", args.model)])?;

@@ -37,7 +37,7 @@ pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
         check(&config, args)?;
         Ok(config)
     };
-    Subject::of_run(world, run, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
+    Subject::of_run(world, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
 /// What was `typed`, with the network and the data set of the run `stored`, and its batch size, optimizer and
