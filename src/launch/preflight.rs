@@ -67,8 +67,18 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
     let mut needed = launch.binding;
     for host in &names {
-        let here = own_addresses(host, hosts, patience, || Ok(agent()?.may_know(host, patience)));
-        let counts = here.and_then(|here| {
+        let mut ask = || {
+            let here: Vec<IpAddr> = match addresses(host, patience) {
+                // A socket can be bound only to an address of this machine.
+                Ok(all) => all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect(),
+                // A name that ssh or another agent alone may know.
+                Err(_) if agent()?.may_know(host, patience) => Vec::new(),
+                Err(reason) => bail!(
+                    "cannot resolve host {host} of {} ({reason}): check its spelling, or add it to /etc/hosts or \
+                     ~/.ssh/config",
+                    hosts.path.display()
+                ),
+            };
             if here.is_empty() {
                 return agent()?.ask(host, Path::new(&launch.program[0]), patience);
             }
@@ -76,7 +86,8 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
                 check_own(host, &here, own.replace(*host), &names, hosts)?;
             }
             Ok(cores_and_cpus())
-        });
+        };
+        let counts = ask();
         if let (Err(_), Some(signal)) = (&counts, stop.signal()) {
             bail!("{signal} came before {host} answered: no job was started");
         }
@@ -176,26 +187,6 @@ fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
         folder.display()
     );
     Ok(())
-}
-
-/// The addresses of `host` that are this machine's; none of a name that ssh or another agent alone may know.
-fn own_addresses(
-    host: &str,
-    hosts: &Hosts,
-    patience: Patience<'_>,
-    agent: impl FnOnce() -> anyhow::Result<bool>,
-) -> anyhow::Result<Vec<IpAddr>> {
-    match addresses(host, patience) {
-        // A socket can be bound only to an address of this machine.
-        Ok(all) => Ok(all.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok()).collect()),
-        Err(_) if agent()? => Ok(Vec::new()),
-        Err(reason) => {
-            let path = hosts.path.display();
-            bail!(
-                "cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts or ~/.ssh/config"
-            )
-        }
-    }
 }
 
 /// How to get several machines.
