@@ -1,6 +1,7 @@
 //! `mpiburn bench collectives`: the operations that each backend supports, determined
 //! by calling each and checking its result.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -36,12 +37,12 @@ const OPERATIONS: [(&str, Operation); 11] = [
     }),
     ("all-reduce", |on, world, _| {
         let mut buffer = term(world.rank(), 1);
-        Ok((timed(world, || on.all_reduce(&mut buffer))?.into(), buffer == sum(world.size(), 1)))
+        Ok((timed(world, || on.all_reduce(&mut buffer))?.into(), buffer == sum(0..world.size(), 1)))
     }),
     ("reduce", |on, world, root| {
         let (mine, mut total) = (term(world.rank(), 1), zeros(1));
         let time = timed(world, || on.reduce(&mine, &mut total, root))?.into();
-        Ok((time, world.rank() != root || total == sum(world.size(), 1)))
+        Ok((time, world.rank() != root || total == sum(0..world.size(), 1)))
     }),
     ("all-gather", |on, world, _| {
         let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
@@ -60,7 +61,7 @@ const OPERATIONS: [(&str, Operation); 11] = [
         let (rank, size) = (world.rank(), world.size());
         let (mine, mut total) = (term(rank, size), zeros(1));
         let time = timed(world, || on.reduce_scatter(&mine, &mut total))?.into();
-        Ok((time, total.bytes() == &sum(size, size).bytes()[rank * BYTES..(rank + 1) * BYTES]))
+        Ok((time, total.bytes() == &sum(0..size, size).bytes()[rank * BYTES..(rank + 1) * BYTES]))
     }),
     ("all-to-all", |on, world, _| {
         let (mine, mut all) = (from(world), vec![0; BYTES * world.size()]);
@@ -235,28 +236,19 @@ fn to(world: &World, to: usize) -> Vec<u8> {
     (0..world.size()).flat_map(|from| message(from, to)).collect()
 }
 
-/// The contribution of `rank` to a sum: `parts` of `BYTES`. Small integers have exact
-/// sums.
+/// The contribution of `rank` to a sum.
 fn term(rank: usize, parts: usize) -> Wire {
-    let value = |i: usize| ((rank * 5 + i) % 11) as f32;
-    Wire::F32((0..parts * BYTES / size_of::<f32>()).map(value).collect())
+    sum(rank..rank + 1, parts)
 }
 
 fn zeros(parts: usize) -> Wire {
-    Wire::F32(vec![0.0; parts * BYTES / size_of::<f32>()])
+    sum(0..0, parts)
 }
 
-/// The sum of all ranks' terms.
-fn sum(ranks: usize, parts: usize) -> Wire {
-    let all: Vec<f32> = (0..ranks)
-        .flat_map(|rank| match term(rank, parts) {
-            Wire::F32(values) => values,
-            _ => unreachable!("terms are f32"),
-        })
-        .collect();
-    let mut sum = zeros(parts);
-    sum.sum_of_chunks(&Wire::F32(all));
-    sum
+/// The sum of the contributions of `ranks`: `parts` of `BYTES`. Small integers have exact sums.
+fn sum(ranks: Range<usize>, parts: usize) -> Wire {
+    let value = |i: usize| ranks.clone().map(|rank| ((rank * 5 + i) % 11) as f32).sum();
+    Wire::F32((0..parts * BYTES / size_of::<f32>()).map(value).collect())
 }
 
 #[cfg(test)]
