@@ -359,22 +359,13 @@ impl<T> Phases<T> {
     pub fn map<U>(self, with: impl FnMut(T) -> U) -> Phases<U> {
         Phases::from_array(self.into_array().map(with))
     }
-
-    /// Applies `with` to each value and the other's value of the same phase.
-    pub fn zip<U, V>(self, other: Phases<U>, mut with: impl FnMut(T, U) -> V) -> Phases<V> {
-        let mut others = other.into_array().into_iter();
-        self.map(|value| match others.next() {
-            Some(other) => with(value, other),
-            None => unreachable!("both have every phase"),
-        })
-    }
 }
 
 impl StepMs {
     /// The mean of several ranks' values; 0 if there are none.
     pub fn mean(ranks: &[Self]) -> Self {
-        let sum = ranks.iter().fold(Self::default(), |sum, rank| sum.zip(*rank, |a, b| a + b));
-        sum.map(|ms| ms / ranks.len().max(1) as f64)
+        let sum = |phase: usize| ranks.iter().fold(0.0, |sum, rank| sum + rank.into_array()[phase]);
+        Self::from_array(std::array::from_fn(sum)).map(|ms| ms / ranks.len().max(1) as f64)
     }
 }
 

@@ -21,16 +21,18 @@ use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
 use crate::model::ModelKind;
 use crate::options::{ConfigError, Part, RunConfig, StepArgs, part};
-use crate::train::{LabelledBytes, Learner, Precision, StepTimes};
+use crate::train::{LabelledBytes, Learner, Precision};
 
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
 
+const PHASES: usize = StepMs::TITLES.len();
+
 /// Times of the steps on this rank.
 #[derive(Default)]
 struct Measured {
-    phases: Vec<StepTimes>,
+    phases: Vec<[Duration; PHASES]>,
     steps: Vec<Duration>,
     allocations: u64,
     page_faults: u64,
@@ -76,7 +78,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         for (measured, &overlap) in measured.iter_mut().zip(modes) {
             learner.sync.set_overlap(overlap)?;
             world.barrier()?;
-            let (mut before, faults) = (learner.times(), page_faults());
+            let (mut before, faults) = (learner.times().into_array(), page_faults());
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
                 let samples = batches.next();
                 let (began, allocated) = (Instant::now(), allocations());
@@ -84,8 +86,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
                 let took = began.elapsed();
                 measured.allocations += allocations() - allocated;
                 measured.steps.push(took);
-                let after = learner.times();
-                measured.phases.push(after.zip(before, |after, before| after - before));
+                let after = learner.times().into_array();
+                measured.phases.push(std::array::from_fn(|phase| after[phase] - before[phase]));
                 before = after;
             }
             measured.page_faults += page_faults() - faults;
@@ -183,11 +185,10 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
 /// Milliseconds per step, mean over all ranks. Phases are medians over steps like the whole step: a slow
 /// step of thirty in one mode would otherwise count as communication that the other hides.
 fn timing(world: &World, measured: &Measured) -> anyhow::Result<Timing> {
-    let of_steps: Vec<_> = measured.phases.iter().map(|times| times.into_array()).collect();
     let parts = std::array::from_fn(|phase| {
-        median_ms(&of_steps.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
+        median_ms(&measured.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
     });
-    let parts = mean_over_ranks::<{ StepMs::TITLES.len() }>(world, parts)?;
+    let parts = mean_over_ranks::<PHASES>(world, parts)?;
     let mean = 1e3 * measured.steps.iter().sum::<Duration>().as_secs_f64() / measured.steps.len() as f64;
     let [mean, median] = mean_over_ranks(world, [mean, median_ms(&measured.steps)])?;
     Ok(Timing { parts: StepMs::from_array(parts), mean, median })
