@@ -150,16 +150,9 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
 ///
 /// # Errors
 /// When the transport fails.
-pub fn summarize(
-    world: &World,
-    trainer: &Trainer<'_>,
-    plan: &ShardPlan,
-    config: &RunConfig,
-    cpu: CpuTime,
-    total_seconds: f64,
-    class_names: &[String],
-) -> anyhow::Result<Results> {
-    let (position, rank) = (&trainer.position, world.rank());
+pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> anyhow::Result<Results> {
+    let Trainer { world, position, plan, .. } = trainer;
+    let (config, rank) = (&trainer.learner.options, world.rank());
     let last = position.history.last().context("no epoch was trained")?;
     let of_rank = |tallies: &[Tally]| tallies.get(rank).and_then(Tally::metrics);
     let [train, test, int8] =
@@ -212,7 +205,7 @@ pub fn summarize(
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
-        by_class: ByClass::of(&position.confusion, class_names),
+        by_class: ByClass::of(&position.confusion, &trainer.source.description().class_names),
         per_rank,
     })
 }

@@ -13,21 +13,19 @@ use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::data::{Description, ShardPlan, Split};
+use crate::data::{Description, Split};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
-use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
+use crate::train::{self, Schedule, Setup, TrainError, Trainer};
 use crate::values;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, World, connect};
 pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
-use run_record::{
-    Checkpoint, Curves, DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now, quoted,
-};
+use run_record::{DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now, quoted};
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;
@@ -76,15 +74,15 @@ fn phases(
 
     let mut record = describe(&config, &layout, world)?;
     let begin = on_root(world, || prepare::prepare(args, &layout, resumed, &mut record, plan.steps()))?;
-    let Begin { dir, weights, checkpoint, curves, samples, complete, replaces } = begin.unwrap_or_default();
-    *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
+    let mut begin = begin.unwrap_or_default();
+    *begun = begin.dir.clone().filter(|_| args.resume.is_none() && !begin.replaces);
     if trace_is_in_run(args) {
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan, dimensions);
-    let (complete, samples) = world.broadcast(&(complete, samples))?;
+    (begin.complete, begin.samples) = world.broadcast(&(begin.complete, begin.samples))?;
     // All ranks get rank 0's.
-    let network = match weights {
+    let network = match begin.weights.take() {
         Some(weights) => layout.write(network, &weights),
         None => network,
     };
@@ -96,16 +94,35 @@ fn phases(
         world.exchange_over(connect_primitives(world, backend, &transport)?);
     }
     record.connection = collective.connection();
+    let checkpoint = prepare::share(world, begin.checkpoint.take())?;
+    let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
+    let traced = trace::steps(&args.trace, done, total)?;
+    let root = &config.data.data_root;
+    let remedy = format!("go on with this one by --data-root {}", root.display());
+    if let Some(Noted { data: noted, .. }) = &noted {
+        for split in Split::ALL {
+            begin.samples.check(world, &source, noted, split, root, &remedy)?;
+        }
+    }
+    let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
+    if let Some(tracing) = &tracing {
+        Recorder::of_training(tracing.log()).start();
+    }
+    let setup = Setup { source, network, quantizer, collective, stop };
+    let mut trainer = Trainer::new(world, &config, setup)?;
+    if let Some(checkpoint) = checkpoint {
+        trainer.restore(checkpoint)?;
+    }
+    let source = &trainer.source;
     let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
     let imported = source.imported();
-    // Without what the trainer finds.
     record.data = DataRecord {
-        train_sha256: String::new(),
+        train_sha256: trainer.shard.digest().to_owned(),
         train_samples: plan.samples,
         train_available: source.len(Split::Train),
-        test_samples: config.plan(&source, Split::Test, world.size()).samples,
+        test_samples: config.plan(source, Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
-        test_largest_class: 0,
+        test_largest_class: trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default(),
         shape,
         classes,
         class_names,
@@ -115,31 +132,13 @@ fn phases(
         fit: imported.and_then(|set| set.fit).map(|fit| values::name(&fit)),
         features: imported.map(|set| set.features.clone()).unwrap_or_default(),
     };
-    let checkpoint = prepare::share(world, checkpoint)?;
-    let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
-    let traced = trace::steps(&args.trace, done, total)?;
-    let root = &config.data.data_root;
-    let remedy = format!("go on with this one by --data-root {}", root.display());
-    if let Some(Noted { data: noted, .. }) = &noted {
-        for split in Split::ALL {
-            samples.check(world, &source, noted, split, root, &remedy)?;
-        }
-    }
-    let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
-    if let Some(tracing) = &tracing {
-        Recorder::of_training(tracing.log()).start();
-    }
-    let setup = Setup { source, network, quantizer, collective, stop };
-    let trainer = Trainer::new(world, &config, setup)?;
     // The old run goes with what can fail at the start behind it.
-    let emptied = match &dir {
-        Some(dir) if replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
+    let emptied = match &begin.dir {
+        Some(dir) if begin.replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
         _ => Ok(()),
     };
     world.agree(emptied)?;
-    let note_steps = args.note_steps;
-    let run = Run { started, note_steps, plan, record, dir, checkpoint, curves, complete };
-    run.train(world, trainer, tracing)
+    train(args, started, begin, record, trainer, tracing)
 }
 
 /// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what that
@@ -166,111 +165,87 @@ fn trace_is_in_run(args: &TrainArgs) -> bool {
     args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out))
 }
 
-/// A run that is about to start, or to continue from a checkpoint.
-struct Run {
+/// Trains from the beginning, or goes on from a checkpoint, and writes down what came of it.
+fn train(
+    args: &TrainArgs,
     started: Instant,
-    note_steps: bool,
-    plan: ShardPlan,
-    record: RunRecord,
-    /// On rank 0.
-    dir: Option<RunDir>,
-    checkpoint: Option<Checkpoint<Position>>,
-    /// Of the checkpoint, on rank 0.
-    curves: Curves,
-    /// Whether there is nothing to do.
-    complete: bool,
-}
-
-impl Run {
-    /// Trains, and writes down what came of it.
-    fn train(
-        mut self,
-        world: &World,
-        mut trainer: Trainer<'_>,
-        tracing: Option<Tracing>,
-    ) -> anyhow::Result<()> {
-        let digests = trainer.data_digests();
-        if let Some(checkpoint) = self.checkpoint.take() {
-            trainer.restore(checkpoint)?;
-        }
-        let Self { dir, mut record, plan, complete, .. } = self;
-        record.data.train_sha256 = trainer.shard.digest().to_owned();
-        record.data.test_largest_class =
-            trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default();
-        let config = record.config.clone();
-        let position = &trainer.position;
-        let earlier = position.seconds();
-        if world.is_root() && position.step > 0 && !complete {
-            log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
-        }
-        if world.is_root() && !complete {
-            warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);
-        }
-        let attempt = record.history.len().saturating_sub(1);
-        let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
-        let (step, history) = (position.step, &position.history);
-        let has_int8 = config.quantization.quantize.is_some();
-        let start = Start { step, history, curves: self.curves, origin, keep: config.keep, has_int8 };
-        let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
-        if complete {
-            // Its record has what a process that trains nothing cannot measure again.
-            if let Some(dir) = &dir {
-                let shown = quoted(dir.path().display());
-                log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
-            }
-            return Ok(world.barrier()?);
-        }
-        // Before run.json changes, which says that this process has begun.
-        let noted = dir.as_ref().filter(|_| self.note_steps).map(|dir| StepFile::create(dir, step));
-        let steps = world.agree(noted.transpose())?;
-        // Not before: a run that is refused stays as it was.
-        world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-        let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
-        trainer.position.start_up_seconds += self.started.elapsed().as_secs_f64();
-        let before = CpuTime::now();
-        let ended = trainer.run(&mut recorder, &mut progress);
-        record.failed_checkpoints = recorder.writer.as_ref().and_then(RunWriter::failed_checkpoint).cloned();
-        if let Err(error) = ended {
-            let stopped = matches!(error, TrainError::Stopped { .. });
-            if let Some(dir) = &dir {
-                record.status = if stopped { Status::Stopped } else { Status::Failed };
-                record.error = Some(error.to_string());
-                record.ended_at = Some(now());
-                // On a full disk this fails too; what ended the run is every rank's error.
-                if let Err(error) = dir.write_record(&record) {
-                    log::debug!("{error}");
-                }
-            }
-            if let Some(tracing) = tracing {
-                tracing.finish_training(world, Err(&error))?;
-            }
-            if stopped {
-                // MPICH's ranks were seen to wait for each other forever where some
-                // shut down while others still had messages on the way.
-                world.barrier()?;
-            }
-            return Err(error.into());
-        }
-
-        progress.complete();
-        let cpu = CpuTime::now().since(before);
-        let total_seconds = earlier + self.started.elapsed().as_secs_f64();
-        let names = &record.data.class_names;
-        let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds, names)?;
-        if let Some(dir) = &dir {
-            let is_own = trainer.source.imported().is_some();
-            print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir, is_own);
-        }
-        record.status = Status::Completed;
-        record.ended_at = Some(now());
-        record.results = Some(results);
-        world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-        if let Some(tracing) = tracing {
-            tracing.finish_training(world, Ok(()))?;
-        }
-        world.barrier()?;
-        Ok(())
+    begin: Begin,
+    mut record: RunRecord,
+    mut trainer: Trainer<'_>,
+    tracing: Option<Tracing>,
+) -> anyhow::Result<()> {
+    let Begin { dir, curves, complete, .. } = begin;
+    let (world, plan, config, position) = (trainer.world, trainer.plan, &record.config, &trainer.position);
+    let earlier = position.seconds();
+    if world.is_root() && position.step > 0 && !complete {
+        log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
     }
+    if world.is_root() && !complete {
+        warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);
+    }
+    let attempt = record.history.len().saturating_sub(1);
+    let origin = Origin { config: serde_json::to_value(config)?, data: trainer.data_digests(), attempt };
+    let (step, history) = (position.step, &position.history);
+    let has_int8 = config.quantization.quantize.is_some();
+    let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
+    let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
+    if complete {
+        // Its record has what a process that trains nothing cannot measure again.
+        if let Some(dir) = &dir {
+            let shown = quoted(dir.path().display());
+            log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
+        }
+        return Ok(world.barrier()?);
+    }
+    // Before run.json changes, which says that this process has begun.
+    let noted = dir.as_ref().filter(|_| args.note_steps).map(|dir| StepFile::create(dir, step));
+    let steps = world.agree(noted.transpose())?;
+    // Not before: a run that is refused stays as it was.
+    world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
+    let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
+    trainer.position.start_up_seconds += started.elapsed().as_secs_f64();
+    let before = CpuTime::now();
+    let ended = trainer.run(&mut recorder, &mut progress);
+    record.failed_checkpoints = recorder.writer.as_ref().and_then(RunWriter::failed_checkpoint).cloned();
+    if let Err(error) = ended {
+        let stopped = matches!(error, TrainError::Stopped { .. });
+        if let Some(dir) = &dir {
+            record.status = if stopped { Status::Stopped } else { Status::Failed };
+            record.error = Some(error.to_string());
+            record.ended_at = Some(now());
+            // On a full disk this fails too; what ended the run is every rank's error.
+            if let Err(error) = dir.write_record(&record) {
+                log::debug!("{error}");
+            }
+        }
+        if let Some(tracing) = tracing {
+            tracing.finish_training(world, Err(&error))?;
+        }
+        if stopped {
+            // MPICH's ranks were seen to wait for each other forever where some
+            // shut down while others still had messages on the way.
+            world.barrier()?;
+        }
+        return Err(error.into());
+    }
+
+    progress.complete();
+    let cpu = CpuTime::now().since(before);
+    let total_seconds = earlier + started.elapsed().as_secs_f64();
+    let results = summarize(&trainer, cpu, total_seconds)?;
+    if let Some(dir) = &dir {
+        let is_own = trainer.source.imported().is_some();
+        print_results(&trainer.position.history, &results, &trainer.learner.sync.report(), dir, is_own);
+    }
+    record.status = Status::Completed;
+    record.ended_at = Some(now());
+    record.results = Some(results);
+    world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
+    if let Some(tracing) = tracing {
+        tracing.finish_training(world, Ok(()))?;
+    }
+    world.barrier()?;
+    Ok(())
 }
 
 /// Warns of epochs from `epoch` on whose learning rate changes nothing any more.

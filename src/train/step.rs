@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{LabelledBytes, LossScale, Precision, RunConfig, Tally, cross_entropy};
+use super::{LabelledBytes, LossScale, RunConfig, Tally, cross_entropy};
 use crate::model::{BatchPlace, Network};
 use crate::quant::Quantizer;
 use crate::spans;
@@ -36,13 +36,11 @@ pub struct Learner<'w> {
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,
-    precision: Precision,
-    smoothing: f64,
+    /// Of the training.
+    pub options: RunConfig,
     /// Of the classes in the loss of training.
     pub class_weights: Option<Vec<f32>>,
     device: Device,
-    seed: u64,
-    micro_batch: usize,
     times: StepTimes,
 }
 
@@ -68,12 +66,9 @@ impl<'w> Learner<'w> {
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
             places: Updater::places(&layout),
-            precision: options.precision,
-            smoothing: options.recipe.label_smoothing,
+            options: options.clone(),
             class_weights: None,
             device: options.device.device().autodiff(),
-            seed: options.seed,
-            micro_batch: options.data.train_batch_size,
             times: StepTimes::default(),
             quantizer,
             sync,
@@ -118,9 +113,9 @@ impl<'w> Learner<'w> {
     ) -> Result<(Tally, Signals), CommError> {
         let mut tally = Tally::default();
         self.quantizer.iter_mut().for_each(Quantizer::begin_step);
-        let count = samples.count();
-        for from in (0..count).step_by(self.micro_batch) {
-            let range = from..(from + self.micro_batch).min(count);
+        let (count, micro_batch) = (samples.count(), self.options.data.train_batch_size);
+        for from in (0..count).step_by(micro_batch) {
+            let range = from..(from + micro_batch).min(count);
             let which = if range.end == count { MicroBatch::Last } else { MicroBatch::More };
             tally.add(&self.backward(samples, range, total, which)?);
         }
@@ -188,7 +183,7 @@ impl<'w> Learner<'w> {
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         BatchPlace {
-            seed: self.seed,
+            seed: self.options.seed,
             step: self.updater.optimizer.updates(),
             first: rank + from * ranks,
             stride: ranks,
@@ -208,7 +203,7 @@ impl<'w> Learner<'w> {
             Some(quantizer) => spans::span(&spans::FAKE_QUANTIZED, || {
                 quantizer.fake_quantized(network, samples, Some(place))
             }),
-            None => self.precision.forward(network, samples, place),
+            None => self.options.precision.forward(network, samples, place),
         }
     }
 
@@ -225,7 +220,7 @@ impl<'w> Learner<'w> {
         let loaded = Instant::now();
         let scores = spans::forward(|| self.forward(images, &place));
         let (loss, tally) = spans::span(&spans::LOSS, || {
-            cross_entropy(scores, labels, self.smoothing, self.class_weights.as_deref())
+            cross_entropy(scores, labels, self.options.recipe.label_smoothing, self.class_weights.as_deref())
         });
         let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {

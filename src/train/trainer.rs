@@ -21,12 +21,13 @@ use run_record::{Checkpoint, Curve, DataDigests, EpochRow, StepMs};
 
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
-    world: &'w World,
-    options: RunConfig,
+    /// All ranks.
+    pub world: &'w World,
     /// The data set.
     pub source: SampleSource,
-    plan: ShardPlan,
-    /// Its training samples.
+    /// How its training samples are dealt to ranks and steps.
+    pub plan: ShardPlan,
+    /// This rank's training samples.
     pub shard: Shard,
     /// Its test samples.
     pub evaluation: Evaluation,
@@ -133,7 +134,6 @@ impl<'w> Trainer<'w> {
             checkpoint_step: None,
             live_after_steps: None,
             kept_between: 0,
-            options: options.clone(),
             evaluation,
             world,
             source,
@@ -150,7 +150,10 @@ impl<'w> Trainer<'w> {
     /// checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         while !self.is_done() {
-            if self.options.data.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
+            if self.learner.options.data.shuffle
+                && self.position.step_in_epoch == 0
+                && self.position.epoch > 0
+            {
                 let started = Instant::now();
                 self.load_shard()?;
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
@@ -189,7 +192,7 @@ impl<'w> Trainer<'w> {
 
     /// Whether all epochs are complete, or early stopping has ended the training.
     fn is_done(&self) -> bool {
-        self.position.is_done(self.options.epochs, self.options.recipe.early_stopping)
+        self.position.is_done(self.learner.options.epochs, self.learner.options.recipe.early_stopping)
     }
 
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
@@ -201,11 +204,11 @@ impl<'w> Trainer<'w> {
             self.step()?;
             let step = self.position.step;
             watch.step(&self.position, &self.epoch_tally);
-            if step.is_multiple_of(self.options.log_every) {
+            if step.is_multiple_of(self.learner.options.log_every) {
                 watch.line(&self.position, &self.window_tally);
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
             }
-            let due = self.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
+            let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
@@ -291,7 +294,7 @@ impl<'w> Trainer<'w> {
         })?;
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.finish(row.clone());
-        if self.options.recipe.early_stopping.is_some()
+        if self.learner.options.recipe.early_stopping.is_some()
             && best_epoch(self.position.compared()) == Some(row.epoch)
         {
             self.position.best_step = Some(step);
@@ -317,7 +320,7 @@ impl<'w> Trainer<'w> {
 
     /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
-        let order = order_of(&self.options, self.position.epoch as u64);
+        let order = order_of(&self.learner.options, self.position.epoch as u64);
         self.world.agree(self.shard.reload(&self.source, order))?;
         Ok(())
     }
@@ -378,7 +381,7 @@ impl<'w> Trainer<'w> {
         let is_finite = |loss: &String| loss.parse::<f64>().is_ok_and(f64::is_finite);
         let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
         // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
-        let remedy = match self.options.precision {
+        let remedy = match self.learner.options.precision {
             Precision::Fp16 => {
                 "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
             }
@@ -531,7 +534,7 @@ impl Trainer<'_> {
             let Learner { params, updater, .. } = &self.learner;
             let last = self.stopping || self.is_done();
             let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
-                model: self.options.model.to_string(),
+                model: self.learner.options.model.to_string(),
                 world_size: self.world.size(),
                 params: params.clone(),
                 moments: updater.optimizer.moments().to_vec(),
