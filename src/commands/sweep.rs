@@ -13,7 +13,7 @@ use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use super::gpu;
 use super::launch::{hostfile, hostfile_place, prepare, print_dry};
-use crate::launch::{self, LauncherKind, Topology, line, quoted};
+use crate::launch::{self, LauncherKind, line, quoted};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
@@ -48,10 +48,21 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         runs: Vec::new(),
     };
     let (mut builds, mut before) = (Vec::new(), Vec::new());
+    // The answers of launchers so far: looking up an unknown host can take seconds.
     let mut asked = BTreeMap::new();
     for (run, config) in runs.iter().zip(&configs) {
+        let PlannedRun { topology, launcher, .. } = *run;
         let found = earlier(&folder.join(&run.name), run, config)?;
-        let (state, error) = match (&found, reason_against(run, config, args, &mut asked)) {
+        let of_launcher = asked.entry((topology, launcher)).or_insert_with(|| {
+            let hostfile = hostfile_place(&args.hostfiles, topology);
+            // A script in the launcher's place knows its own machines.
+            let is_own = args.how.script(launcher).is_none();
+            is_own.then(|| launch::impossible(topology, launcher, &hostfile)).flatten()
+        });
+        // Slurm starts ranks on other machines than this one.
+        let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
+        let reason = of_launcher.clone().or_else(|| gpu::impossible(config, here));
+        let (state, error) = match (&found, reason) {
             (Earlier::Completed(_), _) => (RunState::Completed, None),
             // The others start; a run that --only leaves out does not fail.
             (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
@@ -102,30 +113,6 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         }
     }
     Ok(closing(&record, &folder, stopped))
-}
-
-/// Why the run is not possible here; `None` if nothing speaks against it. `asked` has the answers of launchers so far:
-/// looking up an unknown host can take seconds.
-fn reason_against(
-    run: &PlannedRun,
-    config: &RunConfig,
-    args: &SweepArgs,
-    asked: &mut BTreeMap<(Topology, LauncherKind), Option<String>>,
-) -> Option<String> {
-    let PlannedRun { topology, launcher, .. } = *run;
-    let of_launcher = match args.how.script(launcher) {
-        // A script in the launcher's place knows its own machines.
-        Some(_) => None,
-        None => asked
-            .entry((topology, launcher))
-            .or_insert_with(|| {
-                launch::impossible(topology, launcher, &hostfile_place(&args.hostfiles, topology))
-            })
-            .clone(),
-    };
-    // Slurm starts ranks on other machines than this one.
-    let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
-    of_launcher.or_else(|| gpu::impossible(config, here))
 }
 
 /// The command as it was typed, all options included.
