@@ -1,6 +1,6 @@
 //! `mpiburn eval`: a checkpoint's loss and accuracy on the test set.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
@@ -13,10 +13,23 @@ use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
-    check(args)?;
-    check_logits(world, args.logits.as_ref())?;
+    let device = args.device;
+    if args.int8 && device != DeviceKind::Flex {
+        return Err(ConfigError::new("device", device, "int8 models run on flex alone").into());
+    }
+    device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
+    if let Some(file) = &args.logits {
+        if file.extension().is_none_or(|extension| extension != "npy") {
+            return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
+        }
+        outputs::check_on_root(world, &[("logits", Some(file))], &[])?;
+    }
     let run = args.run.path().context("no run is named")?;
-    let adapt = |config| Ok(adapted(config, args));
+    let adapt = |config: RunConfig| {
+        let test_samples = args.test_samples.or(config.data.test_samples);
+        let data = DataOptions { test_batch_size: args.test_batch_size, test_samples, ..config.data };
+        Ok(RunConfig { data, device, ..config })
+    };
     let opened = Opened::open(world, run, args.data_root.as_ref(), &[Split::Test], adapt)?;
     let mut evaluation = Evaluation::load(world, &opened.source, &opened.config)?;
     evaluation.keeps_scores = args.logits.is_some();
@@ -42,34 +55,6 @@ pub fn shown(test: &Tally) -> String {
         test.correct,
         test.samples
     )
-}
-
-/// The options that need nothing else to be checked.
-fn check(args: &EvalArgs) -> Result<(), ConfigError> {
-    let device = args.device;
-    if args.int8 && device != DeviceKind::Flex {
-        return Err(ConfigError::new("device", device, "int8 models run on flex alone"));
-    }
-    device.check_built().map_err(|problem| ConfigError::new("device", device, problem))
-}
-
-/// The run's own configuration, with what was typed instead.
-fn adapted(config: RunConfig, args: &EvalArgs) -> RunConfig {
-    let data = DataOptions {
-        test_batch_size: args.test_batch_size,
-        test_samples: args.test_samples.or(config.data.test_samples),
-        ..config.data
-    };
-    RunConfig { data, device: args.device, ..config }
-}
-
-/// Checks the file's name, and on rank 0 that it can be written.
-fn check_logits(world: &World, file: Option<&PathBuf>) -> anyhow::Result<()> {
-    let Some(file) = file else { return Ok(()) };
-    if file.extension().is_none_or(|extension| extension != "npy") {
-        return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
-    }
-    outputs::check_on_root(world, &[("logits", Some(file))], &[])
 }
 
 /// Writes the scores of all ranks' shares in the order of the test set: rank r has
