@@ -58,8 +58,7 @@ fn phases(
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
     clip_limits(world, &mut config, &source, is_noted);
     let plan = config.plan(&source, Split::Train, world.size());
-    check_data(&config, &plan, &source)?;
-    let total = prepare::steps(&config, &plan)?;
+    let total = check_data(&config, &plan, &source)?;
     trace::steps(&args.trace, 0, total)?;
     match (&args.trace.trace, &args.out) {
         (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,

@@ -11,7 +11,7 @@ use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, n
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
-use crate::data::{Description, Element, SampleSource, ShardPlan, Split};
+use crate::data::{Element, SampleSource, ShardPlan, Split};
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
@@ -134,15 +134,6 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
     }
 }
 
-/// Steps of the whole run.
-pub(super) fn steps(config: &RunConfig, plan: &ShardPlan) -> Result<usize, ConfigError> {
-    let (steps, epochs) = (plan.steps(), config.epochs);
-    steps.checked_mul(epochs).ok_or_else(|| {
-        let problem = format!("of {steps} steps are more than {} steps; lower it", usize::MAX);
-        ConfigError::new("epochs", epochs, problem)
-    })
-}
-
 /// Checks the number of ranks that the options expect.
 pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), ConfigError> {
     let here = world.size();
@@ -174,15 +165,24 @@ pub(in crate::commands) fn check_size(
     Err(ConfigError::new("model", config.model, problem))
 }
 
-/// Checks the options against the data set.
+/// Checks the options against the data set; returns the steps of the whole run.
 pub(super) fn check_data(
     config: &RunConfig,
     plan: &ShardPlan,
     source: &SampleSource,
-) -> Result<(), ConfigError> {
-    check_size(config, source.description().shape)?;
-    check_augmentation(config, source.description())?;
-    let classes = source.description().classes;
+) -> Result<usize, ConfigError> {
+    let data = source.description();
+    check_size(config, data.shape)?;
+    let has_images = data.element == Element::U8 && data.shape[1] > 1;
+    if let Some(augment) = config.recipe.augment.filter(|_| !has_images) {
+        let (root, values) = (config.data.data_root.display(), data.shape.iter().product::<usize>());
+        let problem = format!(
+            "changes images of bytes, and {root} holds {} of {values} values: leave it out",
+            data.kind
+        );
+        return Err(ConfigError::new("augment", augment, problem));
+    }
+    let classes = data.classes;
     if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")));
     }
@@ -190,7 +190,7 @@ pub(super) fn check_data(
         let problem = format!(
             "is for data sets that `mpiburn data import` made, and {} has {}",
             config.data.data_root.display(),
-            source.description().kind
+            data.kind
         );
         return Err(ConfigError::new("samples-in", "disk", problem));
     }
@@ -212,23 +212,11 @@ pub(super) fn check_data(
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         }
     }
-    Ok(())
-}
-
-/// Checks that the requested augmentation is possible on the data set.
-fn check_augmentation(config: &RunConfig, data: &Description) -> Result<(), ConfigError> {
-    let images = data.element == Element::U8 && data.shape[1] > 1;
-    match &config.recipe.augment {
-        Some(augment) if !images => {
-            let (root, values) = (config.data.data_root.display(), data.shape.iter().product::<usize>());
-            let problem = format!(
-                "changes images of bytes, and {root} holds {} of {values} values: leave it out",
-                data.kind
-            );
-            Err(ConfigError::new("augment", augment, problem))
-        }
-        _ => Ok(()),
-    }
+    let (steps, epochs) = (plan.steps(), config.epochs);
+    steps.checked_mul(epochs).ok_or_else(|| {
+        let problem = format!("of {steps} steps are more than {} steps; lower it", usize::MAX);
+        ConfigError::new("epochs", epochs, problem)
+    })
 }
 
 #[cfg(test)]
