@@ -147,10 +147,9 @@ fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<
     let (config, resumed, noted) = match &args.resume {
         None => (args.config.clone().completed()?, None, None),
         Some(path) => {
-            let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
-            let noted = resumed.as_ref().map(|resumed| resumed.noted.clone());
-            let (config, noted) = world.broadcast(&(config, noted))?;
-            (config.context("rank 0 sent no configuration")?, resumed, noted)
+            let (read, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
+            let (config, noted) = world.broadcast(&read)?.context("rank 0 sent no configuration")?;
+            (config, resumed, Some(noted))
         }
     };
     config.check_built()?;

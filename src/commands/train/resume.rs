@@ -1,6 +1,6 @@
 //! The run that a training resumes, as it is on rank 0's disk.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde_json::Value;
@@ -14,6 +14,7 @@ use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{MODEL, verify};
+use run_record::files::same_file;
 use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RecordError, RunDir, Status, check_curves};
 
 /// A run that can be resumed.
@@ -22,26 +23,22 @@ pub struct Resumed {
     intact: Intact,
     /// As it was before.
     record: RunRecord,
-    pub noted: Noted,
     /// What was typed beside `--resume`.
     typed: Words,
 }
 
 impl Resumed {
-    /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`.
-    /// Changes no file, but puts a run back that a killed process was replacing.
-    pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
+    /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`, and
+    /// what it has noted of its data set. Changes no file, but puts a run back that a killed process was replacing.
+    pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<((RunConfig, Noted), Self)> {
         let NamedRun { folder, checkpoint } = NamedRun::of(named)?;
         let path = folder.as_path();
         RunDir::settle(path)?;
-        let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
-            RecordError::Damaged { path, what } => RecordError::Damaged {
-                path,
-                what: format!("{what}: put a copy back; `config` is also in each checkpoint's manifest.json"),
-            },
-            other => other,
-        });
-        let (dir, record) = match opened {
+        let (dir, record) = match RunDir::open::<RunConfig>(path) {
+            Err(RecordError::Damaged { path, what }) => {
+                let remedy = "put a copy back; `config` is also in each checkpoint's manifest.json";
+                Err(RecordError::Damaged { path, what: format!("{what}: {remedy}") })?
+            }
             Err(error) if error.is_missing() => {
                 Err(error).with_context(|| format!("--resume {}: not a run directory", named.display()))?
             }
@@ -57,12 +54,7 @@ impl Resumed {
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
         // What was trained after an older one would be overwritten.
-        let is_newest = |checkpoint: &PathBuf| {
-            checkpoint
-                .canonicalize()
-                .is_ok_and(|named| intact.path.canonicalize().is_ok_and(|newest| named == newest))
-        };
-        if checkpoint.is_some_and(|checkpoint| !is_newest(&checkpoint)) {
+        if checkpoint.is_some_and(|checkpoint| !same_file(&checkpoint, &intact.path).unwrap_or(false)) {
             let newest = intact.path.display();
             let problem = format!(
                 "a run goes on from its newest whole checkpoint, {newest}: name that one, or the run"
@@ -72,7 +64,7 @@ impl Resumed {
         covered::check(path, &record, &intact.path, &intact.manifest)?;
         let noted = Noted::of(path, &record)?;
         let config = record.config.changed(typed)?;
-        Ok((config, Self { dir, intact, record, noted, typed: typed.clone() }))
+        Ok(((config, noted), Self { dir, intact, record, typed: typed.clone() }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -83,7 +75,7 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Begin> {
-        let Self { dir, intact, record: old, typed, .. } = self;
+        let Self { dir, intact, record: old, typed } = self;
         let RunRecord { config: before, history, failed_attempts, status, results, .. } = old;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let path = dir.path();
@@ -153,8 +145,8 @@ impl Resumed {
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
-        let (dir, checkpoint) = (Some(dir), Some(checkpoint));
-        Ok(Begin { dir, checkpoint, curves, samples, complete, ..Begin::default() })
+        let dir = Some(dir);
+        Ok(Begin { dir, checkpoint: Some(checkpoint), curves, samples, complete, ..Begin::default() })
     }
 }
 
