@@ -11,7 +11,7 @@ use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainErro
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
-use crate::quant::{Int8File, PostQuantizer, QuantError, Quantized, Quantizer};
+use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
 use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
@@ -267,7 +267,10 @@ impl<'w> Trainer<'w> {
     ) -> Result<(), TrainError> {
         self.world.check_equal("the weights' digest", &self.weights_sha256())?;
         if let Some(int8) = &int8 {
-            self.check_scales(int8)?;
+            self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
+            if let Some(quantizer) = &self.learner.quantizer {
+                self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+            }
         }
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
         let total = Tally::total(&test);
@@ -329,7 +332,13 @@ impl<'w> Trainer<'w> {
     /// without quantization, and where the weights cannot be quantized, which a warning says: the
     /// float training goes on.
     fn test_int8(&self) -> Result<Option<TestedInt8>, TrainError> {
-        let model = match self.world.agree(self.int8_model()) {
+        let network = || self.learner.network.valid();
+        let model = match (&self.learner.quantizer, &self.post_quantizer) {
+            (Some(quantizer), _) => quantizer.integer_model(&network()),
+            (None, Some(quantizer)) => quantizer.quantize(&network()),
+            (None, None) => return Ok(None),
+        };
+        let mut model = match self.world.agree(model) {
             Ok(model) => model,
             Err(CommError::Shared(SharedError::Elsewhere { reason, .. })) => {
                 if self.world.is_root() {
@@ -338,31 +347,12 @@ impl<'w> Trainer<'w> {
                         "no int8 model of epoch {epoch}: {reason}; its checkpoint has float weights only"
                     );
                 }
-                None
+                return Ok(None);
             }
             Err(error) => return Err(error.into()),
         };
-        let Some(mut model) = model else { return Ok(None) };
         let test = self.evaluation.run_int8(self.world, &mut model)?;
         Ok(Some(TestedInt8 { file: model.file, test }))
-    }
-
-    fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
-        let network = || self.learner.network.valid();
-        match (self.quantizer(), &self.post_quantizer) {
-            (Some(quantizer), _) => quantizer.integer_model(&network()).map(Some),
-            (None, Some(quantizer)) => quantizer.quantize(&network()).map(Some),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// Checks that all ranks have the same scales of activations.
-    fn check_scales(&self, int8: &TestedInt8) -> Result<(), TrainError> {
-        self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
-        if let Some(quantizer) = self.quantizer() {
-            self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
-        }
-        Ok(())
     }
 
     /// The error of a training that a signal stopped after a checkpoint.
@@ -404,15 +394,11 @@ impl<'w> Trainer<'w> {
             return Ok(());
         }
         let found: Vec<Option<String>> = self.world.gather(&self.learner.overflown_buffer())?;
-        match found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?))) {
-            Some((rank, name)) => {
-                let step = self.position.step;
-                let what =
-                    format!("{name} is not finite after step {step}: activations are beyond f32; {REMEDY}");
-                Err(self.ends(rank, what))
-            }
-            None => Ok(()),
-        }
+        let found = found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?)));
+        let Some((rank, name)) = found else { return Ok(()) };
+        let step = self.position.step;
+        let what = format!("{name} is not finite after step {step}: activations are beyond f32; {REMEDY}");
+        Err(self.ends(rank, what))
     }
 
     /// The error that `what` of this rank ends the training.
@@ -439,11 +425,6 @@ impl<'w> Trainer<'w> {
     pub fn data_digests(&self) -> DataDigests {
         let of = |samples| self.source.description().digest(samples);
         DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.shard.digest()) }
-    }
-
-    /// The quantizer of quantization-aware training.
-    fn quantizer(&self) -> Option<&Quantizer> {
-        self.learner.quantizer.as_ref()
     }
 }
 
@@ -530,7 +511,8 @@ impl Trainer<'_> {
             self.position.comm_seconds = self.world.gather(&comm_seconds)?;
             self.position.arrival = self.learner.sync.arrival().cloned();
             self.position.loss_scale = self.learner.loss_scale;
-            self.position.ranges = self.quantizer().map(|quantizer| quantizer.ranges().clone());
+            self.position.ranges =
+                self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
             let Learner { params, updater, .. } = &self.learner;
             let last = self.stopping || self.is_done();
             let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
