@@ -66,7 +66,7 @@ pub fn set_deadline(command: &Command) {
 /// The error of the subcommand.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
     use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
-    let program = Fingerprint::begin();
+    let program = start::fingerprint();
     let stop = match &cli.command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
         Train(_) => StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?,
@@ -300,7 +300,7 @@ pub fn usage(error: &clap::Error) -> u8 {
         }
         return u8::from(run_report::console::lost());
     }
-    let program = Fingerprint::begin();
+    let program = start::fingerprint();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
     let text = match displays {
         true => {

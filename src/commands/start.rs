@@ -64,7 +64,7 @@ pub fn compare(
     does: Result<Does, String>,
     program: Option<Fingerprint>,
 ) -> Result<Verdict, CommError> {
-    let program = program.map(Fingerprint::read).unwrap_or_default();
+    let program = program.and_then(|digest| digest.join().ok()).unwrap_or_default();
     let all = world.gather(&Start { does, program, level: Level::current() })?;
     let level = Level::shared(&all.iter().map(|start| start.level).collect::<Vec<_>>());
     level.use_level();
@@ -116,27 +116,17 @@ fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Result<Verdict, CommEr
     Ok(Verdict::Run)
 }
 
-/// The digest of this executable, read while MPI starts.
-pub struct Fingerprint(JoinHandle<io::Result<String>>);
+/// The digest of this executable, which a thread reads while MPI starts; what stands in the way if it cannot be
+/// read, which is the same on all ranks or is a difference that one should know of.
+pub type Fingerprint = JoinHandle<String>;
 
-impl Fingerprint {
-    /// Begins to read the executable, if there are ranks to compare it with.
-    pub fn begin() -> Option<Self> {
-        has_peers().then(|| Self(std::thread::spawn(|| digest_of(File::open("/proc/self/exe")?))))
-    }
-
-    /// The digest; what stands in the way if it cannot be read, which is the same on all ranks or
-    /// is a difference that one should know of.
-    fn read(self) -> String {
-        match self.0.join() {
-            Ok(Ok(digest)) => digest,
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => String::new(),
-        }
-    }
+/// Begins to read the executable, if there are ranks to compare it with.
+pub fn fingerprint() -> Option<Fingerprint> {
+    has_peers().then(|| std::thread::spawn(|| digest_of_program().unwrap_or_else(|error| error.to_string())))
 }
 
-fn digest_of(mut file: File) -> io::Result<String> {
+fn digest_of_program() -> io::Result<String> {
+    let mut file = File::open("/proc/self/exe")?;
     let (mut digest, mut block) = (Sha256::new(), vec![0; 1 << 20]);
     loop {
         match file.read(&mut block)? {
