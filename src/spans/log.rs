@@ -15,17 +15,6 @@ pub struct Logged {
     pub end_ns: i64,
 }
 
-/// A bucket that was in flight during backward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LoggedOp {
-    pub bucket: usize,
-    pub step: usize,
-    pub since_ns: i64,
-    pub until_ns: i64,
-    /// Whether the all-reduce was complete at the end; otherwise backward was.
-    pub complete: bool,
-}
-
 /// Spans of the steps in a range, in the order in which they ended.
 #[derive(Debug, Clone)]
 pub struct Log {
@@ -34,7 +23,9 @@ pub struct Log {
     /// The current step.
     pub(crate) step: usize,
     pub(crate) spans: Vec<Logged>,
-    pub(crate) ops: Vec<LoggedOp>,
+    /// Buckets in flight during backward, in their rows, and whether the all-reduce was complete at the end; otherwise
+    /// backward was.
+    pub(crate) in_flight: Vec<(Logged, bool)>,
     /// Buckets, and the first step with them.
     plans: Vec<(usize, Vec<BucketReport>)>,
 }
@@ -42,7 +33,7 @@ pub struct Log {
 impl Log {
     /// A log of `steps`, which are counted from 1. Times are those since `since`.
     pub fn new(since: Instant, steps: RangeInclusive<usize>) -> Self {
-        Self { since, steps, step: 0, spans: Vec::new(), ops: Vec::new(), plans: Vec::new() }
+        Self { since, steps, step: 0, spans: Vec::new(), in_flight: Vec::new(), plans: Vec::new() }
     }
 
     /// Whether spans of `step` are kept.
@@ -56,17 +47,16 @@ impl Log {
     }
 
     pub(crate) fn span(&mut self, row: usize, began: Instant, ended: Instant) {
-        if self.steps.contains(&self.step) {
-            let (begin_ns, end_ns) = (self.ns(began), self.ns(ended));
-            self.spans.push(Logged { row, step: self.step, begin_ns, end_ns });
-        }
+        self.spans.extend(self.logged(row, began, ended));
     }
 
-    pub(crate) fn pending(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
-        if self.steps.contains(&self.step) {
-            let (since_ns, until_ns) = (self.ns(since), self.ns(until));
-            self.ops.push(LoggedOp { bucket, step: self.step, since_ns, until_ns, complete });
-        }
+    pub(crate) fn pending(&mut self, row: usize, since: Instant, until: Instant, complete: bool) {
+        self.in_flight.extend(self.logged(row, since, until).map(|span| (span, complete)));
+    }
+
+    fn logged(&self, row: usize, began: Instant, ended: Instant) -> Option<Logged> {
+        let (begin_ns, end_ns) = (self.ns(began), self.ns(ended));
+        self.covers(self.step).then_some(Logged { row, step: self.step, begin_ns, end_ns })
     }
 
     /// Notes the buckets of the current step.
@@ -115,7 +105,7 @@ mod tests {
         }
         let spans: Vec<[i64; 2]> = log.spans.iter().map(|span| [span.begin_ns, span.end_ns]).collect();
         assert_eq!(spans, [[20, 25], [30, 35]]);
-        assert_eq!(log.ops.iter().map(|op| op.step).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(log.in_flight.iter().map(|(span, _)| span.step).collect::<Vec<_>>(), [2, 3]);
         log.clear();
         log.step = 2;
         log.span(7, at(1), at(2));

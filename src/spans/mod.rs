@@ -28,7 +28,7 @@ use burn_fused::stamp_backward;
 use burn_mpi::{GradientSync, SyncEvent};
 
 pub use log::Log;
-pub(crate) use log::{Logged, LoggedOp, parameters};
+pub(crate) use log::{Logged, parameters};
 pub use recorder::Recorder;
 pub(crate) use recorder::{REST, Sums};
 pub use run_report::profiles::Phase;

@@ -205,7 +205,7 @@ impl Recorder {
             for (bucket, since) in self.pending.drain(..self.pending.len() - left) {
                 self.hidden[bucket] += now - since;
                 if let Some(log) = &mut self.log {
-                    log.pending(bucket, since, now, complete);
+                    log.pending(self.buckets[bucket], since, now, complete);
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use burn_mpi::lab::ClockOffset;
 use serde::{Deserialize, Serialize};
 
-use crate::spans::{AUTODIFF_KIND, Logged, LoggedOp, Operator, Phase, REST, Recorder, parameters};
+use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, Recorder, parameters};
 
 pub use file::TraceFile;
 pub use waits::longest_wait;
@@ -86,11 +86,12 @@ impl RankTrace {
                 None => trace.spans.push(span),
             }
         }
-        let ops: BTreeMap<(usize, usize), &LoggedOp> =
-            log.ops.iter().map(|op| ((op.step, op.bucket), op)).collect();
+        let key = |&(span, complete): &(Logged, bool)| ((span.step, span.row), (span, complete));
+        let in_flight: BTreeMap<(usize, usize), (Logged, bool)> = log.in_flight.iter().map(key).collect();
         for ((step, index), calls) in calls {
-            let (op, logged) = (ops.get(&(step, index)), log.bucket(step, index));
-            let complete = op.filter(|op| op.complete).map(|op| clock.on_root(op.until_ns));
+            let (flight, logged) = (in_flight.get(&(step, calls[0].row)), log.bucket(step, index));
+            let complete = flight.filter(|(_, complete)| *complete);
+            let complete = complete.map(|(span, _)| clock.on_root(span.end_ns));
             trace.buckets.push(Bucket {
                 step,
                 index,
@@ -99,7 +100,7 @@ impl RankTrace {
                 end: complete.unwrap_or(calls[calls.len() - 1].end_ns),
                 bytes: logged.map_or(0, |bucket| bucket.bytes),
                 parameters: logged.map_or_else(String::new, |bucket| parameters(&bucket.parameters)),
-                hidden: op.map_or(0, |op| op.until_ns - op.since_ns),
+                hidden: flight.map_or(0, |(span, _)| span.end_ns - span.begin_ns),
                 calls,
             });
         }
