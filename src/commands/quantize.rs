@@ -7,11 +7,10 @@ use anyhow::Context;
 
 use super::checkpoint::{self, Opened};
 use super::eval::shown;
-use crate::data::{SampleSource, Split};
+use crate::data::Split;
 use crate::device::DeviceKind;
-use crate::model::Network;
 use crate::options::{ConfigError, QuantizeArgs, RunConfig};
-use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, QuantizeKind, Quantized, WeightScheme};
+use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, QuantizeKind, Quantized};
 use crate::train::{Evaluation, Tally};
 use burn_fused::int8::Int8Error;
 use burn_mpi::World;
@@ -30,8 +29,21 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let Opened { config, source, network, weights } = opened;
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match post {
-            None => trained(&network, &weights, config.quantization.weight_scheme)?,
-            Some(post) => calibrated(&network, post, &source, &config, args)?,
+            None => {
+                let of = "the input (the run had no --quantize qat)";
+                let never = || QuantError::values(of, Int8Error::NotCalibrated);
+                let ranges = weights.position.ranges.as_ref().ok_or_else(never)?;
+                Quantized::of_ranges(&network, Method::Qat, ranges, config.quantization.weight_scheme)?
+            }
+            Some(post) => {
+                let quantizer = post.load(&source, config.data.train_samples)?;
+                let samples = quantizer.samples();
+                if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
+                    log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
+                }
+                log::info!("calibrating on {samples} training samples");
+                quantizer.quantize(&network)?
+            }
         };
         write(&quantized.file, &weights.folder, &args.run)?;
         Ok(quantized)
@@ -61,35 +73,6 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
             Ok(Some(PostTraining { scheme, calibration: samples.unwrap_or(CALIBRATION) }))
         }
     }
-}
-
-/// The integer model of a quantization-aware training.
-fn trained(
-    network: &Network,
-    weights: &checkpoint::Weights,
-    scheme: WeightScheme,
-) -> Result<Quantized, QuantError> {
-    let of = "the input (the run had no --quantize qat)";
-    let never = || QuantError::values(of, Int8Error::NotCalibrated);
-    let ranges = weights.position.ranges.as_ref().ok_or_else(never)?;
-    Quantized::of_ranges(network, Method::Qat, ranges, scheme)
-}
-
-/// The int8 model of a float `network`, which is on a device without autodiff.
-fn calibrated(
-    network: &Network,
-    post: PostTraining,
-    source: &SampleSource,
-    config: &RunConfig,
-    args: &QuantizeArgs,
-) -> anyhow::Result<Quantized> {
-    let quantizer = post.load(source, config.data.train_samples)?;
-    let samples = quantizer.samples();
-    if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
-        log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
-    }
-    log::info!("calibrating on {samples} training samples");
-    Ok(quantizer.quantize(network)?)
 }
 
 /// Writes the file into a checkpoint's `folder`, which `run` must not have by a link unless it is named itself.
@@ -124,6 +107,7 @@ mod tests {
 
     use super::*;
     use crate::options::{Cli, Command, one_line};
+    use crate::quant::WeightScheme;
 
     fn plan(options: &[&str]) -> Result<Option<PostTraining>, ConfigError> {
         let words = ["mpiburn", "quantize", "run"].iter().chain(options);
