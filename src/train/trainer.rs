@@ -315,7 +315,7 @@ impl<'w> Trainer<'w> {
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }
-        self.checkpoint(recorder, self.epoch_tally, int8.as_ref().map(|int8| &int8.file))?;
+        self.checkpoint(recorder, int8.as_ref().map(|int8| &int8.file))?;
         recorder.write(|writer| writer.epoch(&row))?;
         watch.epoch(&row);
         Ok(())
@@ -324,8 +324,7 @@ impl<'w> Trainer<'w> {
     /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.learner.options, self.position.epoch as u64);
-        self.world.agree(self.shard.reload(&self.source, order))?;
-        Ok(())
+        Ok(self.world.agree(self.shard.reload(&self.source, order))?)
     }
 
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
@@ -426,9 +425,7 @@ impl<'w> Trainer<'w> {
         let of = |samples| self.source.description().digest(samples);
         DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.shard.digest()) }
     }
-}
 
-impl Trainer<'_> {
     /// Restores the position of `checkpoint`.
     ///
     /// # Errors
@@ -474,15 +471,15 @@ impl Trainer<'_> {
     /// Writes a checkpoint whose weights have the running statistics averaged over ranks. The
     /// training goes on with each rank's own, as if there had been no checkpoint, and
     /// so does a resumed one.
-    pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
+    fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
         self.check_statistics()?;
         let own = self.learner.buffers();
         if own.is_empty() {
-            return self.checkpoint(recorder, self.epoch_tally, None);
+            return self.checkpoint(recorder, None);
         }
         self.position.buffers = self.world.gather(&own)?;
         self.learner.average_buffers()?;
-        self.checkpoint(recorder, self.epoch_tally, None)?;
+        self.checkpoint(recorder, None)?;
         self.position.buffers.clear();
         self.learner.set_buffers(&own);
         Ok(())
@@ -490,12 +487,7 @@ impl Trainer<'_> {
 
     /// Writes a checkpoint, with each rank's part of the position. One that cannot be written ends
     /// the run only if it is the last.
-    pub(super) fn checkpoint(
-        &mut self,
-        recorder: &mut Recorder<'_>,
-        epoch_tally: Tally,
-        int8: Option<&Int8File>,
-    ) -> Result<(), TrainError> {
+    fn checkpoint(&mut self, recorder: &mut Recorder<'_>, int8: Option<&Int8File>) -> Result<(), TrainError> {
         spans::span(&spans::CHECKPOINT, || {
             let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
             // All ranks log the same steps.
@@ -505,7 +497,7 @@ impl Trainer<'_> {
             };
             let points: Vec<_> = (0..ranks[0].len()).map(point).collect();
             recorder.write(|writer| writer.points(Curve::Train, &points))?;
-            self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
+            self.position.epoch_tallies = self.world.gather(&self.epoch_tally)?;
             self.position.window_tallies = self.world.gather(&self.window_tally)?;
             let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
             self.position.comm_seconds = self.world.gather(&comm_seconds)?;
