@@ -3,16 +3,15 @@
 //! and one that asks for help as well, so that no rank waits for another's first collective.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::thread::JoinHandle;
 
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, Launcher, SharedError, World};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::Refused;
-use run_record::files::hex;
+use run_record::files::sha256_with;
 
 /// What a rank is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -122,18 +121,8 @@ pub type Fingerprint = JoinHandle<String>;
 
 /// Begins to read the executable, if there are ranks to compare it with.
 pub fn fingerprint() -> Option<Fingerprint> {
-    has_peers().then(|| std::thread::spawn(|| digest_of_program().unwrap_or_else(|error| error.to_string())))
-}
-
-fn digest_of_program() -> io::Result<String> {
-    let mut file = File::open("/proc/self/exe")?;
-    let (mut digest, mut block) = (Sha256::new(), vec![0; 1 << 20]);
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(hex(digest.finalize())),
-            read => digest.update(&block[..read]),
-        }
-    }
+    let digest = || sha256_with(&[], File::open("/proc/self/exe")?);
+    has_peers().then(|| std::thread::spawn(move || digest().unwrap_or_else(|error| error.to_string())))
 }
 
 /// The error of a subcommand that has no ranks.

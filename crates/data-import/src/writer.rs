@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use run_record::count;
-use run_record::files::{entries, hex};
+use run_record::files::{entries, sha256_with};
 use sha2::{Digest, Sha256};
 
 use crate::job::{Job, OLD};
@@ -301,15 +301,9 @@ fn complete(
 
 /// SHA-256 over the bytes of labels and then those of a file behind its header.
 fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
-    let (mut file, mut digest) = (File::open(path)?, Sha256::new_with_prefix(labels));
+    let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(HEADER as u64))?;
-    let mut block = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut block)? {
-            0 => return Ok(hex(digest.finalize())),
-            read => digest.update(&block[..read]),
-        }
-    }
+    sha256_with(labels, file)
 }
 
 /// Checks that nothing but a data set that is to be replaced is in the way.

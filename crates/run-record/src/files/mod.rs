@@ -5,7 +5,6 @@ mod folder_lock;
 mod links;
 mod whole_file;
 
-use std::fmt::Write;
 use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
@@ -22,16 +21,26 @@ pub const NO_DIGEST: &str = "000000000000000000000000000000000000000000000000000
 
 /// `digest` in hexadecimal, in `sha256sum`'s format.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
-    let digest = digest.as_ref();
-    digest.iter().fold(String::with_capacity(2 * digest.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// SHA-256 of `bytes`, in hexadecimal.
 pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
+}
+
+/// The same of `bytes` and all that is left to read in `rest`.
+///
+/// # Errors
+/// If that cannot be read.
+pub fn sha256_with(bytes: &[u8], mut rest: impl Read) -> io::Result<String> {
+    let (mut digest, mut block) = (Sha256::new_with_prefix(bytes), vec![0; 1 << 20]);
+    loop {
+        match rest.read(&mut block)? {
+            0 => return Ok(hex(digest.finalize())),
+            read => digest.update(&block[..read]),
+        }
+    }
 }
 
 /// SHA-256 of `values` as little-endian f32, in hexadecimal.
@@ -125,6 +134,7 @@ mod tests {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(b"abc"), expected);
         assert_eq!(hex([0, 10, 255]), "000aff");
+        assert_eq!(sha256_with(b"a", &b"bc"[..]).unwrap(), expected);
     }
 
     #[test]
