@@ -59,7 +59,7 @@ fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Tab
     let name: Cell = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
     let phase: Cell = |row| match row.phase {
         Phase::Rest => String::new(),
-        phase => phase.name().to_owned(),
+        phase => phase.to_string(),
     };
     let columns: [(&str, bool, Cell); 11] = [
         (first, true, name),

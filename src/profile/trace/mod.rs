@@ -74,7 +74,7 @@ impl RankTrace {
     /// What `recorder` has logged, nothing without a log, with the rank's clock.
     pub fn new(recorder: &Recorder, clock: &Clock) -> Self {
         let operators =
-            recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.name().to_owned()));
+            recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.to_string()));
         let mut trace = Self { operators: operators.collect(), spans: Vec::new(), buckets: Vec::new() };
         let Some(log) = &recorder.log else { return trace };
         let mut calls: BTreeMap<(usize, usize), Vec<Logged>> = BTreeMap::new();

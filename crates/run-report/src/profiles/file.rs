@@ -1,5 +1,6 @@
 //! One profile: the file of `mpiburn profile --json`, as it is written and read.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use run_record::count;
@@ -176,20 +177,10 @@ pub enum Phase {
     Checkpoint,
 }
 
-impl Phase {
-    /// The name in tables and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Copy => "copy",
-            Self::Communication => "communication",
-            Self::Optimizer => "optimizer",
-            Self::Rest => "rest",
-            Self::Evaluation => "evaluation",
-            Self::Checkpoint => "checkpoint",
-        }
+/// The name in tables and files.
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

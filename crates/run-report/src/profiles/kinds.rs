@@ -38,7 +38,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             .means("What the operators compute")
             .of(|kind: &ProfileRow| Cell::text(&kind.name)),
         Column::words("phase", "phase").of(|kind: &ProfileRow| {
-            Cell::text(if kind.phase == Phase::Rest { "" } else { kind.phase.name() })
+            Cell::text(if kind.phase == Phase::Rest { String::new() } else { kind.phase.to_string() })
         }),
         Column::number("self CPU ms", "self_cpu_ms")
             .means("Over all batches, without operators inside")
@@ -80,7 +80,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let sheet = Sheet::of(name, title_of, columns, &kinds).with_remarks(remarks);
     let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase, Phase::Data | Phase::Rest));
     let line = slowest.next().map_or_else(String::new, |kind| {
-        let phase = if profile.train { format!(" ({})", kind.phase.name()) } else { String::new() };
+        let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
         let alone = slowest.next().is_none_or(|next| few_differ(kind.self_cpu_ms, next.self_cpu_ms));
         let takes = if alone { "takes" } else { "takes, with others within noise," };
         format!(
