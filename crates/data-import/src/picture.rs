@@ -14,7 +14,7 @@ use image::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Contents, Encoded, Place};
+use crate::place::{Encoded, Place};
 
 /// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
@@ -89,20 +89,26 @@ pub(crate) struct Target {
     pub(crate) grey: bool,
 }
 
-/// The file's reader, with the format that its first bytes have.
-fn open(file: &Encoded) -> Result<ImageReader<Box<dyn Contents>>, String> {
+/// The file's decoder, the format that its first bytes have, and how the picture is to be turned.
+fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
     let mut contents = file.contents()?;
     if contents.fill_buf().map_err(|error| error.to_string())?.is_empty() {
         return Err("is empty".into());
     }
     let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
-    if reader.format().is_none() {
-        return Err("is no picture in a format that is read here".into());
-    }
+    let format = reader.format().ok_or("is no picture in a format that is read here")?;
     let mut limits = image::Limits::default();
     limits.max_alloc = Some(MOST_PIXELS * 8);
     reader.limits(limits);
-    Ok(reader)
+    let mut decoder = reader.into_decoder().map_err(reason)?;
+    check_pixels(decoder.dimensions())?;
+    let mut orientation = decoder.orientation().map_err(reason)?;
+    if format == ImageFormat::Png && orientation == Orientation::NoTransforms {
+        // The decoder has read what is before the pixels alone.
+        let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
+        orientation = late.unwrap_or(orientation);
+    }
+    Ok((decoder, format, orientation))
 }
 
 fn reason(error: image::ImageError) -> String {
@@ -130,25 +136,21 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
         Place::Encoded(file) => file,
         Place::Row(pixels, _) => return Ok(pixels.seen()),
     };
-    let reader = open(file)?;
-    let format = reader.format();
+    let (decoder, format, orientation) = open(file)?;
     let [animated, palette] = frames_and_palette(file, format).unwrap_or_default();
-    let mut decoder = reader.into_decoder().map_err(reason)?;
     let (width, height) = decoder.dimensions();
-    check_pixels((width, height))?;
-    let orientation = orientation(file, format, &mut decoder)?;
     let colour = decoder.color_type();
     // Those that swap height and width are from 5 to 8.
     let is_turned = orientation.to_exif() >= 5;
     let (width, height) = if is_turned { (height, width) } else { (width, height) };
     let original = decoder.original_color_type();
     let is_misnamed = match file {
-        Encoded::File(path) => ImageFormat::from_path(path).ok() != format,
+        Encoded::File(path) => ImageFormat::from_path(path).ok() != Some(format),
         Encoded::Part { .. } => false,
     };
     let special = [
         // The decoder of GIF makes all of its pictures transparent.
-        (colour.has_alpha() && format != Some(ImageFormat::Gif), TRANSPARENT),
+        (colour.has_alpha() && format != ImageFormat::Gif, TRANSPARENT),
         (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
         (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
         (palette, "with a palette, made RGB"),
@@ -165,11 +167,11 @@ fn is_grey(colour: ColorType) -> bool {
 }
 
 /// Whether there are further frames than the first, and whether there is a palette.
-fn frames_and_palette(file: &Encoded, format: Option<ImageFormat>) -> Option<[bool; 2]> {
+fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> {
     /// The colour type of a PNG's header for indices into a palette.
     const INDEXED: u8 = 3;
     let contents = || file.contents().ok();
-    Some(match format? {
+    Some(match format {
         ImageFormat::Gif => [GifDecoder::new(contents()?).ok()?.into_frames().nth(1).is_some(), true],
         ImageFormat::Png => [
             PngDecoder::new(contents()?).ok()?.is_apng().ok()?,
@@ -179,21 +181,6 @@ fn frames_and_palette(file: &Encoded, format: Option<ImageFormat>) -> Option<[bo
         ImageFormat::Bmp => [false, BmpDecoder::new(contents()?).ok()?.get_palette().is_some()],
         _ => [false, false],
     })
-}
-
-/// How the picture is to be turned.
-fn orientation(
-    file: &Encoded,
-    format: Option<ImageFormat>,
-    decoder: &mut impl ImageDecoder,
-) -> Result<Orientation, String> {
-    let known = decoder.orientation().map_err(reason)?;
-    if format != Some(ImageFormat::Png) || known != Orientation::NoTransforms {
-        return Ok(known);
-    }
-    // The decoder has read what is before the pixels alone.
-    let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
-    Ok(late.unwrap_or(known))
 }
 
 /// The contents of the first chunk of this type in a PNG file.
@@ -217,13 +204,9 @@ fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
 
 /// The picture in a file, turned as it is to be shown.
 fn decode(file: &Encoded) -> Result<DynamicImage, String> {
-    let reader = open(file)?;
-    let format = reader.format();
-    let mut decoder = reader.into_decoder().map_err(reason)?;
-    check_pixels(decoder.dimensions())?;
-    let orientation = orientation(file, format, &mut decoder)?;
+    let (decoder, format, orientation) = open(file)?;
     let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
-    if format == Some(ImageFormat::Jpeg) && !has_end(file)? {
+    if format == ImageFormat::Jpeg && !has_end(file)? {
         return Err("is truncated: it has no end marker".into());
     }
     picture.apply_orientation(orientation);
