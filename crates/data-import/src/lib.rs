@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use job::Job;
+use table_file::Tables;
 
 pub use data_file::DataFile;
 pub use error::ImportError;
@@ -239,7 +240,13 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
             };
             tables
         }
-        false => table_file::Tables::of_one(source, args)?,
+        false => match &args.test_split {
+            Some(name) => {
+                let problem = format!("{} is one table, and has no other split", source.display());
+                return Err(ImportError::option("test-split", name, problem));
+            }
+            None => Tables { train: vec![source.to_owned()], test: None },
+        },
     };
     match parquet_file::column_of_pictures(&tables.train)? {
         None => table::import(&tables, job),

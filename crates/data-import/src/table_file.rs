@@ -11,7 +11,7 @@ use run_record::count;
 use crate::folder::{self, OTHERS, TRAIN};
 use crate::job::Job;
 use crate::parquet_file::Tell;
-use crate::{Header, ImportArgs, ImportError, parquet_file};
+use crate::{Header, ImportError, parquet_file};
 
 /// What may separate cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
@@ -54,28 +54,17 @@ pub(crate) struct Tables {
     pub(crate) test: Option<Vec<PathBuf>>,
 }
 
-impl Tables {
-    /// One table, without a test split.
-    pub(crate) fn of_one(path: &Path, args: &ImportArgs) -> Result<Self, ImportError> {
-        match &args.test_split {
-            Some(name) => {
-                let problem = format!("{} is one table, and has no other split", args.source.display());
-                Err(ImportError::option("test-split", name, problem))
-            }
-            None => Ok(Self { train: vec![path.to_owned()], test: None }),
-        }
-    }
-}
-
 /// The tables in a folder: `train.csv` or the like, and test, or one alone, as an archive may have it.
 pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
     let (folders, files) = folder::inside(folder)?;
     let find = |wanted: &str| -> Vec<PathBuf> {
-        let is_wanted =
-            |path: &&PathBuf| split_name(path).is_some_and(|name| name.eq_ignore_ascii_case(wanted));
+        let is_wanted = |path: &&PathBuf| {
+            let split = part(path).map(|(split, ..)| split).or_else(|| stem(path));
+            split.is_some_and(|name| name.eq_ignore_ascii_case(wanted))
+        };
         let mut found: Vec<PathBuf> = files.iter().filter(is_wanted).cloned().collect();
-        found.sort_by_cached_key(|path| name_parts(path).get(1).and_then(|word| word.parse::<u64>().ok()));
-        match found.iter().find(|path| !is_part(path)) {
+        found.sort_by_cached_key(|path| part(path).map(|(_, number, _)| number));
+        match found.iter().find(|path| part(path).is_none()) {
             Some(whole) => vec![whole.clone()],
             None if !found.is_empty() => found,
             // Hugging Face's converted data sets have a folder for each split.
@@ -121,33 +110,21 @@ fn stem(path: &Path) -> Option<String> {
     ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
 }
 
-/// The words of a table's name.
-fn name_parts(path: &Path) -> Vec<String> {
-    stem(path).map(|name| name.split(['-', '.', '_']).map(str::to_owned).collect()).unwrap_or_default()
-}
-
-/// Whether a file is a part of a table of Parquet: `train-00000-of-00002.parquet`, as Hugging Face names them, or
-/// `train_0.parquet`.
-fn is_part(path: &Path) -> bool {
-    is_parquet_name(path) && name_parts(path).get(1).is_some_and(|word| word.parse::<u64>().is_ok())
-}
-
-/// The split that a table's file is named after.
-fn split_name(path: &Path) -> Option<String> {
-    let name = stem(path)?;
-    if is_part(path) { name_parts(path).into_iter().next() } else { Some(name) }
+/// What the name of a part of a table of Parquet says, `train-00000-of-00002.parquet` as Hugging Face names them or
+/// `train_0.parquet`: its split, its number, and how many there are. None of another file.
+fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
+    let name = stem(path).filter(|_| is_parquet_name(path))?;
+    let words: Vec<&str> = name.split(['-', '.', '_']).collect();
+    let all = words.get(3).filter(|_| words[2] == "of").and_then(|all| all.parse().ok());
+    Some((words[0].to_owned(), words.get(1)?.parse().ok()?, all))
 }
 
 /// Checks that a part whose name says how many there are has the others beside it.
 fn check_whole(path: &Path) -> Result<(), ImportError> {
-    let parts = name_parts(path);
-    let [split, _, of, all, ..] = &parts[..] else { return Ok(()) };
-    let Some(expected) = all.parse::<usize>().ok().filter(|_| of == "of") else { return Ok(()) };
+    let Some((split, _, Some(expected))) = part(path) else { return Ok(()) };
     let beside = path.parent().unwrap_or(Path::new("."));
-    let is_other = |path: &&PathBuf| {
-        let parts = name_parts(path);
-        is_part(path) && parts.first() == Some(split) && parts.get(3) == Some(all)
-    };
+    let is_other =
+        |path: &&PathBuf| part(path).is_some_and(|(of, _, all)| of == split && all == Some(expected));
     let found = folder::inside(beside)?.1.iter().filter(is_other).count();
     if found == expected {
         return Ok(());
