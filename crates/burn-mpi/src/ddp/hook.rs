@@ -93,7 +93,8 @@ pub fn backward<M: Module>(
     buckets: Box<Buckets>,
 ) -> Result<(Gradients, Watch), Box<Buckets>> {
     let Some((params, count)) = nodes_of(module) else { return Err(buckets) };
-    let hooked = hooked(loss.clone());
+    let hooked: Tensor<1> =
+        Tensor::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
     WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, buckets }));
@@ -123,16 +124,11 @@ thread_local! {
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
-/// The hook itself, for gradients of backend `B`.
-struct Registration<B>(PhantomData<fn() -> B>);
+/// The hook itself, for gradients of backend `B`, and the identity whose backward installs it.
+#[derive(Debug)]
+struct Hook<B>(PhantomData<fn() -> B>);
 
-impl<B> Default for Registration<B> {
-    fn default() -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<B: Readable> DistributedRegistration for Registration<B> {
+impl<B: Readable> DistributedRegistration for Hook<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         WATCH.with_borrow_mut(|watch| {
             let Some(Watch { params, times, registered, taken, buckets }) = watch else { return };
@@ -215,29 +211,19 @@ impl HookedLoss for Flex {}
 impl<B: Readable, C: CheckpointStrategy> HookedLoss for Autodiff<B, C> {
     fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
         let (loss, node) = loss.into_parts();
-        match Backward::<B, 1>::prepare::<C>(InstallHook, [node]).compute_bound().stateful() {
+        match Backward::<B, 1>::prepare::<C>(Hook::<B>(PhantomData), [node]).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish((), loss),
             OpsKind::UnTracked(prepared) => prepared.finish(loss),
         }
     }
 }
 
-/// `loss`, whose backward installs the hook.
-pub(super) fn hooked(loss: Tensor<1>) -> Tensor<1> {
-    Tensor::from_dispatch(<Dispatch as HookedLoss>::hook(loss.into_dispatch()))
-}
-
-/// The identity, whose backward installs the hook.
-#[derive(Debug)]
-struct InstallHook;
-
-impl<B: Readable> Backward<B, 1> for InstallHook {
+impl<B: Readable> Backward<B, 1> for Hook<B> {
     type State = ();
 
     fn backward(self, ops: Ops<(), 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let root = grads.consume::<B>(&ops.node);
-        let registration = Box::new(Registration::<B>::default());
-        *grads = Container::new_distributed::<B>(ops.node.clone(), root.clone(), registration);
+        *grads = Container::new_distributed::<B>(ops.node.clone(), root.clone(), Box::new(self));
         // The new container starts with its own root gradient.
         grads.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
