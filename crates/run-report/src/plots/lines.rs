@@ -72,24 +72,15 @@ impl Axis {
     pub fn logarithmic(title: &'static str, range: Range<f64>, text: Label) -> Self {
         Self { title, ticks: log_ticks(&range), range, text }
     }
-
-    fn scale(&self) -> Scale {
-        Scale { linear: self.range.clone().into(), ticks: self.ticks.clone() }
-    }
 }
 
-/// A linear axis with these labels, which the plotting library otherwise chooses.
-struct Scale {
-    linear: RangedCoordf64,
-    ticks: Vec<f64>,
-}
-
-impl Ranged for Scale {
+/// With these labels, which the plotting library otherwise chooses.
+impl Ranged for &Axis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        self.linear.map(value, limit)
+        RangedCoordf64::from(self.range.clone()).map(value, limit)
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
@@ -97,7 +88,7 @@ impl Ranged for Scale {
     }
 
     fn range(&self) -> Range<f64> {
-        self.linear.range()
+        self.range.clone()
     }
 }
 
@@ -168,13 +159,11 @@ impl Panel {
             .margin(MARGIN)
             .x_label_area_size(52)
             .y_label_area_size(if self.y.title.is_empty() { 64 } else { 88 })
-            .build_cartesian_2d(self.x.scale(), self.y.scale())?;
+            .build_cartesian_2d(&self.x, &self.y)?;
         chart
             .configure_mesh()
             .x_desc(self.x.title)
             .y_desc(self.y.title)
-            .x_labels(self.x.ticks.len())
-            .y_labels(self.y.ticks.len())
             .x_label_formatter(&self.x.text)
             .y_label_formatter(&self.y.text)
             .axis_desc_style((FONT, TEXT))
