@@ -114,10 +114,11 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             let written = files::write_synced(&temporary.join(name), bytes);
             written.map_err(|e| RecordError::write(&path.join(name), e))
         };
-        let moments: Vec<_> = self.moments.iter().map(|(name, values)| (name.as_str(), values)).collect();
+        let moments: Vec<_> =
+            self.moments.iter().map(|(name, values)| (format!("{name}."), values)).collect();
         let mut sha256 = BTreeMap::new();
         for (file, bytes) in [
-            (MODEL, encode(&path.join(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
+            (MODEL, encode(&path.join(MODEL), layout, &[(String::new(), &self.params)], Some(self.updates))?),
             (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
         ] {
             write(file, &bytes)?;
@@ -155,7 +156,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         let has_moments = !optimizer.is_empty();
         let names = state.moments.into_iter().filter(|_| has_moments);
         let moment = |name: String| {
-            decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
+            decode(&path.join(OPTIMIZER), &optimizer, layout, &format!("{name}."))
+                .map(|values| (name, values))
         };
         Ok(Self {
             params: decode_weights(&path.join(MODEL), &model, layout)?,
@@ -221,7 +223,7 @@ pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordErro
 /// # Errors
 /// If two tensors have the same name.
 pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordError> {
-    encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
+    encode(Path::new(MODEL), layout, &[(String::new(), &weights.to_vec())], Some(0))
 }
 
 /// The manifest of the checkpoint `path`, and its state, model and optimizer, whose digests are the manifest's.

@@ -81,7 +81,7 @@ pub fn safetensors_file(
 pub(super) fn encode(
     file: &Path,
     layout: &Layout,
-    buffers: &[(&str, &Vec<f32>)],
+    buffers: &[(String, &Vec<f32>)],
     batches: Option<u64>,
 ) -> Result<Vec<u8>, RecordError> {
     let mut tensors = Vec::new();
@@ -89,7 +89,7 @@ pub(super) fn encode(
         for spec in &layout.0 {
             let values = spec.convert(&flat[spec.range.clone()], &spec.shape);
             let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            tensors.push((tensor_name(prefix, &spec.name), Dtype::F32, spec.file_shape(), bytes));
+            tensors.push((format!("{prefix}{}", spec.name), Dtype::F32, spec.file_shape(), bytes));
         }
     }
     if let Some(batches) = batches {
@@ -107,16 +107,12 @@ pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Resu
     let tensors = SafeTensors::deserialize(bytes).ok();
     let names = tensors.as_ref().map(|tensors| tensors.names()).unwrap_or_default();
     let is_known = |name: &str| name.ends_with(BATCHES) || layout.0.iter().any(|spec| spec.name == name);
-    let first = layout.0.first().map(|spec| format!(".{}", spec.name)).unwrap_or_default();
-    let mut prefixes = names.iter().filter_map(|name| name.strip_suffix(&first).filter(|_| !is_known(name)));
-    let inside =
-        |name: &str, prefix: &str| name.strip_prefix(prefix)?.strip_prefix('.').map(ToOwned::to_owned);
-    let prefix =
-        prefixes.find(|prefix| names.iter().all(|name| inside(name, prefix).is_some())).unwrap_or("");
+    let first = layout.0.first().map(|spec| spec.name.as_str()).unwrap_or_default();
+    let mut prefixes = names.iter().filter_map(|name| name.strip_suffix(first));
+    let of_all = |prefix: &&str| prefix.ends_with('.') && names.iter().all(|name| name.starts_with(prefix));
+    let prefix = prefixes.find(of_all).unwrap_or_default();
     let values = decode(file, bytes, layout, prefix)?;
-    let inside =
-        |name: &&&str| if prefix.is_empty() { Some((**name).to_owned()) } else { inside(name, prefix) };
-    match names.iter().find(|name| inside(name).is_none_or(|inside| !is_known(&inside))) {
+    match names.iter().find(|name| !name.strip_prefix(prefix).is_some_and(is_known)) {
         Some(name) => Err(RecordError::damaged(
             file,
             format!("it has a tensor {name}: these are another network's weights"),
@@ -140,7 +136,7 @@ pub(super) fn decode(
         .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
     let mut flat = vec![0.0; layout.len()];
     for spec in &layout.0 {
-        let name = tensor_name(prefix, &spec.name);
+        let name = format!("{prefix}{}", spec.name);
         let tensor = tensors
             .tensor(&name)
             .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
@@ -157,13 +153,6 @@ pub(super) fn decode(
         flat[spec.range.clone()].copy_from_slice(&spec.convert(&values, &spec.file_shape()));
     }
     Ok(flat)
-}
-
-fn tensor_name(prefix: &str, name: &str) -> String {
-    match prefix {
-        "" => name.to_owned(),
-        _ => format!("{prefix}.{name}"),
-    }
 }
 
 /// Checks that all weights are finite, and that no variance of a batch norm is negative.
@@ -241,7 +230,7 @@ mod tests {
 
     fn file(layout: &Layout, batches: Option<u64>) -> Vec<u8> {
         let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
-        encode(Path::new("file"), layout, &[("", &values)], batches).expect("a file")
+        encode(Path::new("file"), layout, &[(String::new(), &values)], batches).expect("a file")
     }
 
     #[test]
@@ -267,7 +256,7 @@ mod tests {
         let layout = layout(true);
         let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
         let of = |prefixes: &[&str]| {
-            let buffers: Vec<_> = prefixes.iter().map(|prefix| (*prefix, &values)).collect();
+            let buffers: Vec<_> = prefixes.iter().map(|prefix| (format!("{prefix}."), &values)).collect();
             decode_weights(
                 Path::new("file"),
                 &encode(Path::new("file"), &layout, &buffers, None).unwrap(),
