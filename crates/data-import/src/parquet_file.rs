@@ -184,25 +184,17 @@ pub(crate) fn label(
                 |column: &&&String| names_in(&known, column).is_some_and(|names| !names.is_empty());
             let mut named = others.iter().filter(has_names);
             let only = others.first().filter(|_| pictures.is_some() && others.len() == 1);
-            let named = match (named.next(), named.next()) {
-                (Some(named), None) => Some(named),
-                _ => only,
-            };
+            let named = named.next().filter(|_| named.next().is_none()).or(only);
             others.iter().find(|column| LABELS.contains(&&*column.to_lowercase())).or(named)
         }
     };
     let Some(&column) = found else {
         let listed = others.iter().map(|column| column.as_str()).collect::<Vec<_>>().join(", ");
-        match (wanted, others.first()) {
-            (Some(wanted), _) => {
-                let problem = format!("{} has {listed}", path.display());
-                return Err(ImportError::option("label", wanted, problem));
-            }
-            (None, None) => bail!(path, "has no column of classes beside its pictures"),
-            (None, Some(first)) => {
-                bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
-            }
+        if let Some(wanted) = wanted {
+            return Err(ImportError::option("label", wanted, format!("{} has {listed}", path.display())));
         }
+        let Some(first) = others.first() else { bail!(path, "has no column of classes beside its pictures") };
+        bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
     };
     let names = names_in(&known, column);
     for path in tables.train.iter().chain(tables.test.iter().flatten()) {
@@ -222,7 +214,7 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     let (label, names) = label(tables, Some(column), args.label.as_deref())?;
     let mut labels = Labels::of(names);
     let folder = job.folder("pictures")?;
-    let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<Vec<(Place, String, u32)>, ImportError> {
+    let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<_, ImportError> {
         let place = folder.join(name);
         let failed = |error| ImportError::write(&place)(error);
         let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
@@ -244,23 +236,18 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
             Ok(())
         })?;
         file.flush().map_err(failed)?;
-        let file = Arc::new(DataFile::open(&place)?);
-        let place = |start, bytes| Place::Encoded(Encoded::Part { file: file.clone(), start, bytes });
-        Ok(found
-            .into_iter()
-            .map(|(start, bytes, name, number)| (place(start, bytes), name, number))
-            .collect())
+        Ok((Arc::new(DataFile::open(&place)?), found))
     };
     let train = unpack("train", &tables.train)?;
     let test = tables.test.as_ref().map(|paths| unpack("test", paths)).transpose()?;
     let (classes, class) = labels.classes(&args.source)?;
-    let pictures = |split: Vec<(Place, String, u32)>| {
-        let picture = |(place, name, label): (Place, String, u32)| Picture {
-            place,
+    let pictures = |(file, found): (Arc<DataFile>, Vec<(usize, usize, String, u32)>)| {
+        let picture = |(start, bytes, name, label)| Picture {
+            place: Place::Encoded(Encoded::Part { file: file.clone(), start, bytes }),
             name,
             class: class[label as usize],
         };
-        split.into_iter().map(picture).collect()
+        found.into_iter().map(picture).collect()
     };
     Ok(Found { train: pictures(train), test: test.map(pictures), classes })
 }
