@@ -65,11 +65,10 @@ pub(crate) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What was left out, by ending, with the first of each.
+/// What was left out: files by ending, with the first of each, and links to a folder around them.
 #[derive(Default)]
-struct LeftOut {
-    source: PathBuf,
-    endings: BTreeMap<String, (usize, PathBuf)>,
+pub(crate) struct LeftOut {
+    pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
     loops: usize,
 }
 
@@ -82,12 +81,12 @@ impl LeftOut {
         self.endings.entry(ending).or_insert((0, path)).0 += 1;
     }
 
-    fn log(&self) {
+    fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
                 "left out: {} with {ending}, which is no picture that is read here (the first: {})",
                 count(*number, "file"),
-                first.strip_prefix(&self.source).unwrap_or(first).display()
+                first.strip_prefix(source).unwrap_or(first).display()
             );
         }
         if self.loops > 0 {
@@ -146,9 +145,9 @@ pub(crate) fn find(
             let problem = format!("{} has no folder train beside it", source.display());
             return Err(ImportError::option("test-split", name, problem));
         }
-        let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
+        let mut left_out = LeftOut::default();
         let train = classes(source, source, label, &mut left_out)?;
-        left_out.log();
+        left_out.log(source);
         return collect(source, train, None);
     };
     let mut others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
@@ -161,10 +160,10 @@ pub(crate) fn find(
     for folder in rest {
         log::warn!("{} is not used: it is beside {}", name(folder), name(train));
     }
-    let mut left_out = LeftOut { source: source.to_owned(), ..LeftOut::default() };
+    let mut left_out = LeftOut::default();
     let train_classes = classes(source, train, label, &mut left_out)?;
     let test_classes = test.map(|test| classes(source, test, label, &mut left_out)).transpose()?;
-    left_out.log();
+    left_out.log(source);
     collect(source, train_classes, test_classes)
 }
 
@@ -243,7 +242,7 @@ fn classes(
                 .filter(|(path, _)| path.starts_with(split))
                 .map(|(path, class)| (path.clone(), below(&path), class))
                 .collect();
-            let others = walk(split)?.pictures.len().saturating_sub(pictures.len());
+            let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(pictures.len());
             if others > 0 {
                 log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
             }
@@ -281,9 +280,7 @@ fn classes(
         let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
             bail!(&folder, "the folder's name is not UTF-8: rename it");
         };
-        let Below { mut pictures, others, loops } = walk(&folder)?;
-        others.into_iter().for_each(|path| left_out.add(path));
-        left_out.loops += loops;
+        let mut pictures = walk(&folder, left_out)?;
         // As torchvision sorts them: by the folder's text, and then by name.
         let place =
             |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
@@ -297,17 +294,9 @@ fn classes(
     Ok(classes)
 }
 
-/// The files below a folder, and the number of links in it to a folder around them.
-#[derive(Default)]
-pub(crate) struct Below {
-    pub(crate) pictures: Vec<PathBuf>,
-    pub(crate) others: Vec<PathBuf>,
-    pub(crate) loops: usize,
-}
-
-/// What is below a folder, in the order of the names; links are followed, those that lead back are not.
-pub(crate) fn walk(folder: &Path) -> Result<Below, ImportError> {
-    let (mut below, mut loops) = (Below::default(), 0);
+/// The pictures below a folder, in the order of the names; links are followed, those that lead back are not.
+pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, ImportError> {
+    let (mut pictures, mut loops) = (Vec::new(), 0);
     let is_part = |entry: &DirEntry| {
         let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
         loops += usize::from(is_loop);
@@ -319,7 +308,7 @@ pub(crate) fn walk(folder: &Path) -> Result<Below, ImportError> {
             Ok(entry) if entry.file_type().is_dir() => continue,
             Ok(entry) => entry.into_path(),
             Err(error) if error.loop_ancestor().is_some() => {
-                below.loops += 1;
+                left_out.loops += 1;
                 continue;
             }
             Err(error) => {
@@ -332,12 +321,12 @@ pub(crate) fn walk(folder: &Path) -> Result<Below, ImportError> {
             }
         };
         match is_picture(&path) {
-            true => below.pictures.push(path),
-            false => below.others.push(path),
+            true => pictures.push(path),
+            false => left_out.add(path),
         }
     }
-    below.loops += loops;
-    Ok(below)
+    left_out.loops += loops;
+    Ok(pictures)
 }
 
 /// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 
 use crate::ImportError;
-use crate::folder::{Below, walk};
+use crate::folder::{LeftOut, walk};
 use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};
 use crate::table_file::TableFile;
@@ -18,9 +18,10 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let Below { pictures, others, .. } = walk(path)?;
-    if !others.is_empty() {
-        let others = others.len();
+    let mut left_out = LeftOut::default();
+    let pictures = walk(path, &mut left_out)?;
+    let others: usize = left_out.endings.values().map(|(number, _)| number).sum();
+    if others > 0 {
         log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
     }
     Ok(pictures)
