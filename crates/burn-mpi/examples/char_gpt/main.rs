@@ -58,23 +58,20 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let (width, layers, heads, batch, tokens) = (256, 4, 4, 16, 32);
-        let (dropout, precision, stock, lstm, steps) = (0.0, Precision::F32, false, false, 100);
-        let (rate, backend, text) = (1e-3, Backend::Mpi, None);
         Self {
-            width,
-            layers,
-            heads,
-            batch,
-            tokens,
-            dropout,
-            precision,
-            stock,
-            lstm,
-            steps,
-            rate,
-            backend,
-            text,
+            width: 256,
+            layers: 4,
+            heads: 4,
+            batch: 16,
+            tokens: 32,
+            dropout: 0.0,
+            precision: Precision::F32,
+            stock: false,
+            lstm: false,
+            steps: 100,
+            rate: 1e-3,
+            backend: Backend::Mpi,
+            text: None,
         }
     }
 }
@@ -89,6 +86,10 @@ impl Options {
                 Ok(number) if (1..=MOST).contains(&number) => Ok(number),
                 _ => Err(format!("{name} {value}: a number from 1 to {MOST} is required")),
             };
+            let is_second = |[first, second]: [&str; 2]| match value.as_str() {
+                word if [first, second].contains(&word) => Ok(word == second),
+                _ => Err(format!("{name} {value}: {first} or {second} is required")),
+            };
             match name.as_str() {
                 "--width" => options.width = number()?,
                 "--layers" => options.layers = number()?,
@@ -100,21 +101,10 @@ impl Options {
                     Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
                     _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
                 },
-                "--precision" => match value.as_str() {
-                    "f32" => options.precision = Precision::F32,
-                    "bf16" => options.precision = Precision::Bf16,
-                    _ => return Err(format!("{name} {value}: f32 or bf16 is required")),
-                },
-                "--network" => match value.as_str() {
-                    "gpt" => options.lstm = false,
-                    "lstm" => options.lstm = true,
-                    _ => return Err(format!("{name} {value}: gpt or lstm is required")),
-                },
-                "--modules" => match value.as_str() {
-                    "fused" => options.stock = false,
-                    "stock" => options.stock = true,
-                    _ => return Err(format!("{name} {value}: fused or stock is required")),
-                },
+                "--precision" if is_second(["f32", "bf16"])? => options.precision = Precision::Bf16,
+                "--precision" => options.precision = Precision::F32,
+                "--network" => options.lstm = is_second(["gpt", "lstm"])?,
+                "--modules" => options.stock = is_second(["fused", "stock"])?,
                 "--rate" => match value.parse() {
                     Ok(rate) if rate > 0.0 && rate <= 1.0 => options.rate = rate,
                     _ => return Err(format!("{name} {value}: a number above 0, and at most 1, is required")),
@@ -199,29 +189,13 @@ impl Dataset<Vec<u8>> for Windows {
 
 /// Sentences of words in random order, the same on every machine.
 pub fn sentences(bytes: usize) -> Vec<u8> {
-    const WORDS: [&str; 16] = [
-        "every",
-        "rank",
-        "sends",
-        "its",
-        "gradients",
-        "to",
-        "the",
-        "next",
-        "and",
-        "waits",
-        "for",
-        "all",
-        "buckets",
-        "of",
-        "a",
-        "step",
-    ];
+    const WORDS: &str = "every rank sends its gradients to the next and waits for all buckets of a step";
+    let words: Vec<&str> = WORDS.split(' ').collect();
     let (mut text, mut random) = (String::new(), 1u64);
     while text.len() < bytes {
         // Knuth's MMIX generator; its upper bits are the better ones.
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        text += WORDS[(random >> 60) as usize];
+        text += words[(random >> 60) as usize];
         text += if (random >> 56) % 8 == 0 { ".\n" } else { " " };
     }
     text.into_bytes()
