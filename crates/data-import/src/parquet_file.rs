@@ -208,6 +208,9 @@ pub(crate) fn label(
     Ok((column.clone(), names))
 }
 
+/// A picture in a file of many: its place, its bytes, its name, and the number of its class.
+type Unpacked = (usize, usize, String, u32);
+
 /// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
 pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
     let args = job.args;
@@ -241,7 +244,7 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     let train = unpack("train", &tables.train)?;
     let test = tables.test.as_ref().map(|paths| unpack("test", paths)).transpose()?;
     let (classes, class) = labels.classes(&args.source)?;
-    let pictures = |(file, found): (Arc<DataFile>, Vec<(usize, usize, String, u32)>)| {
+    let pictures = |(file, found): (Arc<DataFile>, Vec<Unpacked>)| {
         let picture = |(start, bytes, name, label)| Picture {
             place: Place::Encoded(Encoded::Part { file: file.clone(), start, bytes }),
             name,
