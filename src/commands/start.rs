@@ -3,7 +3,6 @@
 //! and one that asks for help as well, so that no rank waits for another's first collective.
 
 use std::fs::File;
-use std::io;
 use std::thread::JoinHandle;
 
 use burn_fused::simd::Level;

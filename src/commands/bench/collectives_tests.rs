@@ -28,6 +28,5 @@ fn a_barrier_that_a_rank_leaves_before_another_enters_is_wrong() {
 fn messages_and_terms_differ_between_ranks() {
     assert_ne!(message(0, 1), message(1, 0));
     assert_ne!(message(0, 0), message(1, 0));
-    assert_eq!(sum(0..1, 2), term(0, 2));
     assert_ne!(sum(0..2, 1), sum(0..3, 1));
 }
