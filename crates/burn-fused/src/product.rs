@@ -1,4 +1,4 @@
-//! Matrix products: rows of scalars by panels of vectors.
+//! Matrix products: rows of scalars by panels of vectors, and a row or a column alone by a matrix.
 //!
 //! The second factor is packed into panels of some vectors, term by term of the sums. The first is read where it is,
 //! scalar by scalar: a block of its rows stays in the second cache while all panels pass.
@@ -55,6 +55,12 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         }
         return;
     }
+    if a.rows == 1 || b.columns == 1 {
+        // A column is a row of the product of the transposed matrices, whose values are stored alike.
+        let (row, matrix) = if a.rows == 1 { (a, b) } else { (b, a.transpose()) };
+        level.run(MultiplyRow { row: row.values, matrix, product, adds });
+        return;
+    }
     let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     let rows = a.rows.div_ceil(parts).next_multiple_of(TILE);
     let mut scratch = PANELS.take();
@@ -63,8 +69,8 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         for term in (0..a.columns).step_by(TERMS) {
             let terms = TERMS.min(a.columns - term);
             // Vectors of a matrix are read where they are, if they are whole and near each other, or for few rows.
-            let panel = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
-            let whole = !b.transposed && columns.is_multiple_of(panel);
+            let most = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
+            let whole = !b.transposed && columns.is_multiple_of(most);
             let direct = whole && (a.rows <= FEW || b.columns <= NEAR);
             let panels = match direct {
                 true => &b.values[term * b.columns + column..],
@@ -174,7 +180,7 @@ struct Multiply<'a> {
     stored: Option<usize>,
     /// The first that the panels have, and how many.
     columns: [usize; 2],
-    /// Whole rows, so that there are as many of scalars.
+    /// Whole rows: those that are computed.
     product: &'a mut [f32],
     /// Values of a row of the product.
     step: usize,
@@ -186,20 +192,9 @@ impl Kernel for Multiply<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        match panel(simd, self.columns[1]) {
-            PANEL => self.with_panels::<S, PANEL>(simd),
-            2 => self.with_panels::<S, 2>(simd),
-            _ => self.with_panels::<S, 1>(simd),
-        }
-    }
-}
-
-impl Multiply<'_> {
-    /// With panels of `N` vectors.
-    #[inline(always)]
-    fn with_panels<S: Lanes, const N: usize>(self, simd: S) {
         let Self { scalars, terms, panels, stored, columns: [first, columns], product, step, adds } = self;
-        let (rows, width) = (product.len() / step, N * S::F32_LANES);
+        let (rows, panel) = (product.len() / step, panel(simd, columns));
+        let width = panel * S::F32_LANES;
         let blocks = (rows * terms).div_ceil(SCALARS);
         let block_rows = rows.div_ceil(blocks).next_multiple_of(TILE);
         for block in (0..rows).step_by(block_rows) {
@@ -218,10 +213,105 @@ impl Multiply<'_> {
                     adds,
                 };
                 let size = [rows.min(block + block_rows) - block, terms];
-                multiply_rows::<S, N>(simd, size, scalars, vectors, target);
+                match (columns - column).div_ceil(S::F32_LANES).min(panel) {
+                    1 => multiply_rows::<S, 1>(simd, size, scalars, vectors, target),
+                    2 => multiply_rows::<S, 2>(simd, size, scalars, vectors, target),
+                    3 => multiply_rows::<S, 3>(simd, size, scalars, vectors, target),
+                    _ => multiply_rows::<S, PANEL>(simd, size, scalars, vectors, target),
+                }
             }
         }
     }
+}
+
+/// The product of a row with a matrix, each value of which is read once, where it is.
+struct MultiplyRow<'a> {
+    row: &'a [f32],
+    matrix: Matrix<'a>,
+    product: &'a mut [f32],
+    adds: bool,
+}
+
+/// Rows of a stored matrix that are read at a time.
+const STREAMS: usize = 8;
+
+impl Kernel for MultiplyRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { row, matrix: Matrix { values, rows, columns, transposed }, product, adds } = self;
+        if !adds {
+            product.fill(0.0);
+        }
+        if transposed {
+            // A stored row for each value of the product.
+            for (product, values) in product.chunks_mut(STREAMS).zip(values.chunks(STREAMS * rows)) {
+                if product.len() == STREAMS {
+                    add_dots::<S, STREAMS>(simd, row, values, product);
+                    continue;
+                }
+                for (product, values) in product.chunks_mut(1).zip(values.chunks_exact(rows)) {
+                    add_dots::<S, 1>(simd, row, values, product);
+                }
+            }
+            return;
+        }
+        for (scalars, values) in row.chunks(STREAMS).zip(values.chunks(STREAMS * columns)) {
+            if scalars.len() == STREAMS {
+                add_rows::<S, STREAMS>(simd, scalars, values, product);
+                continue;
+            }
+            for (scalars, values) in scalars.chunks(1).zip(values.chunks_exact(columns)) {
+                add_rows::<S, 1>(simd, scalars, values, product);
+            }
+        }
+    }
+}
+
+/// Vectors of each of `R` rows, and what is left of each.
+#[inline(always)]
+fn streams<S: Lanes, const R: usize>(values: &[f32], width: usize) -> [(&[S::f32s], &[f32]); R] {
+    std::array::from_fn(|r| S::as_simd_f32s(&values[r * width..][..width]))
+}
+
+/// Adds the product of `row` with each of `R` rows.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn add_dots<S: Lanes, const R: usize>(simd: S, row: &[f32], values: &[f32], product: &mut [f32]) {
+    let (vectors, rest) = S::as_simd_f32s(row);
+    let rows = streams::<S, R>(values, row.len());
+    let mut sums = [simd.splat_f32s(0.0); R];
+    for (at, &vector) in vectors.iter().enumerate() {
+        for r in 0..R {
+            sums[r] = simd.fma(vector, rows[r].0[at], sums[r]);
+        }
+    }
+    for r in 0..R {
+        let sum = simd.fma(simd.partial_load_f32s(rest), simd.partial_load_f32s(rows[r].1), sums[r]);
+        product[r] += simd.reduce_sum_f32s(sum);
+    }
+}
+
+/// Adds `R` rows, times a scalar each.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn add_rows<S: Lanes, const R: usize>(simd: S, scalars: &[f32], values: &[f32], product: &mut [f32]) {
+    let rows = streams::<S, R>(values, product.len());
+    let scalars: [S::f32s; R] = std::array::from_fn(|r| simd.splat_f32s(scalars[r]));
+    let (vectors, rest) = S::as_mut_simd_f32s(product);
+    for (at, vector) in vectors.iter_mut().enumerate() {
+        let mut sum = simd.mul_f32s(scalars[0], rows[0].0[at]);
+        for r in 1..R {
+            sum = simd.fma(scalars[r], rows[r].0[at], sum);
+        }
+        *vector = simd.add_f32s(*vector, sum);
+    }
+    let mut sum = simd.partial_load_f32s(rest);
+    for r in 0..R {
+        sum = simd.fma(scalars[r], simd.partial_load_f32s(rows[r].1), sum);
+    }
+    simd.partial_store_f32s(rest, sum);
 }
 
 #[cfg(test)]
@@ -245,6 +335,9 @@ mod tests {
         // More terms and columns than are packed at a time, more rows than a block has, and matrices that are not packed.
         for [rows, terms, columns] in [
             [1, 1, 1],
+            [1, 37, 85],
+            [1, 600, 7],
+            [43, 21, 1],
             [7, 3, 65],
             [13, 33, 17],
             [64, 100, 31],
@@ -284,7 +377,13 @@ mod tests {
                     );
                 }
                 for (a, b) in [(transposed[0], b), (a, transposed[1]), (transposed[0], transposed[1])] {
-                    assert!(found == product(a, b), "{rows} {terms} {columns} at {level}");
+                    let other = product(a, b);
+                    // Sums of a row or a column alone are in the order in which the matrix is stored.
+                    let same = |(x, y): (&f32, &f32)| match rows.min(columns) {
+                        1 => (x - y).abs() < 2e-6 * terms as f32,
+                        _ => x == y,
+                    };
+                    assert!(found.iter().zip(&other).all(same), "{rows} {terms} {columns} at {level}");
                 }
                 let on_threads = pool.install(|| product(a, b));
                 assert!(found == on_threads, "{rows} {terms} {columns} at {level} on three threads");

@@ -35,8 +35,8 @@ impl<'a> View<'a> {
 }
 
 kernel! {
-    /// Copies `factor` times the transposed matrix into panels `[panel, width, PANEL]`, `width` a multiple of the
-    /// widest vector. The columns after the last are zero up to a multiple of the widest vector.
+    /// Copies `factor` times the transposed matrix, of rows of `width`, into panels `[panel, width, PANEL]` with `width`
+    /// rounded up to a multiple of the widest vector. The columns after the last are zero up to such a multiple.
     pub fn pack_transposed<S>(
         simd: S,
         matrix: View<'_>,
@@ -235,7 +235,9 @@ kernel! {
             }
             for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
                 let weight = exp(*x - most) * factor;
-                *g = weight * (*g * dropped - mean) * setup.scale;
+                // Nothing moves a weight that is all of a row; the mean is rounded otherwise than the gradient.
+                let slope = if weight == 1.0 { 0.0 } else { weight };
+                *g = slope * (*g * dropped - mean) * setup.scale;
                 *x = weight * dropped;
             }
             setup.masks.fill(block, r, &mut gradient[..block.keys.len()], 0.0);

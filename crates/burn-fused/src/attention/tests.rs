@@ -86,6 +86,31 @@ fn dropout_and_shared_heads_are_as_composed() {
 }
 
 #[test]
+fn one_key_has_no_gradient_of_queries_and_keys() {
+    let device = Device::flex().autodiff();
+    for prob in [0.0, 0.1] {
+        let dropout = DropoutConfig::new(prob).init();
+        let attention = Attention {
+            heads: 2,
+            kv_heads: 2,
+            scale: 0.3,
+            min_float: -1e4,
+            quiet_softmax: false,
+            dropout: &dropout,
+            masks: Vec::new(),
+        };
+        let x = [5, 1, 1].map(|length| random([3, length, 2 * 127], length as u64, &device));
+        let found = parts(x, |x| {
+            let (context, weights) = attention.run(x, true);
+            (context, weights.expect("they are wanted"))
+        });
+        // As Burn's: an optimizer that divides by a gradient's size would move parameters by what rounding leaves.
+        assert!(found[2].1.iter().chain(&found[3].1).all(|&gradient| gradient == 0.0), "dropout {prob}");
+        assert!(found[4].1.iter().any(|&gradient| gradient != 0.0));
+    }
+}
+
+#[test]
 fn another_type_is_composed() {
     let device = Device::flex().autodiff();
     let dropout = DropoutConfig::new(0.0).init();

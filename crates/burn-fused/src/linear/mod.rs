@@ -1,4 +1,4 @@
-//! A linear layer with its bias and its activation as one operator.
+//! A linear layer with its bias, and in f32 with its activation, as one operator.
 //!
 //! Burn composes the backward of transposed copies, and the activation of passes of its own. Here products
 //! read their factors as they are stored.

@@ -162,9 +162,9 @@ pub(crate) fn prefetch(value: *const f32) {
     let _ = value;
 }
 
-/// Stores the columns of a part of a matrix, each passed through `map`: of at most as many rows and columns as a
-/// vector has lanes; what is beyond these is zero, in as many vectors. Rows and vectors are as many values after each
-/// other as their `step`. The processor is asked for the rows behind them.
+/// Stores the columns of the first square of a matrix, as many as a vector has lanes, each passed through `map`. What is
+/// beyond the matrix's rows and columns is zero. Values and target are given with the distance of rows and vectors in
+/// them. With the widest vectors, the processor is asked for the rows behind whole ones.
 ///
 /// # Panics
 /// If there are fewer values, or the target ends before.

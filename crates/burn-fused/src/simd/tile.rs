@@ -14,8 +14,8 @@ pub(crate) struct Target<'a> {
     pub adds: bool,
 }
 
-/// The products of `rows` rows with the `N` vectors of each term, at most four, which are `step` values after those of
-/// the term before: sums start from zero, because one long chain of additions is less exact.
+/// The products of `rows` rows of scalars with the `N` vectors of each term, at most four. `vectors` are values and the
+/// distance of two terms' vectors in them. Sums start from zero, because one long chain of additions is less exact.
 ///
 /// # Panics
 /// If there are fewer scalars or vectors than `terms` need, or the target ends before.
