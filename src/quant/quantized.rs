@@ -98,6 +98,8 @@ impl Quantized {
     ///
     /// # Panics
     /// If the length is not that of samples.
+    // `make icount` counts the instructions between its entry and return.
+    #[inline(never)]
     pub fn infer(&mut self, samples: &[f32], scores: &mut Vec<f32>) {
         let batch = samples.len() / self.model.input_shape().iter().product::<usize>();
         scores.resize(batch * self.model.outputs(), 0.0);

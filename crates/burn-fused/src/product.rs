@@ -192,9 +192,20 @@ impl Kernel for Multiply<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
+        match panel(simd, self.columns[1]) {
+            PANEL if S::REGISTER_COUNT >= 32 => self.with_panels::<S, PANEL>(simd),
+            2 => self.with_panels::<S, 2>(simd),
+            _ => self.with_panels::<S, 1>(simd),
+        }
+    }
+}
+
+impl Multiply<'_> {
+    /// With panels of `N` vectors.
+    #[inline(always)]
+    fn with_panels<S: Lanes, const N: usize>(self, simd: S) {
         let Self { scalars, terms, panels, stored, columns: [first, columns], product, step, adds } = self;
-        let (rows, panel) = (product.len() / step, panel(simd, columns));
-        let width = panel * S::F32_LANES;
+        let (rows, width) = (product.len() / step, N * S::F32_LANES);
         let blocks = (rows * terms).div_ceil(SCALARS);
         let block_rows = rows.div_ceil(blocks).next_multiple_of(TILE);
         for block in (0..rows).step_by(block_rows) {
@@ -213,11 +224,11 @@ impl Kernel for Multiply<'_> {
                     adds,
                 };
                 let size = [rows.min(block + block_rows) - block, terms];
-                match (columns - column).div_ceil(S::F32_LANES).min(panel) {
-                    1 => multiply_rows::<S, 1>(simd, size, scalars, vectors, target),
-                    2 => multiply_rows::<S, 2>(simd, size, scalars, vectors, target),
-                    3 => multiply_rows::<S, 3>(simd, size, scalars, vectors, target),
-                    _ => multiply_rows::<S, PANEL>(simd, size, scalars, vectors, target),
+                // The last panel may have fewer vectors.
+                match ((columns - column).div_ceil(S::F32_LANES), N) {
+                    (1, 2..) => multiply_rows::<S, 1>(simd, size, scalars, vectors, target),
+                    (2, 3..) => multiply_rows::<S, 2>(simd, size, scalars, vectors, target),
+                    _ => multiply_rows::<S, N>(simd, size, scalars, vectors, target),
                 }
             }
         }
