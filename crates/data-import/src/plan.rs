@@ -16,7 +16,7 @@ pub(crate) fn splits<T>(
     classes: usize,
     class: impl Fn(&T) -> u16,
 ) -> Result<[Vec<T>; 2], ImportError> {
-    let mut chance = Chance::new(args.seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let splits = match (test, args.test_fraction) {
         (Some(test), None) => [train, test],
         (Some(_), Some(share)) => {
@@ -25,61 +25,52 @@ pub(crate) fn splits<T>(
         }
         (None, share) => {
             let (share, all) = (share.unwrap_or(TEST_FRACTION), train.len());
-            let splits = chance.divide(train, classes, |sample| class(sample).into(), share);
+            let splits = divide(&mut rng, train, classes, |sample| class(sample).into(), share);
             let test = splits[1].len();
             log::info!("{test} of {all} are the test split: {share} of each class, and at least one");
             splits
         }
     };
-    Ok(splits.map(|split| chance.order(split, args.order)))
+    Ok(splits.map(|split| order(&mut rng, split, args.order)))
 }
 
-/// Numbers drawn from a seed.
-struct Chance(ChaCha8Rng);
-
-impl Chance {
-    fn new(seed: u64) -> Self {
-        Self(ChaCha8Rng::seed_from_u64(seed))
+/// Fisher and Yates' shuffle.
+fn shuffle<T>(rng: &mut ChaCha8Rng, values: &mut [T]) {
+    for last in (1..values.len()).rev() {
+        // The high half of a product is below `last + 1`, and as good as uniform below 2^64.
+        let other = ((u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64) as usize;
+        values.swap(last, other);
     }
+}
 
-    /// Fisher and Yates' shuffle.
-    fn shuffle<T>(&mut self, values: &mut [T]) {
-        for last in (1..values.len()).rev() {
-            // The high half of a product is below `last + 1`, and as good as uniform below 2^64.
-            let other = ((u128::from(self.0.next_u64()) * (last as u128 + 1)) >> 64) as usize;
-            values.swap(last, other);
-        }
+/// The samples, in the order that was asked for.
+fn order<T>(rng: &mut ChaCha8Rng, mut samples: Vec<T>, order: Order) -> Vec<T> {
+    if order == Order::Random {
+        shuffle(rng, &mut samples);
     }
+    samples
+}
 
-    /// The samples, in the order that was asked for.
-    fn order<T>(&mut self, mut samples: Vec<T>, order: Order) -> Vec<T> {
-        if order == Order::Random {
-            self.shuffle(&mut samples);
-        }
-        samples
+/// Divides samples into training and test: `share` of each class, rounded, at least one where it has two and
+/// never all. Each split has the order of `samples`.
+fn divide<T>(
+    rng: &mut ChaCha8Rng,
+    samples: Vec<T>,
+    classes: usize,
+    class: impl Fn(&T) -> usize,
+    share: f64,
+) -> [Vec<T>; 2] {
+    let mut of_class = vec![Vec::new(); classes];
+    samples.iter().enumerate().for_each(|(at, sample)| of_class[class(sample)].push(at));
+    let mut is_test = vec![false; samples.len()];
+    for samples in &mut of_class {
+        let count = samples.len();
+        let test = ((count as f64 * share).round() as usize).max(1).min(count.saturating_sub(1));
+        shuffle(rng, samples);
+        samples[..test].iter().for_each(|&at| is_test[at] = true);
     }
-
-    /// Divides samples into training and test: `share` of each class, rounded, at least one where it has two and
-    /// never all. Each split has the order of `samples`.
-    fn divide<T>(
-        &mut self,
-        samples: Vec<T>,
-        classes: usize,
-        class: impl Fn(&T) -> usize,
-        share: f64,
-    ) -> [Vec<T>; 2] {
-        let mut of_class = vec![Vec::new(); classes];
-        samples.iter().enumerate().for_each(|(at, sample)| of_class[class(sample)].push(at));
-        let mut is_test = vec![false; samples.len()];
-        for samples in &mut of_class {
-            let count = samples.len();
-            let test = ((count as f64 * share).round() as usize).max(1).min(count.saturating_sub(1));
-            self.shuffle(samples);
-            samples[..test].iter().for_each(|&at| is_test[at] = true);
-        }
-        let (test, train): (Vec<_>, Vec<_>) = samples.into_iter().zip(is_test).partition(|(_, test)| *test);
-        [train, test].map(|split| split.into_iter().map(|(sample, _)| sample).collect())
-    }
+    let (test, train): (Vec<_>, Vec<_>) = samples.into_iter().zip(is_test).partition(|(_, test)| *test);
+    [train, test].map(|split| split.into_iter().map(|(sample, _)| sample).collect())
 }
 
 #[cfg(test)]
@@ -94,7 +85,10 @@ mod tests {
             .enumerate()
             .flat_map(|(class, &count)| (0..count).map(move |n| (class, n)))
             .collect();
-        let divide = |seed| Chance::new(seed).divide(samples.clone(), counts.len(), |sample| sample.0, 0.2);
+        let divide = |seed| {
+            let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+            super::divide(rng, samples.clone(), counts.len(), |sample| sample.0, 0.2)
+        };
         let [train, test] = divide(7);
         let of = |split: &[(usize, usize)], class| split.iter().filter(|sample| sample.0 == class).count();
         assert_eq!(std::array::from_fn(|class| of(&test, class)), [0, 1, 1, 2, 2, 200]);
@@ -107,10 +101,11 @@ mod tests {
     #[test]
     fn an_order_has_every_sample_once() {
         let samples: Vec<usize> = (0..1000).collect();
-        let mut drawn = Chance::new(3).order(samples.clone(), Order::Random);
+        let rng = &mut ChaCha8Rng::seed_from_u64(3);
+        let mut drawn = order(rng, samples.clone(), Order::Random);
         assert_ne!(drawn, samples);
         drawn.sort_unstable();
         assert_eq!(drawn, samples);
-        assert_eq!(Chance::new(3).order(samples.clone(), Order::Files), samples);
+        assert_eq!(order(rng, samples.clone(), Order::Files), samples);
     }
 }
