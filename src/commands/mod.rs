@@ -302,11 +302,13 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
     let program = start::fingerprint();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
+    // A line, as of other errors of options; any other error of the command line has clap's tips.
+    let wrong_value = is_of_value(error).then(|| one_line(error));
     let text = match displays {
         true => {
             "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
         }
-        false => wrong_value(error).unwrap_or_else(|| error.to_string()),
+        false => wrong_value.clone().unwrap_or_else(|| error.to_string()),
     };
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
     let mut code = if displays { 0 } else { OPTIONS };
@@ -315,7 +317,10 @@ pub fn usage(error: &clap::Error) -> u8 {
             line.iter().for_each(|line| logging::error(line));
             code = OPTIONS;
         }
-        _ if world.as_ref().is_none_or(World::is_root) => print_usage(error),
+        _ if world.as_ref().is_none_or(World::is_root) => match wrong_value {
+            Some(line) => logging::error(&line),
+            None => _ = error.print(),
+        },
         _ => {}
     }
     // As in `print_own`.
@@ -323,23 +328,6 @@ pub fn usage(error: &clap::Error) -> u8 {
         let _ = world.barrier();
     }
     code
-}
-
-/// An error of the command line as it is printed.
-pub fn usage_text(error: &clap::Error) -> String {
-    wrong_value(error).map_or_else(|| error.to_string(), |line| format!("mpiburn: {line}"))
-}
-
-/// The line of a wrong value, as of other errors of options; any other error has clap's tips.
-fn wrong_value(error: &clap::Error) -> Option<String> {
-    is_of_value(error).then(|| one_line(error))
-}
-
-fn print_usage(error: &clap::Error) {
-    match wrong_value(error) {
-        Some(line) => logging::error(&line),
-        None => _ = error.print(),
-    }
 }
 
 /// Checks that several random batches of this size fit into memory.

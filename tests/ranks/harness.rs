@@ -13,7 +13,7 @@ use std::sync::{Mutex, Once};
 use burn_mpi::threads::{self, Options};
 use burn_mpi::{CommError, World};
 use mpiburn::commands::{self, logging};
-use mpiburn::options::{Cli, Command};
+use mpiburn::options::{Cli, Command, is_of_value, one_line};
 use mpiburn::stop::StopRequest;
 use run_report::console;
 use serde_json::Value;
@@ -280,7 +280,13 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let commands = match read {
         Ok(commands) => commands,
         // On all ranks: what differs between them needs processes.
-        Err(error) => return output(error.exit_code() as u8, String::new(), commands::usage_text(&error)),
+        Err(error) => {
+            let text = match is_of_value(&error) {
+                true => format!("mpiburn: {}", one_line(&error)),
+                false => error.to_string(),
+            };
+            return output(error.exit_code() as u8, String::new(), text);
+        }
     };
     use Command::{Data, Launch, Report, Sweep};
     if let [Cli { command: Data(_) | Launch(_) | Report(_) | Sweep(_), .. }] = &commands[..] {
