@@ -53,20 +53,13 @@ impl Hosts {
             )
         })?;
         let mut hosts = Self { path: path.to_owned(), entries: Vec::new() };
-        if mpi == MpiFlavour::OpenMpi {
-            let shown = path.display();
-            let word = quoted(&shown);
-            ensure!(
-                !text.starts_with(BYTE_ORDER_MARK),
-                "{shown} begins with a byte order mark, which Open MPI rejects: remove it with sed -i \
-                 '1s/^\\xef\\xbb\\xbf//' {word}"
-            );
-            ensure!(
-                !text.contains('\r'),
-                "{shown} has line ends of Windows (CR LF), which Open MPI rejects: convert it with sed -i \
-                 's/\\r$//' {word}"
-            );
-        }
+        let shown = path.display();
+        ensure!(
+            mpi == MpiFlavour::Mpich || !(text.starts_with(BYTE_ORDER_MARK) || text.contains('\r')),
+            "{shown} has a byte order mark or line ends of Windows (CR LF), which Open MPI rejects: convert it with \
+             sed -i '1s/^\\xef\\xbb\\xbf//; s/\\r$//' {}",
+            quoted(&shown)
+        );
         for (index, line) in text.trim_start_matches(BYTE_ORDER_MARK).lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
             let line = line.split("//").next().unwrap_or_default().trim();
@@ -270,11 +263,11 @@ mod tests {
         let message = |text| hosts(text).unwrap_err().to_string();
         for (text, words) in [
             ("alpha:2", "such as `alpha slots=2`"),
-            ("alpha slots=1\r\n", "which Open MPI rejects: convert it with sed -i 's/\\r$//' /"),
             (
-                "\u{feff}alpha slots=1\n",
-                "which Open MPI rejects: remove it with sed -i '1s/^\\xef\\xbb\\xbf//' /",
+                "alpha slots=1\r\n",
+                "which Open MPI rejects: convert it with sed -i '1s/^\\xef\\xbb\\xbf//; s/",
             ),
+            ("\u{feff}alpha slots=1\n", "which Open MPI rejects: convert it with sed -i '1s/"),
             ("alpha boards=1", "line 1: alpha boards=1: expected a host name"),
             ("alpha cores=1", "expected a host name"),
             ("alpha user=me", "expected a host name"),
