@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use burn_mpi::lab::MPI_FLAVOUR;
@@ -75,7 +75,8 @@ pub fn run(
         // After its end, all that it has written is read.
         watched.iter_mut().for_each(Watched::pass_on);
         if let Some(status) = status {
-            let outcome = Outcome { code: code(status), stopped: passed_on.is_some() };
+            let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+            let outcome = Outcome { code, stopped: passed_on.is_some() };
             return Ok((outcome, watched.and_then(Watched::cause)));
         }
         if let Some(signal) = stop.take().and_then(Signal::from_named_raw) {
@@ -117,10 +118,6 @@ fn pass_on(child: &Child, signal: Signal) {
         // Fails if the process has exited, which needs no signal.
         let _ = kill_process(pid, signal);
     }
-}
-
-fn code(status: ExitStatus) -> i32 {
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
 /// Describes an exit code of a launcher or its ranks, and what to do. `signal` is one that was forwarded to it.
