@@ -1,7 +1,6 @@
 //! Options of a training that do not fit each other.
 
 use std::borrow::Cow;
-use std::path::Path;
 
 use clap::ValueEnum;
 
@@ -70,7 +69,11 @@ impl RunConfig {
 
     fn check(&self) -> Result<(), ConfigError> {
         for (option, path) in [("init", self.init.as_ref()), ("data-root", Some(&self.data.data_root))] {
-            path.map_or(Ok(()), |path| check_utf8(option, path))?;
+            // `run.json` holds the path, and JSON has no other text.
+            if let Some(path) = path.filter(|path| path.to_str().is_none()) {
+                let problem = "is not UTF-8, and results are JSON: choose another name";
+                return Err(ConfigError::new(option, path.display(), problem));
+            }
         }
         let (batch, batches) = (self.data.train_batch_size, self.accumulate);
         if batch.checked_mul(batches).is_none() {
@@ -222,15 +225,6 @@ impl RunConfig {
             let kind = self.quantization.quantize.map_or_else(String::new, |kind| kind.to_string());
             ConfigError::new("quantize", kind, error.to_string())
         })
-    }
-}
-
-/// `run.json` holds the path, and JSON has no other text.
-fn check_utf8(option: &'static str, path: &Path) -> Result<(), ConfigError> {
-    let problem = "is not UTF-8, and results are JSON: choose another name";
-    match path.to_str() {
-        Some(_) => Ok(()),
-        None => Err(ConfigError::new(option, path.display(), problem)),
     }
 }
 
