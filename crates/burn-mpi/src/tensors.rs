@@ -28,7 +28,7 @@ type Values<'a> = dyn FnMut(DType, &[usize], bool) -> Option<TensorData> + 'a;
 
 /// `module` with the `values` of each tensor, in visit order; types, ids and gradient settings are unchanged.
 pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
-    module.map(&mut Writer { values })
+    module.map(&mut Writer(values))
 }
 
 struct Visitor<'a, 'b> {
@@ -104,33 +104,28 @@ impl ModuleVisitor for Visitor<'_, '_> {
     }
 }
 
-struct Writer<'a, 'b> {
-    values: &'a mut Values<'b>,
-}
+struct Writer<'a, 'b>(&'a mut Values<'b>);
 
 impl Writer<'_, '_> {
-    /// A parameter without gradients, with its new values.
+    /// A parameter with its new values.
     fn rewrite<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
     where
         Tensor<D, K>: Parameter,
     {
-        let (dims, dtype) = (param.dims(), param.dtype());
-        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
+        let (dims, dtype, trainable) = (param.dims(), param.dtype(), param.is_require_grad());
+        let Some(data) = (self.0)(dtype, &dims, trainable) else { return param };
         let (id, old, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
+        let device = old.device();
+        // Both at once would be twice the memory of a large tensor.
+        drop(old);
+        let tensor: Tensor<D, K> = Tensor::from_data(data, (&device, dtype));
+        Param::from_mapped_value(id, tensor.set_require_grad(trainable), mapper)
     }
 }
 
 impl ModuleMapper for Writer<'_, '_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (dims, dtype) = (param.dims(), param.dtype());
-        let Some(data) = (self.values)(dtype, &dims, param.is_require_grad()) else { return param };
-        let (id, old, mapper) = param.consume();
-        let (device, trainable) = (old.device(), old.is_require_grad());
-        // Both at once would be twice the memory of a large tensor.
-        drop(old);
-        let tensor = Tensor::from_data(data, (&device, dtype));
-        Param::from_mapped_value(id, if trainable { tensor.require_grad() } else { tensor }, mapper)
+        self.rewrite(param)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
