@@ -32,7 +32,7 @@ pub(crate) struct State {
     /// Collectives entered so far.
     pub entered: u64,
     /// The current or last operation, such as `mpi all-reduce of bucket 2`.
-    what: String,
+    pub what: String,
     /// Start of the current operation, on the rank's clock; `None` if there is none.
     since: Option<Duration>,
     /// Collectives that the rank has connected.
@@ -139,11 +139,6 @@ impl Activity {
         Waiting(Arc::clone(this))
     }
 
-    /// Says more of the current operation.
-    pub fn specify(&self, what: String) {
-        self.with(|state| state.what = what);
-    }
-
     /// What the rank is doing now.
     pub fn now(&self) -> Status {
         let now = self.clock.now();
@@ -164,20 +159,6 @@ impl Activity {
     #[cfg(feature = "mpi")]
     pub fn departed(&self) -> Vec<Departure> {
         self.with(|state| state.departed.clone())
-    }
-
-    /// A rank that has left, if one announces it within `patience`; one with an error is
-    /// preferred.
-    #[cfg(any(feature = "gloo", feature = "nccl"))]
-    pub fn departed_peer(&self, patience: Duration) -> Option<Departure> {
-        let began = std::time::Instant::now();
-        loop {
-            let first = self.departed().into_iter().max_by_key(|departure| departure.status != 0);
-            if first.is_some() || began.elapsed() > patience {
-                return first;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 

@@ -98,10 +98,16 @@ impl Member {
     pub const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
     /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: the reason of one
-    /// that announces this within `patience` is the one to report.
+    /// that announces this within `patience` is the one to report, first that of one with an error.
     pub fn broken(&self, of: &Started, patience: Duration, reason: String) -> CommError {
-        let departed = self.activity.departed_peer(patience);
-        departed.map_or_else(|| self.error(of, reason), |departure| departure.error())
+        let began = std::time::Instant::now();
+        loop {
+            match self.activity.departed().into_iter().max_by_key(|departure| departure.status != 0) {
+                Some(departure) => return departure.error(),
+                None if began.elapsed() > patience => return self.error(of, reason),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
     }
 }
 

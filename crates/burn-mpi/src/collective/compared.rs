@@ -204,7 +204,7 @@ impl<L: Link> Primitives for Checked<L> {
         if let Some(announcement) = announcement {
             let member = self.link.member();
             let _waiting = member.enter(&self.label, call.name(), None);
-            member.activity.specify(announcement.wait_of(&self.label));
+            member.activity.with(|state| state.what = announcement.wait_of(&self.label));
             if peer.is_some() {
                 let compared = self.compare_message(call, &of, &announcement);
                 compared.inspect_err(|error| self.failed = Some(error.clone()))?;
