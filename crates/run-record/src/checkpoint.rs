@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 pub use super::folders::{folder_name, list};
@@ -45,32 +45,31 @@ pub struct Beside<'a> {
     pub kept: Vec<usize>,
 }
 
-/// `state.json`.
-#[derive(Debug, Serialize, Deserialize)]
-struct State<P> {
-    model: String,
-    world_size: usize,
-    updates: u64,
-    /// Names of the optimizer's moments.
-    moments: Vec<String>,
-    position: P,
-}
-
-/// A checkpoint in memory; flat buffers in Burn's layouts.
-#[derive(Debug, Clone, PartialEq)]
+/// A checkpoint in memory; flat buffers in Burn's layouts. `state.json` is all but the values of these buffers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Checkpoint<P> {
     /// Name of the network.
     pub model: String,
     /// Number of ranks that wrote it.
     pub world_size: usize,
-    /// Weights.
-    pub params: Vec<f32>,
-    /// The optimizer's moments: names, with values as long as the weights.
-    pub moments: Vec<(String, Vec<f32>)>,
     /// Updates that the optimizer has made.
     pub updates: u64,
+    /// The optimizer's moments: names, with values as long as the weights.
+    #[serde(serialize_with = "names", deserialize_with = "without_values")]
+    pub moments: Vec<(String, Vec<f32>)>,
     /// The position of the run.
     pub position: P,
+    /// Weights.
+    #[serde(skip)]
+    pub params: Vec<f32>,
+}
+
+fn names<S: Serializer>(moments: &[(String, Vec<f32>)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(moments.iter().map(|(name, _)| name))
+}
+
+fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Vec<f32>)>, D::Error> {
+    Ok(Vec::<String>::deserialize(names)?.into_iter().map(|name| (name, Vec::new())).collect())
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
@@ -128,15 +127,8 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             // It has its own digest: another one may replace it later.
             write(INT8_FILE, int8)?;
         }
-        let state = State {
-            model: self.model.clone(),
-            world_size: self.world_size,
-            updates: self.updates,
-            moments: self.moments.iter().map(|(name, _)| name.clone()).collect(),
-            position: &self.position,
-        };
         let state =
-            serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(&path.join(STATE), e.into()))?;
+            serde_json::to_vec_pretty(self).map_err(|e| RecordError::write(&path.join(STATE), e.into()))?;
         write(STATE, &state)?;
         sha256.insert(STATE.to_owned(), files::sha256(&state));
         let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
@@ -151,22 +143,16 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
         let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
-        let state: State<P> = serde_json::from_slice(&state).map_err(damaged)?;
-        // Reduced to weights.
-        let has_moments = !optimizer.is_empty();
-        let names = state.moments.into_iter().filter(|_| has_moments);
-        let moment = |name: String| {
-            decode(&path.join(OPTIMIZER), &optimizer, layout, &format!("{name}."))
-                .map(|values| (name, values))
-        };
-        Ok(Self {
-            params: decode_weights(&path.join(MODEL), &model, layout)?,
-            moments: names.map(moment).collect::<Result<_, _>>()?,
-            model: state.model,
-            world_size: state.world_size,
-            updates: state.updates,
-            position: state.position,
-        })
+        let mut checkpoint: Self = serde_json::from_slice(&state).map_err(damaged)?;
+        checkpoint.params = decode_weights(&path.join(MODEL), &model, layout)?;
+        if optimizer.is_empty() {
+            // Reduced to weights.
+            checkpoint.moments.clear();
+        }
+        for (name, values) in &mut checkpoint.moments {
+            *values = decode(&path.join(OPTIMIZER), &optimizer, layout, &format!("{name}."))?;
+        }
+        Ok(checkpoint)
     }
 }
 
