@@ -21,6 +21,7 @@ use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir};
 
 /// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
+#[derive(Default)]
 pub struct Weights {
     pub values: Vec<f32>,
     pub folder: PathBuf,
@@ -68,12 +69,8 @@ impl Opened {
             }
         }
         let layout = network.parameters();
-        let zeros = || Weights {
-            values: vec![0.0; layout.len()],
-            folder: PathBuf::new(),
-            position: Position::default(),
-        };
-        let mut weights = on_root(world, || load(path, &layout))?.unwrap_or_else(zeros);
+        let mut weights = on_root(world, || load(path, &layout))?.unwrap_or_default();
+        weights.values.resize(layout.len(), 0.0);
         world.broadcast_f32(&mut weights.values)?;
         let network = layout.write(network, &weights.values).valid();
         Ok(Self { config, source, network, weights })

@@ -93,7 +93,7 @@ fn phases(
         world.exchange_over(connect_primitives(world, backend, &transport)?);
     }
     record.connection = collective.connection();
-    let checkpoint = prepare::share(world, begin.checkpoint.take())?;
+    let checkpoint = prepare::share(world, begin.checkpoint.take(), layout.len())?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
     let root = &config.data.data_root;

@@ -426,7 +426,7 @@ impl<'w> Trainer<'w> {
         DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.shard.digest()) }
     }
 
-    /// Restores the position of `checkpoint`.
+    /// Restores the position of `checkpoint`, whose weights the network has.
     ///
     /// # Errors
     /// If the shard of its epoch cannot be read, or the moments belong to a different
@@ -434,8 +434,6 @@ impl<'w> Trainer<'w> {
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
         self.learner.updater.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
-        self.learner.params = checkpoint.params;
-        self.learner.publish();
         self.position = checkpoint.position;
         self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {

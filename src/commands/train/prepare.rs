@@ -20,7 +20,7 @@ use crate::train::{Position, SamplesIn};
 #[derive(Default)]
 pub struct Begin {
     pub dir: Option<RunDir>,
-    /// Those of `--init`.
+    /// Those of `--init` or of the checkpoint.
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
     /// The curves up to the checkpoint.
@@ -95,27 +95,20 @@ pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
     }
 }
 
-/// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
+/// Gives every rank rank 0's checkpoint of so many `values`, but for its weights, which the network has: moments as
+/// bytes, the rest as JSON.
 pub fn share(
     world: &World,
     checkpoint: Option<Checkpoint<Position>>,
+    values: usize,
 ) -> anyhow::Result<Option<Checkpoint<Position>>> {
-    let names = |c: &Checkpoint<Position>| c.moments.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    let head = checkpoint
-        .as_ref()
-        .map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len(), names(c)));
-    let Some((model, updates, position, length, names)) = world.broadcast(&head)? else {
-        return Ok(None);
-    };
-    let zeros = |name| (name, vec![0.0; length]);
-    let (mut params, mut moments) = match checkpoint {
-        Some(c) => (c.params, c.moments),
-        None => (vec![0.0; length], names.into_iter().map(zeros).collect()),
-    };
-    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|(_, values)| values)) {
-        world.broadcast_f32(buffer)?;
+    let Some(shared) = world.broadcast(&checkpoint)? else { return Ok(None) };
+    let mut checkpoint = checkpoint.unwrap_or(shared);
+    for (_, moment) in &mut checkpoint.moments {
+        moment.resize(values, 0.0);
+        world.broadcast_f32(moment)?;
     }
-    Ok(Some(Checkpoint { model, world_size: world.size(), params, moments, updates, position }))
+    Ok(Some(checkpoint))
 }
 
 /// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set

@@ -145,8 +145,9 @@ impl Resumed {
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
-        let dir = Some(dir);
-        Ok(Begin { dir, checkpoint: Some(checkpoint), curves, samples, complete, ..Begin::default() })
+        let weights = Some(std::mem::take(&mut checkpoint.params));
+        let (dir, checkpoint) = (Some(dir), Some(checkpoint));
+        Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
     }
 }
 
