@@ -53,18 +53,9 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes of a value, and its relative rounding error.
-fn precision(dtype: WireType) -> (usize, f32) {
-    match dtype {
-        WireType::F32 => (4, f32::EPSILON),
-        WireType::Bf16 => (2, bf16::EPSILON.to_f32()),
-        WireType::F16 => (2, f16::EPSILON.to_f32()),
-    }
-}
-
 fn sizes_of(args: &AllreduceArgs) -> Result<Vec<usize>, ConfigError> {
     let refused = |problem| ConfigError::new("sizes", &args.sizes, problem);
-    sizes::parse(&args.sizes, precision(args.dtype).0).map_err(refused)
+    sizes::parse(&args.sizes, args.dtype.bytes()).map_err(refused)
 }
 
 /// The methods in the list `names`; all of this build if there is none.
@@ -143,9 +134,9 @@ fn time_size(
     };
     let mut buffers: Vec<Wire> = Vec::new();
     for method in methods {
-        let mut buffer = wire(dtype, bytes / precision(dtype).0, term);
+        let mut buffer = wire(dtype, bytes / dtype.bytes(), term);
         call(method, &mut buffer)?;
-        world.agree(check(dtype, method, &buffer, world.size()))?;
+        world.agree(check(method, &buffer, world.size()))?;
         // Zeros: repeated sums of other values would overflow the type.
         buffer.bytes_mut().fill(0);
         buffers.push(buffer);
@@ -184,16 +175,17 @@ fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
 
 /// Checks the first sum with the tolerance of the type: 16-bit types may be rounded
 /// after each addition.
-fn check(dtype: WireType, method: &Method, sum: &Wire, ranks: usize) -> Result<(), String> {
-    let unit = precision(dtype).1;
-    let right = |(i, value): (usize, f32)| {
-        let expected = term(i) * ranks as f32;
-        (value - expected).abs() <= expected * unit * ranks as f32
+fn check(method: &Method, sum: &Wire, ranks: usize) -> Result<(), String> {
+    let right = |rounding: f32| {
+        move |(i, value): (usize, f32)| {
+            let expected = term(i) * ranks as f32;
+            (value - expected).abs() <= expected * rounding * ranks as f32
+        }
     };
     let all = match sum {
-        Wire::F32(values) => values.iter().copied().enumerate().all(right),
-        Wire::Bf16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right),
-        Wire::F16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right),
+        Wire::F32(values) => values.iter().copied().enumerate().all(right(f32::EPSILON)),
+        Wire::Bf16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right(bf16::EPSILON.into())),
+        Wire::F16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right(f16::EPSILON.into())),
         Wire::F64(_) | Wire::Bytes(_) => false,
     };
     let wrong = || format!("the {} all-reduce of {} values gave a wrong sum", method.name, sum.len());
