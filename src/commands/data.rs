@@ -24,9 +24,9 @@ use run_report::table::{CellAlignment, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     match &args.kind {
-        DataKind::Digits(args) => make(args, DataFormat::Idx, digits::write),
-        DataKind::Objects(args) => make(args, DataFormat::Cifar10, objects::write),
-        DataKind::Features(args) => make(args, DataFormat::Npy, features::write),
+        DataKind::Digits(args) => make(args, DataFormat::Idx, digits::SIDE * digits::SIDE + 1, digits::write),
+        DataKind::Objects(args) => make(args, DataFormat::Cifar10, objects::BYTES + 1, objects::write),
+        DataKind::Features(args) => make(args, DataFormat::Npy, 4 * features::FEATURES + 8, features::write),
         DataKind::Import(args) => import(args),
         DataKind::Info(args) => info(args),
     }
@@ -34,7 +34,8 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
 
 type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
 
-fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<()> {
+/// Generates a data set of samples that take so many bytes, each with its label.
+fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
     ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
     match DataFormat::of_folder(out) {
@@ -52,7 +53,7 @@ fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<(
         }
         Err(error) => return Err(error).context("--out"),
     }
-    check_space(out, kind, *train, *test)?;
+    check_space(out, sample_bytes, *train, *test)?;
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
@@ -115,10 +116,10 @@ fn end_of_signal(stop: &StopRequest) {
     }
 }
 
-/// Checks that the samples fit on the disk.
-fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyhow::Result<()> {
+/// Checks that samples of so many bytes fit on the disk.
+fn check_space(out: &Path, sample_bytes: usize, train: usize, test: usize) -> anyhow::Result<()> {
     let samples = train as u128 + test as u128;
-    let bytes = samples * kind.generated_bytes() as u128;
+    let bytes = samples * sample_bytes as u128;
     let Some(free) = files::free_bytes(out) else { return Ok(()) };
     ensure!(
         bytes < free,

@@ -4,7 +4,6 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
-use super::generate::{digits, features, objects};
 use super::{DataError, cifar10, imported, mnist, npy_pairs};
 use run_record::files::place;
 
@@ -50,15 +49,6 @@ impl DataFormat {
             Self::Cifar10 => "objects",
             Self::Npy => "features",
             Self::Imported => "import",
-        }
-    }
-
-    /// Bytes of a generated sample with its label.
-    pub fn generated_bytes(self) -> usize {
-        match self {
-            Self::Idx | Self::Noise => digits::SIDE * digits::SIDE + 1,
-            Self::Cifar10 => objects::BYTES + 1,
-            Self::Npy | Self::Imported => features::FEATURES * size_of::<f32>() + size_of::<i64>(),
         }
     }
 }
