@@ -28,16 +28,6 @@ pub struct BatchNorm {
     running_var: RunningState<Tensor<1>>,
 }
 
-/// A batch norm with its running statistics as `x * factor + shift`, one pair
-/// per channel.
-#[derive(Debug, Clone)]
-pub struct RunningAffine {
-    /// Weight / standard deviation.
-    pub factor: Tensor<1>,
-    /// Bias - mean · factor.
-    pub shift: Tensor<1>,
-}
-
 impl BatchNorm {
     /// Scale 1 and shift 0 for `channels` channels.
     pub fn init(channels: usize, device: &Device) -> Self {
@@ -71,13 +61,13 @@ impl BatchNorm {
         }
     }
 
-    /// The norm in evaluation: a factor and a shift per channel, through which
-    /// the norm's weight and bias get gradients.
-    pub fn running_affine(&self) -> RunningAffine {
+    /// The norm in evaluation as `x * factor + shift`, one pair per channel, through
+    /// which the norm's weight and bias get gradients.
+    pub fn running_affine(&self) -> [Tensor<1>; 2] {
         let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
         let factor = self.weight.val() / (var + EPSILON).sqrt();
         let shift = self.bias.val() - mean * factor.clone();
-        RunningAffine { factor, shift }
+        [factor, shift]
     }
 
     /// Normalises by the running statistics.

@@ -22,7 +22,7 @@ use burn_mpi::ParamLayout;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
+pub use batch_norm::{BatchNorm, EPSILON};
 pub use dropout::{BatchPlace, Dropout};
 pub use layers::{Layer, NamedLayer};
 pub use mlp::HIDDEN;

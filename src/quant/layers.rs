@@ -12,7 +12,7 @@ use burn_fused::int8::{QParams, Scheme};
 use burn_fused::linear::linear;
 
 use super::{Group, Product};
-use crate::model::{BatchNorm, RunningAffine};
+use crate::model::BatchNorm;
 
 /// The images of the last group with a convolution as features, behind its average pooling.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
@@ -81,7 +81,7 @@ impl Group<'_> {
     ) -> (Param<Tensor<D>>, Option<Param<Tensor<1>>>) {
         let bias = bias.map(Param::val);
         let (weight, bias) = match self.norm.filter(|_| folded).map(BatchNorm::running_affine) {
-            Some(RunningAffine { factor, shift }) => {
+            Some([factor, shift]) => {
                 let bias = match bias {
                     Some(bias) => bias * factor.clone() + shift,
                     None => shift,

@@ -18,7 +18,7 @@ use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 use super::layers::{flat, values_of};
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
-use crate::model::{BatchPlace, Network};
+use crate::model::{BatchNorm, BatchPlace, Network};
 use run_record::Method;
 
 /// Observers of a network, and values derived from them.
@@ -234,7 +234,7 @@ impl Group<'_> {
         scheme: WeightScheme,
         frozen: bool,
     ) -> Result<Vec<QParams>, Int8Error> {
-        let factors = self.norm.map(|norm| values_of(norm.running_affine().factor));
+        let factors = self.norm.map(BatchNorm::running_affine).map(|[factor, _]| values_of(factor));
         if !frozen || ranges.weights.is_none() {
             let found = self.weight_ranges(factors.as_deref(), scheme)?;
             let before = ranges.weights.take();
