@@ -27,37 +27,30 @@ const GAP: usize = 2;
 pub fn draw(path: &Path, source: &SampleSource) -> anyhow::Result<()> {
     let is_png = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png"));
     ensure!(is_png, "cannot write the picture: its name must end in .png");
-    let sheet = Sheet::of(source)?;
-    let size = [sheet.width as u32, (sheet.pixels.len() / sheet.width) as u32];
-    write_png(path, size, sheet.pixels.as_flattened()).context("cannot write the picture")
+    let (width, pixels) = sheet(source)?;
+    let size = [width as u32, (pixels.len() / width) as u32];
+    write_png(path, size, pixels.as_flattened()).context("cannot write the picture")
 }
 
-/// The picture, row by row from the top.
-struct Sheet {
-    width: usize,
-    pixels: Vec<[u8; 3]>,
-}
-
-impl Sheet {
-    fn of(source: &SampleSource) -> Result<Self, DataError> {
-        let description = source.description();
-        let [tile_width, tile_height] = tile(description.shape);
-        let (step_x, step_y) = (tile_width * ZOOM + GAP, tile_height * ZOOM + GAP);
-        let width = COLUMNS * step_x + GAP;
-        let mut pixels = vec![[255; 3]; width * (description.classes.min(ROWS) * step_y + GAP)];
-        for (class, row) in choose(source)?.iter().enumerate() {
-            for (column, picture) in row.iter().enumerate() {
-                for (at, &pixel) in picture.iter().enumerate() {
-                    let x = GAP + column * step_x + at % tile_width * ZOOM;
-                    let y = GAP + class * step_y + at / tile_width * ZOOM;
-                    for line in y..y + ZOOM {
-                        pixels[line * width + x..][..ZOOM].fill(pixel);
-                    }
+/// Width and pixels of the picture, row by row from the top.
+fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
+    let description = source.description();
+    let [tile_width, tile_height] = tile(description.shape);
+    let (step_x, step_y) = (tile_width * ZOOM + GAP, tile_height * ZOOM + GAP);
+    let width = COLUMNS * step_x + GAP;
+    let mut pixels = vec![[255; 3]; width * (description.classes.min(ROWS) * step_y + GAP)];
+    for (class, row) in choose(source)?.iter().enumerate() {
+        for (column, picture) in row.iter().enumerate() {
+            for (at, &pixel) in picture.iter().enumerate() {
+                let x = GAP + column * step_x + at % tile_width * ZOOM;
+                let y = GAP + class * step_y + at / tile_width * ZOOM;
+                for line in y..y + ZOOM {
+                    pixels[line * width + x..][..ZOOM].fill(pixel);
                 }
             }
         }
-        Ok(Self { width, pixels })
     }
+    Ok((width, pixels))
 }
 
 /// Width and height of a sample's picture.
@@ -141,17 +134,17 @@ mod tests {
     fn samples_are_in_the_row_of_their_class() {
         let root = tempfile::tempdir().unwrap();
         objects::write(root.path(), 40, 1, 1, &|_| Ok(())).unwrap();
-        let sheet = Sheet::of(&data::open(root.path()).unwrap()).unwrap();
+        let (width, pixels) = sheet(&data::open(root.path()).unwrap()).unwrap();
         let (image, label) = objects::draw(1, Split::Train, 0);
         for (row, column) in [(0, 0), (7, 31), (31, 2)] {
             let at = row * 32 + column;
             let expected = [image[at], image[1024 + at], image[2048 + at]];
             for (down, right) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let y = 2 + usize::from(label) * 66 + 2 * row + down;
-                assert_eq!(sheet.pixels[y * sheet.width + 2 + 2 * column + right], expected);
+                assert_eq!(pixels[y * width + 2 + 2 * column + right], expected);
             }
         }
-        assert_eq!(sheet.pixels[sheet.width * 2], [255; 3], "a gap");
+        assert_eq!(pixels[width * 2], [255; 3], "a gap");
     }
 
     #[test]
