@@ -107,14 +107,6 @@ impl StoredLayer {
             Self::MaxPool { .. } | Self::AveragePool { .. } => None,
         }
     }
-
-    /// The values, if it has weights.
-    pub fn values_mut(&mut self) -> Option<&mut LayerValues> {
-        match self {
-            Self::Conv { values, .. } | Self::Linear { values, .. } => Some(values),
-            Self::MaxPool { .. } | Self::AveragePool { .. } => None,
-        }
-    }
 }
 
 impl Int8File {
@@ -187,19 +179,20 @@ impl Int8File {
 
     /// Takes the values of the layers from the tensors, in sizes that nothing overflows for.
     fn fill(&mut self, tensors: &SafeTensors<'_>) -> Result<(), String> {
+        use StoredLayer::{AveragePool, Conv, Linear, MaxPool};
         let sizes = self.layers.iter().flat_map(|layer| match layer {
-            StoredLayer::Conv { stride, padding, .. } => [*stride, *padding].concat(),
-            StoredLayer::MaxPool { kernel, stride } => [*kernel, *stride].concat(),
-            StoredLayer::AveragePool { output } => output.to_vec(),
-            StoredLayer::Linear { .. } => Vec::new(),
+            Conv { stride, padding, .. } => [*stride, *padding].concat(),
+            MaxPool { kernel, stride } => [*kernel, *stride].concat(),
+            AveragePool { output } => output.to_vec(),
+            Linear { .. } => Vec::new(),
         });
         if let Some(size) = sizes.chain(self.input_shape).find(|&size| size > LARGEST) {
             return Err(format!("a size of {size} is above {LARGEST}"));
         }
         let mut known = 0;
         for layer in &mut self.layers {
-            let rank = if matches!(layer, StoredLayer::Conv { .. }) { 4 } else { 2 };
-            let Some((name, _)) = layer.product() else { continue };
+            let rank = if matches!(layer, Conv { .. }) { 4 } else { 2 };
+            let (Conv { name, values, .. } | Linear { name, values, .. }) = layer else { continue };
             let weights = tensor(tensors, &format!("{name}.weight"), Dtype::I8)?;
             let shape = weights.shape().to_vec();
             if shape.len() != rank || shape.iter().any(|&size| size == 0 || size > LARGEST) {
@@ -214,9 +207,7 @@ impl Int8File {
                 return Err(format!("{name} has {scales} scales and {biases} biases for {outputs} outputs"));
             }
             let weights = weights.data().iter().map(|&byte| byte.cast_signed()).collect();
-            if let Some(values) = layer.values_mut() {
-                *values = LayerValues { shape, weights, scales, bias };
-            }
+            *values = LayerValues { shape, weights, scales, bias };
             known += 3;
         }
         let scales = floats(&tensor(tensors, SCALES, Dtype::F32)?);

@@ -95,8 +95,12 @@ fn what_does_not_fit_together_is_named() {
         edit(&mut file);
         refusal_of(&file)
     };
-    let conv =
-        |edit: &dyn Fn(&mut LayerValues)| change(&|file| edit(file.layers[0].values_mut().expect("values")));
+    let conv = |edit: &dyn Fn(&mut LayerValues)| {
+        change(&|file| match &mut file.layers[0] {
+            StoredLayer::Conv { values, .. } => edit(values),
+            _ => unreachable!("the first layer is a convolution"),
+        })
+    };
     for (error, expected) in [
         (conv(&|values| values.scales[1] = f32::NAN), "conv1: "),
         (conv(&|values| values.scales[1] = -1.0), "conv1: "),
