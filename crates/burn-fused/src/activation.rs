@@ -12,7 +12,7 @@ use crate::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::{normal, tanh};
-use crate::simd::{Kernel, Lanes, Level, kernel};
+use crate::simd::{Level, kernel};
 
 /// A function of each output of an operator, which computes it where the output is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,49 +118,32 @@ fn rows(
 }
 
 kernel! {
-    /// The gradient of [`activate_rows`]' input and of its bias. The activation is not the identity.
+    /// The gradient of the input of [`activate_rows`]' activation, which is not the identity.
     pub(crate) fn apply_slopes<S>(
-        simd: S,
+        _simd: S,
         activation: Activation,
-        // As in forward.
-        width: usize,
         // What forward left in `inner`: the slope, or the output if the slope is known by that.
         known: &[f32],
         // Of the output, and then of the input.
         gradient: &mut [f32],
-        // Zeros, or empty without a bias.
-        of_bias: &mut [f32],
     ) {
-        for (known, gradient) in known.chunks(ROWS * width).zip(gradient.chunks_mut(ROWS * width)) {
-            let values = gradient.iter_mut().zip(known);
-            match activation.is_known_by_output() {
-                // Not a product: it would be NaN for infinite gradients.
-                true => values.for_each(|(gradient, output)| {
-                    *gradient = if passes(*output) { *gradient } else { 0.0 };
-                }),
-                false => values.for_each(|(gradient, slope)| *gradient *= slope),
-            }
-            SumRows { width, rows: gradient, sums: of_bias }.run(simd);
+        let values = gradient.iter_mut().zip(known);
+        match activation.is_known_by_output() {
+            // Not a product: it would be NaN for infinite gradients.
+            true => values.for_each(|(gradient, output)| {
+                *gradient = if passes(*output) { *gradient } else { 0.0 };
+            }),
+            false => values.for_each(|(gradient, slope)| *gradient *= slope),
         }
     }
-}
-
-/// Adds all rows to `sums`, which may be empty.
-pub(crate) struct SumRows<'a> {
-    pub width: usize,
-    pub rows: &'a [f32],
-    pub sums: &'a mut [f32],
 }
 
 /// Rows that are summed before the sum is added to that of all, for its accuracy.
 pub(crate) const ROWS: usize = 64;
 
-impl Kernel for SumRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { width, rows, sums } = self;
+kernel! {
+    /// Adds all rows to `sums`, which may be empty.
+    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[f32], sums: &mut [f32]) {
         if sums.is_empty() {
             return;
         }
@@ -202,7 +185,7 @@ fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor
         let (mut gradient, poll) = (unshared(gradient), poll::current());
         let parts = gradient.storage_mut().chunks_mut(ROWS * PART);
         for (known, gradient) in values(&inner).chunks(ROWS * PART).zip(parts) {
-            apply_slopes(level, activation, PART, known, gradient, &mut []);
+            apply_slopes(level, activation, known, gradient);
             poll();
         }
         [Some(gradient)]

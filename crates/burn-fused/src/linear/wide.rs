@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::Sizes;
-use crate::activation::{Activation, ROWS, SumRows, activate_rows, apply_slopes};
+use crate::activation::{Activation, ROWS, activate_rows, add_rows, apply_slopes};
 use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, unshared, values};
 use crate::matrix::Matrix;
@@ -52,15 +52,15 @@ pub fn forward(
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
         let gradient = match inner {
             None => {
-                let rows = values(&gradient);
-                level.run(SumRows { width: outputs, rows, sums: &mut of_bias });
+                add_rows(level, outputs, values(&gradient), &mut of_bias);
                 gradient
             }
             Some(known) => {
-                let (mut gradient, width, part) = (unshared(gradient), outputs, ROWS * outputs);
+                let (mut gradient, part) = (unshared(gradient), ROWS * outputs);
                 let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
                 for (known, gradient) in parts {
-                    apply_slopes(level, activation, width, known, gradient, &mut of_bias);
+                    apply_slopes(level, activation, known, gradient);
+                    add_rows(level, outputs, gradient, &mut of_bias);
                     poll();
                 }
                 gradient
