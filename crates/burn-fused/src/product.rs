@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::matrix::Matrix;
 use crate::memory::Scratch;
 use crate::simd::{
-    Kernel, Lanes, Level, MAX_LANES, Scalars, Target, load, multiply_rows, prefetch, store, transpose,
+    Kernel, Lanes, Level, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, prefetch, store, transpose,
 };
 
 /// The most vectors of a panel.
@@ -79,7 +79,7 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
                     let length = columns.next_multiple_of(width) * terms + MAX_LANES * width;
                     let panels = scratch.take::<f32>(length);
                     let (terms, columns) = ([term, terms], [column, columns]);
-                    level.run(Pack { matrix: b, terms, columns, panels: &mut *panels });
+                    pack(level, b, terms, columns, panels);
                     &*panels
                 }
             };
@@ -122,22 +122,11 @@ fn panel<S: Lanes>(_simd: S, columns: usize) -> usize {
     }
 }
 
-/// Copies terms and columns of a matrix into panels; what is beyond the columns is zero. As many terms as a vector has
-/// lanes may follow the last.
-struct Pack<'a> {
-    matrix: Matrix<'a>,
-    /// The first, and how many.
-    terms: [usize; 2],
-    columns: [usize; 2],
-    panels: &'a mut [f32],
-}
-
-impl Kernel for Pack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { matrix, terms: [from, terms], columns: [first, columns], panels } = self;
+kernel! {
+    /// Copies terms and columns of a matrix, the first and how many, into panels; what is beyond the columns is zero. As
+    /// many terms as a vector has lanes may follow the last.
+    fn pack<S>(simd: S, matrix: Matrix<'_>, terms: [usize; 2], columns: [usize; 2], panels: &mut [f32]) {
+        let ([from, terms], [first, columns]) = (terms, columns);
         let (lanes, width) = (S::F32_LANES, panel(simd, columns) * S::F32_LANES);
         if !matrix.transposed {
             // Row by row, as the processor reads ahead.
