@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::kernels::{Multiply, PANEL, View, row_products, softmax_backward};
+use super::kernels::{Multiply, PANEL, View, pack, pack_transposed, row_products, softmax_backward};
 use super::{Block, Setup, Sizes};
 use crate::flex_tensor::values;
 use crate::memory::Buffer;
@@ -143,12 +143,12 @@ impl Part<'_> {
     /// Packs some keys, and their values, of a head.
     fn pack(&self, kv_head: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
-        let kv_heads = setup.sizes.kv_heads;
+        let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
         let k = setup.head(k, [self.batch, setup.sizes.keys, kv_heads, kv_head]).from(keys.start);
-        setup.pack_transposed(k, count, setup.scale, &mut scratch.k_panels);
-        setup.pack(k, count, &mut scratch.k_rows);
+        pack_transposed(level, k, count, width, setup.scale, &mut scratch.k_panels);
+        pack(level, k, count, width, &mut scratch.k_rows);
         if !v.is_empty() {
-            setup.pack_transposed(View { values: v, ..k }, count, 1.0, &mut scratch.v_panels);
+            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut scratch.v_panels);
         }
     }
 
@@ -208,7 +208,7 @@ impl Part<'_> {
                 }
             }
             if seen > 0 {
-                setup.pack(matrix.from(block.first), block.rows, rows);
+                pack(setup.level, matrix.from(block.first), block.rows, width, rows);
                 setup.level.run(Multiply {
                     size: [seen, block.rows],
                     a: Scalars { values: weights, first: 0, term_step: step, row_step: 1 },

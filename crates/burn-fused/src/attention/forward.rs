@@ -7,7 +7,7 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::backward::State;
-use super::kernels::{Multiply, PANEL, View, softmax};
+use super::kernels::{Multiply, PANEL, View, pack, pack_transposed, softmax};
 use super::{Block, Setup, Sizes};
 use crate::extension::{Backward, Saved};
 use crate::flex_tensor::{contiguous, values};
@@ -89,8 +89,8 @@ impl Part<'_> {
         for (at, head) in heads.clone().enumerate() {
             if head % shared == 0 {
                 let [k, v] = [k, v].map(|values| setup.head(values, [batch, keys, kv_heads, head / shared]));
-                setup.pack_transposed(k, keys, setup.scale, &mut k_panels);
-                setup.pack(v, keys, &mut v_rows);
+                pack_transposed(setup.level, k, keys, width, setup.scale, &mut k_panels);
+                pack(setup.level, v, keys, width, &mut v_rows);
             }
             let q = setup.head(q, [batch, queries, setup.sizes.heads, head]);
             for block in &blocks {

@@ -60,15 +60,10 @@ kernel! {
 }
 
 kernel! {
-    /// Copies rows into whole vectors, the rest of which is zero.
-    pub fn pack<S>(
-        simd: S,
-        matrix: View<'_>,
-        width: usize,
-        // As long as all rows are when packed: a multiple of the widest vector each.
-        packed: &mut [f32],
-    ) {
-        for (row, target) in packed.chunks_exact_mut(width.next_multiple_of(MAX_LANES)).enumerate() {
+    /// Copies rows into whole vectors, the rest of which is zero: a multiple of the widest vector each.
+    pub fn pack<S>(simd: S, matrix: View<'_>, rows: usize, width: usize, packed: &mut [f32]) {
+        let padded = width.next_multiple_of(MAX_LANES);
+        for (row, target) in packed[..rows * padded].chunks_exact_mut(padded).enumerate() {
             let row = matrix.row(row, width);
             for (column, target) in target.chunks_exact_mut(S::F32_LANES).enumerate() {
                 let from = width.min(column * S::F32_LANES);

@@ -19,7 +19,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, DType, Device, Tensor};
 
-use self::kernels::{Multiply, PANEL, View, all_finite, pack, pack_transposed};
+use self::kernels::{Multiply, PANEL, View, all_finite};
 use self::masks::Masks;
 use crate::dropout::Mask;
 use crate::extension::on_flex;
@@ -236,19 +236,6 @@ impl Setup {
     /// Values of a row of a head when packed.
     fn packed_width(&self) -> usize {
         self.sizes.width.next_multiple_of(MAX_LANES)
-    }
-
-    /// Packs the first rows of a head, transposed, into panels.
-    fn pack_transposed(&self, matrix: View<'_>, rows: usize, factor: f32, panels: &mut [f32]) {
-        let width = self.sizes.width;
-        pack_transposed(self.level, matrix, rows, width, factor, panels);
-    }
-
-    /// Packs the first rows of a head into whole vectors.
-    fn pack(&self, matrix: View<'_>, rows: usize, packed: &mut [f32]) {
-        let width = self.sizes.width;
-        let packed = &mut packed[..rows * self.packed_width()];
-        pack(self.level, matrix, width, packed);
     }
 
     /// `scores = rows panels`, of the block's rows and keys; the panels begin with the key `first`.
