@@ -6,7 +6,7 @@ use super::super::activation::finish;
 use super::super::plane::Plane;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{BORDER, Block, Pace, TILE};
+use super::blocks::{Block, Pace, TILE};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
 use super::transform::{Input, Output, POINTS, PRODUCTS, square};
 use crate::epilogue::Epilogue;
@@ -78,7 +78,7 @@ impl Convolve<'_> {
             let lanes = part.take(plane + plane / 4);
             for group in 0..pixels.groups {
                 let to = [group * tiles, 1, pixels.step()];
-                transform_tiles(simd, Input, &block, BORDER, &source, group, lanes, factors, to, None);
+                transform_tiles(simd, Input, &block, &source, group, lanes, factors, to, None);
             }
             for first in (0..panels.vectors).step_by(CHUNK) {
                 let vectors = CHUNK.min(panels.vectors - first);

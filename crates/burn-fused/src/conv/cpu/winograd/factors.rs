@@ -5,7 +5,7 @@ use super::super::Shape;
 use super::super::blocks::total;
 use super::super::plane::Plane;
 use super::super::source::Source;
-use super::blocks::{Block, TILE};
+use super::blocks::{BORDER, Block, TILE};
 use super::transform::{Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
@@ -33,8 +33,8 @@ impl Pixels {
     }
 }
 
-/// Transforms the tiles of a group of channels of `source`, with so many rows above and below the block; `lanes`
-/// is scratch for its plane, and a quarter more for a pooled one. Those
+/// Transforms the tiles of a group of channels of `source`, with the rows above and below the block if they are of
+/// inputs; `lanes` is scratch for its plane, and a quarter more for a pooled one. Those
 /// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]
@@ -42,7 +42,6 @@ pub fn transform_tiles<S: Lanes, const I: usize>(
     simd: S,
     line: impl Line<I, POINTS>,
     block: &Block,
-    border: usize,
     source: &Source<'_>,
     group: usize,
     lanes: &mut [S::f32s],
@@ -50,7 +49,7 @@ pub fn transform_tiles<S: Lanes, const I: usize>(
     [first, next, step]: [usize; 3],
     mut sum: Option<&mut S::f32s>,
 ) {
-    let plane = if border > 0 { block.bordered() } else { block.plane() };
+    let (border, plane) = if I > TILE { (BORDER, block.bordered()) } else { (0, block.plane()) };
     let (lanes, pooled) = lanes.split_at_mut(plane.len);
     let mut at = first;
     for image in block.first..block.first + block.images {

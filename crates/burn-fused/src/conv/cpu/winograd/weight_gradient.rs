@@ -3,7 +3,7 @@
 use super::super::Shape;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{BORDER, Block, Pace};
+use super::blocks::{Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
 use super::transform::{Input, OutputGradient, PRODUCTS};
 use crate::memory::Buffer;
@@ -56,7 +56,7 @@ impl WeightGradient<'_> {
             let lanes = part.take::<S::f32s>(plane + plane / 4);
             for group in 0..pixels.groups {
                 let to = [group * pixels.tiles, 1, pixels.step()];
-                transform_tiles(simd, Input, &block, BORDER, &source, group, lanes, factors, to, None);
+                transform_tiles(simd, Input, &block, &source, group, lanes, factors, to, None);
             }
             let products = Panels { terms: pixels.tiles, vectors };
             let gradients = output.take::<S::f32s>(products.len());
@@ -64,18 +64,7 @@ impl WeightGradient<'_> {
                 let (panel, n) = (vector / PANEL, vector % PANEL);
                 let to = [products.at(panel, 0) + n, products.width(panel), products.step()];
                 let sum = Some(bias);
-                transform_tiles(
-                    simd,
-                    OutputGradient,
-                    &block,
-                    0,
-                    &gradient,
-                    vector,
-                    lanes,
-                    gradients,
-                    to,
-                    sum,
-                );
+                transform_tiles(simd, OutputGradient, &block, &gradient, vector, lanes, gradients, to, sum);
             }
             for point in 0..PRODUCTS {
                 let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
