@@ -7,4 +7,5 @@ mod tests;
 
 pub use burn::nn::attention::*;
 pub use cross::{CrossAttention, CrossAttentionCache, CrossAttentionConfig};
+pub(super) use multi_head::Masks;
 pub use multi_head::{MhaCache, MhaInput, MhaOutput, MultiHeadAttention, MultiHeadAttentionConfig};

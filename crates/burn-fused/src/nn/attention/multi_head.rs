@@ -75,14 +75,22 @@ module! {
     }
 }
 
+/// The masks of an attention.
+#[derive(Debug, Clone, Default)]
+pub(in crate::nn) struct Masks {
+    /// `[batch, keys]`, true for keys that are hidden from all queries.
+    pub pad: Option<Tensor<2, Bool>>,
+    /// `[batch, queries, keys]`, true where a key is hidden from a query.
+    pub attn: Option<Tensor<3, Bool>>,
+}
+
 /// Input of [`MultiHeadAttention`].
 #[derive(Debug, Clone)]
 pub struct MhaInput {
     query: Tensor<3>,
     key: Tensor<3>,
     value: Tensor<3>,
-    mask_pad: Option<Tensor<2, Bool>>,
-    mask_attn: Option<Tensor<3, Bool>>,
+    masks: Masks,
 }
 
 impl MhaInput {
@@ -93,28 +101,24 @@ impl MhaInput {
 
     /// Queries `[batch, queries, d_model]`, and keys and values `[batch, keys, d_model]`.
     pub fn new(query: Tensor<3>, key: Tensor<3>, value: Tensor<3>) -> Self {
-        Self { query, key, value, mask_pad: None, mask_attn: None }
+        Self { query, key, value, masks: Masks::default() }
     }
 
     /// `mask_pad` `[batch, keys]` is true for keys that are hidden from all queries.
     pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
-        self.mask_pad = Some(mask_pad);
+        self.masks.pad = Some(mask_pad);
         self
     }
 
     /// `mask_attn` `[batch, queries, keys]` is true where a key is hidden from a query.
     pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
-        self.mask_attn = Some(mask_attn);
+        self.masks.attn = Some(mask_attn);
         self
     }
 
-    /// With the masks that are there.
-    pub(in crate::nn) fn masked(
-        self,
-        mask_pad: Option<&Tensor<2, Bool>>,
-        mask_attn: Option<&Tensor<3, Bool>>,
-    ) -> Self {
-        Self { mask_pad: mask_pad.cloned(), mask_attn: mask_attn.cloned(), ..self }
+    /// With these masks.
+    pub(in crate::nn) fn masked(self, masks: &Masks) -> Self {
+        Self { masks: masks.clone(), ..self }
     }
 }
 
@@ -189,12 +193,12 @@ impl MultiHeadAttention {
         assert_shape!(input.query, [_, _, self.d_model]);
         assert_shape!(input.key, [batch_size, _, self.d_model]);
         assert_shape!(input.value, [batch_size, seq_length_2, self.d_model]);
-        let MhaInput { query, key, value, mask_pad, mut mask_attn } = input;
+        let MhaInput { query, key, value, mut masks } = input;
         let query_of = |x| self.query.forward(x);
         let (key_of, value_of) = (|x| self.key.forward(x), |x| self.value.forward(x));
         let Some(cache) = cache else {
             let projected = [query_of(query), key_of(key), value_of(value)];
-            let (context, weights) = self.attention(mask_pad, mask_attn).run(projected, wants_weights);
+            let (context, weights) = self.attention(masks).run(projected, wants_weights);
             return (self.output.forward(context), weights);
         };
         let mut query = cache.query.extend(query, query_of);
@@ -205,21 +209,17 @@ impl MultiHeadAttention {
         if !wants_weights && !cache.output.is_empty() {
             // The other queries' outputs are cached.
             query = last(query);
-            mask_attn = mask_attn.map(|mask| {
+            masks.attn = masks.attn.map(|mask| {
                 let queries = mask.dims()[1];
                 mask.narrow(1, queries - 1, 1)
             });
         }
-        let (context, weights) = self.attention(mask_pad, mask_attn).run([query, key, value], wants_weights);
+        let (context, weights) = self.attention(masks).run([query, key, value], wants_weights);
         (cache.output.extend(context, |x| self.output.forward(x)), weights)
     }
 
-    fn attention(
-        &self,
-        mask_pad: Option<Tensor<2, Bool>>,
-        mask_attn: Option<Tensor<3, Bool>>,
-    ) -> Attention<'_> {
-        let mask_pad = mask_pad.map(|mask| mask.unsqueeze_dim(1));
+    fn attention(&self, masks: Masks) -> Attention<'_> {
+        let mask_pad = masks.pad.map(|mask| mask.unsqueeze_dim(1));
         Attention {
             heads: self.n_heads,
             kv_heads: self.n_heads,
@@ -227,7 +227,7 @@ impl MultiHeadAttention {
             min_float: self.min_float,
             quiet_softmax: self.quiet_softmax,
             dropout: &self.dropout,
-            masks: mask_pad.into_iter().chain(mask_attn).collect(),
+            masks: mask_pad.into_iter().chain(masks.attn).collect(),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::PositionWiseFeedForward;
 use super::stack::stack;
 use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
-use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
+use crate::nn::attention::{Masks, MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
@@ -30,48 +30,39 @@ stack! {
 #[derive(Debug)]
 pub struct TransformerDecoderInput {
     target: Tensor<3>,
-    target_mask_pad: Option<Tensor<2, Bool>>,
-    target_mask_attn: Option<Tensor<3, Bool>>,
+    target_masks: Masks,
     memory: Tensor<3>,
-    memory_mask_pad: Option<Tensor<2, Bool>>,
-    memory_mask_attn: Option<Tensor<3, Bool>>,
+    memory_masks: Masks,
 }
 
 impl TransformerDecoderInput {
     /// Tokens `target` `[batch, sequence, d_model]`, and the output of an encoder, `memory`
     /// `[batch, memory, d_model]`.
     pub fn new(target: Tensor<3>, memory: Tensor<3>) -> Self {
-        Self {
-            target,
-            target_mask_pad: None,
-            target_mask_attn: None,
-            memory,
-            memory_mask_pad: None,
-            memory_mask_attn: None,
-        }
+        Self { target, target_masks: Masks::default(), memory, memory_masks: Masks::default() }
     }
 
     /// `mask_pad` `[batch, memory]` is true for elements of the memory that are hidden from all tokens.
     pub fn memory_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
-        self.memory_mask_pad = Some(mask_pad);
+        self.memory_masks.pad = Some(mask_pad);
         self
     }
 
     /// `mask_attn` `[batch, sequence, memory]` is true where an element of the memory is hidden from a token.
     pub fn memory_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
-        self.memory_mask_attn = Some(mask_attn);
+        self.memory_masks.attn = Some(mask_attn);
         self
     }
 
     /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
     pub fn target_mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
-        self.target_mask_pad = Some(mask_pad);
+        self.target_masks.pad = Some(mask_pad);
         self
     }
 
     /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
     pub fn target_mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
-        self.target_mask_attn = Some(mask_attn);
+        self.target_masks.attn = Some(mask_attn);
         self
     }
 }
@@ -166,16 +157,14 @@ impl TransformerDecoderLayer {
             }
             false => x.clone(),
         };
-        let masks = (all.target_mask_pad.as_ref(), all.target_mask_attn.as_ref());
-        let input = MhaInput::self_attn(input).masked(masks.0, masks.1);
+        let input = MhaInput::self_attn(input).masked(&all.target_masks);
         let attended = self.self_attn.context(input, cache.as_deref_mut().map(|cache| &mut cache.self_attn));
         let x = add_dropped(x, attended, &self.dropout);
 
         let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_1);
         let input = cached(of_norm, x.clone(), |x| self.norm_1.forward(x));
         let x = if self.norm_first { x } else { input.clone() };
-        let masks = (all.memory_mask_pad.as_ref(), all.memory_mask_attn.as_ref());
-        let input = MhaInput::new(input, all.memory.clone(), all.memory.clone()).masked(masks.0, masks.1);
+        let input = MhaInput::new(input, all.memory.clone(), all.memory.clone()).masked(&all.memory_masks);
         let of_attention = cache.as_deref_mut().map(|cache| &mut cache.cross_attn);
         let x = add_dropped(x, self.cross_attn.context(input, of_attention), &self.dropout);
 

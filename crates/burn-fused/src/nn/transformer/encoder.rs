@@ -9,7 +9,7 @@ use super::PositionWiseFeedForward;
 use super::stack::stack;
 use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
-use crate::nn::attention::{MhaCache, MhaInput, MultiHeadAttention};
+use crate::nn::attention::{Masks, MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
@@ -30,25 +30,24 @@ stack! {
 #[derive(Debug)]
 pub struct TransformerEncoderInput {
     tensor: Tensor<3>,
-    mask_pad: Option<Tensor<2, Bool>>,
-    mask_attn: Option<Tensor<3, Bool>>,
+    masks: Masks,
 }
 
 impl TransformerEncoderInput {
     /// Tokens `[batch, sequence, d_model]`.
     pub fn new(tensor: Tensor<3>) -> Self {
-        Self { tensor, mask_pad: None, mask_attn: None }
+        Self { tensor, masks: Masks::default() }
     }
 
     /// `mask_pad` `[batch, sequence]` is true for tokens that are hidden from all.
     pub fn mask_pad(mut self, mask_pad: Tensor<2, Bool>) -> Self {
-        self.mask_pad = Some(mask_pad);
+        self.masks.pad = Some(mask_pad);
         self
     }
 
     /// `mask_attn` `[batch, sequence, sequence]` is true where a token, the last axis, is hidden from another.
     pub fn mask_attn(mut self, mask_attn: Tensor<3, Bool>) -> Self {
-        self.mask_attn = Some(mask_attn);
+        self.masks.attn = Some(mask_attn);
         self
     }
 }
@@ -59,8 +58,8 @@ impl TransformerEncoder {
     /// # Panics
     /// If the input does not have `d_model` values for a token, or masks do not fit.
     pub fn forward(&self, input: TransformerEncoderInput) -> Tensor<3> {
-        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
-        self.layers.iter().fold(tensor, |x, layer| layer.run(x, mask_pad.as_ref(), mask_attn.as_ref(), None))
+        let TransformerEncoderInput { tensor, masks } = input;
+        self.layers.iter().fold(tensor, |x, layer| layer.run(x, &masks, None))
     }
 
     /// The same, of an input of which all but the last token are cached.
@@ -72,10 +71,9 @@ impl TransformerEncoder {
         input: TransformerEncoderInput,
         cache: &mut TransformerEncoderAutoregressiveCache,
     ) -> Tensor<3> {
-        let TransformerEncoderInput { tensor, mask_pad, mask_attn } = input;
-        self.layers.iter().enumerate().fold(tensor, |x, (at, layer)| {
-            layer.run(x, mask_pad.as_ref(), mask_attn.as_ref(), Some(&mut cache.layers[at]))
-        })
+        let TransformerEncoderInput { tensor, masks } = input;
+        let layers = self.layers.iter().enumerate();
+        layers.fold(tensor, |x, (at, layer)| layer.run(x, &masks, Some(&mut cache.layers[at])))
     }
 
     /// An empty cache.
@@ -120,7 +118,7 @@ impl TransformerEncoderLayer {
         mask_pad: Option<Tensor<2, Bool>>,
         mask_attn: Option<Tensor<3, Bool>>,
     ) -> Tensor<3> {
-        self.run(input, mask_pad.as_ref(), mask_attn.as_ref(), None)
+        self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, None)
     }
 
     /// The same, of an input of which all but the last token are cached.
@@ -134,14 +132,13 @@ impl TransformerEncoderLayer {
         mask_attn: Option<Tensor<3, Bool>>,
         cache: &mut TransformerEncoderLayerAutoregressiveCache,
     ) -> Tensor<3> {
-        self.run(input, mask_pad.as_ref(), mask_attn.as_ref(), Some(cache))
+        self.run(input, &Masks { pad: mask_pad, attn: mask_attn }, Some(cache))
     }
 
     fn run(
         &self,
         x: Tensor<3>,
-        mask_pad: Option<&Tensor<2, Bool>>,
-        mask_attn: Option<&Tensor<3, Bool>>,
+        masks: &Masks,
         mut cache: Option<&mut TransformerEncoderLayerAutoregressiveCache>,
     ) -> Tensor<3> {
         let input = match self.norm_first {
@@ -151,7 +148,7 @@ impl TransformerEncoderLayer {
             }
             false => x.clone(),
         };
-        let input = MhaInput::self_attn(input).masked(mask_pad, mask_attn);
+        let input = MhaInput::self_attn(input).masked(masks);
         let attended = self.mha.context(input, cache.as_deref_mut().map(|cache| &mut cache.mha));
         let x = add_dropped(x, attended, &self.dropout);
 
