@@ -16,7 +16,7 @@ use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::{sigmoid, tanh};
-use crate::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
+use crate::simd::{Level, MAX_LANES, Scalars, kernel};
 
 /// Numbers of the gates.
 const UPDATE: usize = 0;
@@ -60,42 +60,23 @@ fn forward(
     let mut gates = parameters.multiply_inputs(level, &x, sequences);
     let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
-    level.run(Steps {
-        sequences,
-        weights: parameters.each(HIDDEN_WEIGHTS),
-        biases: [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences)),
-        hidden: sequences.padded(&hidden),
-        gates: &mut gates,
-        products: &mut products,
-        output: &mut output,
-    });
+    let biases = [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences));
+    let (weights, before) = (parameters.each(HIDDEN_WEIGHTS), sequences.padded(&hidden));
+    steps(level, sequences, weights, biases, before, &mut gates, &mut products, &mut output);
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
         let (width, hidden) = (sequences.width(), values(&hidden));
-        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
-        let mut of_products = Buffer::new(gates.len());
-        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
         let states = Sequences { inputs: 0, ..sequences };
         let before = states.inputs_and_states(&[], values(&output), hidden, width);
-        level.run(StepsBack {
-            sequences,
-            weights: parameters.each(HIDDEN_WEIGHTS),
-            gradient: values(&gradient),
-            before: &before,
-            products: &products,
-            gates: &mut gates,
-            of_products: &mut of_products,
-            of_hidden: &mut of_hidden,
-            of_biases: &mut of_biases,
-            of_states: !hidden.is_empty(),
-            poll: poll::current(),
-        });
+        let (weights, g, of_state) = (parameters.each(HIDDEN_WEIGHTS), values(&gradient), !hidden.is_empty());
+        let (of_hidden, of_products, of_biases) =
+            steps_back(level, sequences, weights, g, &before, &products, &mut gates, of_state);
         let of_inputs = of_weights(level, values(&x), &gates, sequences);
         let of_states = of_weights(level, &before, &of_products, sequences);
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
-        gradients[1] = (!hidden.is_empty()).then(|| sequences.state(&of_hidden));
+        gradients[1] = of_state.then(|| sequences.state(&of_hidden));
         // Behind the rows of the hidden units are those of padding.
         let of_states = &of_states[..sequences.hidden * GATES * width];
         let of_gates =
@@ -106,30 +87,25 @@ fn forward(
     (result, backward)
 }
 
-/// The steps of forward.
-struct Steps<'a> {
-    sequences: Sequences,
-    /// Of the hidden state.
-    weights: [&'a [f32]; GATES],
-    /// Of the input and of the hidden state.
-    biases: [Buffer; 2],
-    /// Padded rows of the states before the first step.
-    hidden: Buffer,
-    /// `[rows, gates, width]`: products of the inputs, which become gates.
-    gates: &'a mut [f32],
-    /// `[rows, width]`: the products of the new gate with hidden states, which its reset gate scales; or empty.
-    products: &'a mut [f32],
-    output: &'a mut [f32],
-}
-
-impl Kernel for Steps<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, weights, biases: [bias, hidden_bias], .. } = self;
-        let Self { hidden: mut before, gates, products: saved_products, output, .. } = self;
+kernel! {
+    /// The steps of forward.
+    fn steps<S>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; GATES],
+        // Of the input and of the hidden state.
+        biases: [Buffer; 2],
+        // Padded rows of the states before the first step.
+        before: Buffer,
+        // `[rows, gates, width]`: products of the inputs, which become gates.
+        gates: &mut [f32],
+        // `[rows, width]`: the products of the new gate with hidden states, which its reset gate scales; or empty.
+        saved_products: &mut [f32],
+        output: &mut [f32],
+    ) {
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
+        let ([bias, hidden_bias], mut before) = (biases, before);
         let panel = Gates::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * GATES * MAX_LANES);
@@ -179,38 +155,30 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
     }
 }
 
-/// The steps of backward.
-struct StepsBack<'a> {
-    sequences: Sequences,
-    /// Of the hidden state.
-    weights: [&'a [f32]; GATES],
-    /// Of the output.
-    gradient: &'a [f32],
-    /// The hidden states before each row, `[rows, width]`.
-    before: &'a [f32],
-    /// `[rows, width]`, of the new gate with hidden states.
-    products: &'a [f32],
-    /// `[rows, gates, width]`, which become gradients of the products of inputs.
-    gates: &'a mut [f32],
-    /// Gradients of the products of hidden states, of the same shape.
-    of_products: &'a mut [f32],
-    /// Padded rows, of the hidden states before the first step.
-    of_hidden: &'a mut [f32],
-    /// Zeros.
-    of_biases: &'a mut [Buffer; 2],
-    /// Whether the gradient of the hidden states before the first step is needed.
-    of_states: bool,
-    poll: fn(),
-}
-
-impl Kernel for StepsBack<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, weights, gradient, gates, of_products, of_hidden, of_biases, .. } = self;
+kernel! {
+    /// The steps of backward: the gradients of the hidden states before the first step, in padded rows; of the products
+    /// of hidden states, in the shape of gates; and of the biases of the input and of the hidden state.
+    fn steps_back<S>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; GATES],
+        // Of the output.
+        gradient: &[f32],
+        // The hidden states before each row, `[rows, width]`.
+        before: &[f32],
+        // `[rows, width]`, of the new gate with hidden states.
+        products: &[f32],
+        // `[rows, gates, width]`, which become gradients of the products of inputs.
+        gates: &mut [f32],
+        // Whether the gradient of the hidden states before the first step is needed.
+        of_state: bool,
+    ) -> (Buffer, Buffer, [Buffer; 2]) {
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let panel = Columns::pack(simd, weights, [hidden, width]);
+        let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
+        let mut found = [Buffer::zeroed(batch * width), Buffer::new(gates.len())];
+        let [of_hidden, of_products] = found.each_mut().map(|buffer| &mut buffer[..]);
+        let (panel, poll) = (Columns::pack(simd, weights, [hidden, width]), poll::current());
         let mut through_products = Buffer::zeroed(batch * width);
         let mut sums = [(); 2].map(|()| Buffer::new(GATES * width));
         for time in (0..steps).rev() {
@@ -231,7 +199,7 @@ impl Kernel for StepsBack<'_> {
                         *values = *units(gates, gate * width + first);
                     }
                     let at = row * width + first;
-                    let known = [units(self.before, at), units(self.products, at)];
+                    let known = [units(before, at), units(products, at)];
                     let of_new_product = step_back(&mut values, clip, known, units_mut(of_hidden, first));
                     for (gate, values) in values.iter().enumerate() {
                         let at = gate * width + first;
@@ -253,15 +221,17 @@ impl Kernel for StepsBack<'_> {
             for (totals, sums) in of_biases.iter_mut().zip(&sums) {
                 totals.iter_mut().zip(&**sums).for_each(|(total, sum)| *total += sum);
             }
-            if time > 0 || self.of_states {
+            if time > 0 || of_state {
                 let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
                 let [first, row_step] = [first, row_step].map(|rows| rows * GATES * width);
                 let scalars = Scalars { values: of_products, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, &mut through_products);
             }
-            (self.poll)();
+            poll();
         }
         of_hidden.iter_mut().zip(&*through_products).for_each(|(sum, product)| *sum += product);
+        let [of_hidden, of_products] = found;
+        (of_hidden, of_products, of_biases)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::flex_tensor::{contiguous, values};
 use crate::memory::Buffer;
 use crate::poll;
 use crate::simd::math::{sigmoid, tanh};
-use crate::simd::{Kernel, Lanes, Level, MAX_LANES, Scalars};
+use crate::simd::{Level, MAX_LANES, Scalars, kernel};
 
 /// Tensors of the operator: inputs, hidden and cell states before the first step, and four for each gate.
 const TENSORS: usize = 3 + 4 * 4;
@@ -91,16 +91,8 @@ fn forward<const G: usize>(
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut last_cells = sequences.padded(&cell);
-    level.run(Steps {
-        sequences,
-        weights: parameters.each(HIDDEN_WEIGHTS),
-        bias: &bias,
-        hidden: sequences.padded(&hidden),
-        cell: &mut last_cells,
-        gates: &mut gates,
-        cells: &mut cells,
-        output: &mut output,
-    });
+    let (weights, before) = (parameters.each(HIDDEN_WEIGHTS), sequences.padded(&hidden));
+    steps(level, sequences, weights, &bias, before, &mut last_cells, &mut gates, &mut cells, &mut output);
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
@@ -110,26 +102,15 @@ fn forward<const G: usize>(
             Some(gradient) => sequences.padded(&gradient),
             None => Buffer::zeroed(sequences.batch * width),
         };
-        let mut of_hidden = Buffer::zeroed(sequences.batch * width);
-        let mut of_bias = Buffer::zeroed(G * width);
-        level.run(StepsBack {
-            sequences,
-            weights: parameters.each(HIDDEN_WEIGHTS),
-            gradient: values(&gradient),
-            cell: &sequences.padded(&cell),
-            cells: &cells,
-            gates: &mut gates,
-            of_cell: &mut of_cell,
-            of_hidden: &mut of_hidden,
-            of_bias: &mut of_bias,
-            of_states: !hidden_values.is_empty(),
-            poll: poll::current(),
-        });
+        let (weights, g) = (parameters.each(HIDDEN_WEIGHTS), values(&gradient));
+        let (before, of_state) = (sequences.padded(&cell), !hidden_values.is_empty());
+        let [of_hidden, of_bias] =
+            steps_back(level, sequences, weights, g, &before, &cells, &mut gates, &mut of_cell, of_state);
         let terms = sequences.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
         let of_weights = of_weights(level, &terms, &gates, sequences);
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
-        gradients[1] = (!hidden_values.is_empty()).then(|| sequences.state(&of_hidden));
+        gradients[1] = of_state.then(|| sequences.state(&of_hidden));
         gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
         let (of_inputs, of_states) = of_weights.split_at(sequences.inputs * G * width);
         let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
@@ -145,31 +126,26 @@ const OUTPUT: usize = 1;
 const CELL: usize = 2;
 const FORGET: usize = 3;
 
-/// The steps of forward.
-struct Steps<'a, const G: usize> {
-    sequences: Sequences,
-    /// Of the hidden state.
-    weights: [&'a [f32]; G],
-    bias: &'a [f32],
-    /// Padded rows of the states before the first step; those of cells become the last.
-    hidden: Buffer,
-    cell: &'a mut [f32],
-    /// `[rows, gates, width]`: products of the inputs, which become gates.
-    gates: &'a mut [f32],
-    /// `[rows, width]`, or empty.
-    cells: &'a mut [f32],
-    output: &'a mut [f32],
-}
-
-impl<const G: usize> Kernel for Steps<'_, G> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, weights, bias, hidden: mut before, cell, gates, cells, output } = self;
+kernel! {
+    /// The steps of forward.
+    fn steps<S, const G: usize>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; G],
+        bias: &[f32],
+        // Padded rows of the states before the first step; those of cells become the last.
+        before: Buffer,
+        cell: &mut [f32],
+        // `[rows, gates, width]`: products of the inputs, which become gates.
+        gates: &mut [f32],
+        // `[rows, width]`, or empty.
+        cells: &mut [f32],
+        output: &mut [f32],
+    ) {
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Gates::<G>::pack(simd, weights, [hidden, width]);
-        let mut after = Buffer::new(batch * width);
+        let (mut before, mut after) = (before, Buffer::new(batch * width));
         let mut products = Buffer::new(batch * G * MAX_LANES);
         for time in 0..steps {
             for first in (0..width).step_by(MAX_LANES) {
@@ -259,47 +235,40 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
     values.set(OUTPUT, &output);
 }
 
-/// The steps of backward.
-struct StepsBack<'a, const G: usize> {
-    sequences: Sequences,
-    /// Of the hidden state.
-    weights: [&'a [f32]; G],
-    /// Of the output.
-    gradient: &'a [f32],
-    /// Padded rows of the cells before the first step.
-    cell: &'a [f32],
-    /// `[rows, width]`.
-    cells: &'a [f32],
-    /// `[rows, gates, width]`, which become gradients of the sums.
-    gates: &'a mut [f32],
-    /// Padded rows of gradients: of the last states first, then of those before the first step.
-    of_cell: &'a mut [f32],
-    of_hidden: &'a mut [f32],
-    /// Zeros.
-    of_bias: &'a mut [f32],
-    /// Whether the gradient of the hidden states before the first step is needed.
-    of_states: bool,
-    poll: fn(),
-}
-
-impl<const G: usize> Kernel for StepsBack<'_, G> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) {
-        let Self { sequences, weights, gradient, gates, of_cell, of_hidden, of_bias, .. } = self;
+kernel! {
+    /// The steps of backward: the gradients of the hidden states before the first step, in padded rows, and of the bias.
+    fn steps_back<S, const G: usize>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; G],
+        // Of the output.
+        gradient: &[f32],
+        // Padded rows of the cells before the first step.
+        first_cells: &[f32],
+        // `[rows, width]`, after each step.
+        cells: &[f32],
+        // `[rows, gates, width]`, which become gradients of the sums.
+        gates: &mut [f32],
+        // Padded rows of gradients: of the last cells first, then of those before the first step.
+        of_cell: &mut [f32],
+        // Whether the gradient of the hidden states before the first step is needed.
+        of_state: bool,
+    ) -> [Buffer; 2] {
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let panel = Columns::<G>::pack(simd, weights, [hidden, width]);
+        let mut found = [batch * width, G * width].map(Buffer::zeroed);
+        let [of_hidden, of_bias] = found.each_mut().map(|buffer| &mut buffer[..]);
+        let (panel, poll) = (Columns::<G>::pack(simd, weights, [hidden, width]), poll::current());
         let mut sums = Buffer::new(G * width);
         for time in (0..steps).rev() {
             sums.fill(0.0);
             for sequence in 0..batch {
                 let row = sequences.row(sequence, sequences.step(time));
                 let gates = &mut gates[row * G * width..][..G * width];
-                let cells = &self.cells[row * width..][..width];
+                let after = &cells[row * width..][..width];
                 let before = match time {
-                    0 => &self.cell[sequence * width..][..width],
-                    _ => &self.cells[sequences.row(sequence, sequences.step(time - 1)) * width..][..width],
+                    0 => &first_cells[sequence * width..][..width],
+                    _ => &cells[sequences.row(sequence, sequences.step(time - 1)) * width..][..width],
                 };
                 let of_hidden = &mut of_hidden[sequence * width..][..width];
                 let gradient = &gradient[row * hidden..][..hidden];
@@ -309,7 +278,7 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                     for (gate, values) in values.iter_mut().enumerate() {
                         *values = *units(gates, gate * width + first);
                     }
-                    let cells = [units(before, first), units(cells, first)];
+                    let cells = [units(before, first), units(after, first)];
                     let of_cell = units_mut(of_cell, sequence * width + first);
                     step_back(&mut values, clip, cells, units(of_hidden, first), of_cell);
                     for (gate, values) in values.iter().enumerate() {
@@ -326,14 +295,15 @@ impl<const G: usize> Kernel for StepsBack<'_, G> {
                 }
             }
             of_bias.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total += sum);
-            if time > 0 || self.of_states {
+            if time > 0 || of_state {
                 let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
                 let [first, row_step] = [first, row_step].map(|rows| rows * G * width);
                 let scalars = Scalars { values: gates, first, term_step: 1, row_step };
                 panel.multiply(simd, batch, scalars, of_hidden);
             }
-            (self.poll)();
+            poll();
         }
+        found
     }
 }
 

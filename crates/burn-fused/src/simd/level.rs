@@ -70,21 +70,25 @@ pub trait Kernel {
 }
 
 /// A [`Kernel`] as a function: `fn name<S>(simd: S, arguments) -> output`, whose callers pass the [`Level`] in the place
-/// of `simd`.
+/// of `simd`. It may have a size, `<S, const N: usize>`, which is one of an argument's type.
 macro_rules! kernel {
     (
         $(#[$meta:meta])*
-        $vis:vis fn $name:ident<$lanes:ident>($simd:ident: $_:ident $(, $argument:ident: $type:ty)* $(,)?)
-        $(-> $output:ty)? $body:block
+        $vis:vis fn $name:ident<$lanes:ident $(, const $size:ident: usize)?>(
+            $simd:ident: $_:ident $(, $argument:ident: $type:ty)* $(,)?
+        ) $(-> $output:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[inline(always)]
         #[allow(unused_parens, reason = "without an output, it is ()")]
         #[allow(clippy::too_many_arguments, reason = "the level comes on top of the kernel's own")]
-        $vis fn $name(level: $crate::simd::Level, $($argument: $type),*) $(-> $output)? {
+        $vis fn $name$(<const $size: usize>)?(
+            level: $crate::simd::Level,
+            $($argument: $type),*
+        ) $(-> $output)? {
             struct Arguments<T>(T);
 
-            impl $crate::simd::Kernel for Arguments<($($type,)*)> {
+            impl$(<const $size: usize>)? $crate::simd::Kernel for Arguments<($($type,)*)> {
                 type Output = ($($output)?);
 
                 #[inline(always)]
