@@ -4,7 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::flex_tensor::values;
+use crate::flex_tensor::{unshared, values};
 use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Level};
 
@@ -41,7 +41,8 @@ pub fn update<const D: usize, const M: usize>(
     moments: [Tensor<D>; M],
 ) -> (Tensor<D>, [Tensor<D>; M]) {
     let [mut parameter, mut gradient] = [parameter, gradient].map(primitive);
-    let mut moments = moments.map(|moment| owned(primitive(moment)));
+    // A copy of the optimizer may refer to a moment.
+    let mut moments = moments.map(|moment| unshared(primitive(moment)));
     let slices = moments.each_mut().map(slice_mut);
     let run = |target: &mut [f32], parameter, gradient| {
         let values = Values { target, parameter, gradient, moments: slices };
@@ -75,11 +76,6 @@ fn primitive<const D: usize>(tensor: Tensor<D>) -> FlexTensor {
     if tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
-/// A copy if something else refers to the tensor: to a moment, a copy of the optimizer.
-fn owned(tensor: FlexTensor) -> FlexTensor {
-    if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
-}
-
 /// The values of a contiguous tensor that nothing else refers to.
 fn slice_mut(tensor: &mut FlexTensor) -> &mut [f32] {
     let (start, end) = tensor.layout().contiguous_offsets().expect("it is contiguous");
@@ -102,33 +98,25 @@ const PART: usize = 1 << 16;
 
 impl<const M: usize> Values<'_, M> {
     /// Updates all, on at most so many threads.
-    fn update(self, level: Level, rule: impl Rule<M>, threads: usize) {
+    fn update(mut self, level: Level, rule: impl Rule<M>, threads: usize) {
         if threads == 1 || self.target.len() < 2 * PART {
             return level.run(Update { values: self, rule });
         }
-        let [first, second] = self.halves();
-        rayon::join(|| first.update(level, rule, threads), || second.update(level, rule, threads));
+        let first = self.split_off(self.target.len() / 2);
+        rayon::join(|| first.update(level, rule, threads), || self.update(level, rule, threads));
     }
 
-    fn halves(self) -> [Self; 2] {
-        let middle = self.target.len() / 2;
-        let (target, targets) = self.target.split_at_mut(middle);
-        let [parameters, gradients] =
-            [self.parameter, self.gradient].map(|values| values.map(|values| values.split_at(middle)));
-        let mut moments = self.moments.map(|moment| moment.split_at_mut(middle));
-        let first = Self {
-            target,
-            parameter: parameters.map(|halves| halves.0),
-            gradient: gradients.map(|halves| halves.0),
-            moments: moments.each_mut().map(|halves| std::mem::take(&mut halves.0)),
-        };
-        let second = Self {
-            target: targets,
-            parameter: parameters.map(|halves| halves.1),
-            gradient: gradients.map(|halves| halves.1),
-            moments: moments.map(|halves| halves.1),
-        };
-        [first, second]
+    /// Takes the first `count` values off.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    fn split_off(&mut self, count: usize) -> Self {
+        Self {
+            target: self.target.split_off_mut(..count).expect("enough values"),
+            parameter: self.parameter.as_mut().and_then(|values| values.split_off(..count)),
+            gradient: self.gradient.as_mut().and_then(|values| values.split_off(..count)),
+            moments: self.moments.each_mut().map(|moment| moment.split_off_mut(..count).expect("as many")),
+        }
     }
 
     /// Replaces each value of the parameter and its moments by those that `update` returns for them and the
