@@ -10,8 +10,7 @@ use crate::fallback::unsupported;
 use crate::flex_tensor::{f32_on_flex, tensor, values};
 use crate::shapes::expect;
 
-pub(crate) use batch_norm::statistics;
-pub(crate) use batch_norm::{Affine, Back, Moments, batch_norm_inference};
+pub(crate) use batch_norm::{Moments, batch_norm_inference, level_and_slope, statistics};
 pub use batch_norm::{Normalised, batch_norm};
 pub(crate) use layer_norm::{layer_norm, rms_norm};
 

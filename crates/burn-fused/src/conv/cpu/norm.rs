@@ -11,7 +11,7 @@ use super::winograd::Convolve;
 use super::{Convolution, Route, Shape};
 use crate::epilogue::Epilogue;
 use crate::memory::Buffer;
-use crate::norm::{Affine, Back, Moments};
+use crate::norm::{Moments, level_and_slope};
 use crate::simd::{Kernel, Lanes, MAX_LANES, load};
 use crate::squares::passes;
 
@@ -126,7 +126,7 @@ impl Kernel for Forward<'_> {
         let sums: &mut [S::f32s] = bytemuck::cast_slice_mut(&mut values);
         self.convolve(simd, layout, sums);
         let moments = moments(simd, layout, sums, epsilon);
-        let affine = Affines::of::<S>(layout, parameters, &moments);
+        let affine = affines::<S>(layout, parameters, &moments);
 
         let [height, width] = shape.output_size(epilogue);
         let (pixels, keeps) = (height * width, backward && epilogue == Epilogue::ReluPool);
@@ -311,31 +311,28 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
     moments
 }
 
-/// [`Affine`] of the channels, in lanes: one vector of each number for each plane of a block.
+/// `N` numbers of each channel, in lanes: one vector of each number for each plane of a block.
 #[derive(Debug)]
-struct Affines([Vec<f32>; 3]);
+struct Numbers<const N: usize>([Vec<f32>; N]);
 
-impl Affines {
-    fn of<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Self {
-        let of = |channel: usize| Affine {
-            mean: moments.mean[channel],
-            factor: scale[channel] * moments.inverse[channel],
-            shift: shift[channel],
-        };
-        Self([
-            layout.in_lanes::<S>(|channel| of(channel).mean),
-            layout.in_lanes::<S>(|channel| of(channel).factor),
-            layout.in_lanes::<S>(|channel| of(channel).shift),
-        ])
+impl<const N: usize> Numbers<N> {
+    fn of<S: Lanes>(layout: Layout, numbers: impl Fn(usize) -> [f32; N]) -> Self {
+        Self(std::array::from_fn(|n| layout.in_lanes::<S>(|channel| numbers(channel)[n])))
     }
 
     #[inline(always)]
-    fn vectors<S: Lanes>(&self, simd: S, group: usize) -> [S::f32s; 3] {
+    fn vectors<S: Lanes>(&self, simd: S, group: usize) -> [S::f32s; N] {
         self.0.each_ref().map(|values| load(simd, &values[group * S::F32_LANES..][..S::F32_LANES]))
     }
 }
 
-/// [`Affine::apply`], not fused, so that the same values pass on every level.
+/// The mean of each channel, the factor of the distances from it, and the summand.
+fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
+    let Moments { mean, inverse, .. } = moments;
+    Numbers::of::<S>(layout, |channel| [mean[channel], scale[channel] * inverse[channel], shift[channel]])
+}
+
+/// The normalised value, not fused, so that the same values pass on every level.
 #[inline(always)]
 fn apply<S: Lanes>(simd: S, [mean, factor, shift]: [S::f32s; 3], x: S::f32s) -> S::f32s {
     simd.add_f32s(simd.mul_f32s(simd.sub_f32s(x, mean), factor), shift)
@@ -346,11 +343,11 @@ fn apply<S: Lanes>(simd: S, [mean, factor, shift]: [S::f32s; 3], x: S::f32s) -> 
 pub struct Normed<'a> {
     layout: Layout,
     sums: &'a [f32],
-    affine: Affines,
+    affine: Numbers<3>,
     /// Whether ReLU follows, without pooling.
     relu: bool,
-    /// Mean gradient, and mean gradient for a distance of 1 from the mean, as in [`Back`].
-    back: [Vec<f32>; 2],
+    /// [`level_and_slope`].
+    back: Numbers<2>,
 }
 
 impl Normed<'_> {
@@ -366,8 +363,7 @@ impl Normed<'_> {
     ) {
         let group = vector % self.layout.groups::<S>();
         let affine @ [mean, factor, _] = self.affine.vectors(simd, group);
-        let [level, slope] =
-            self.back.each_ref().map(|values| load(simd, &values[group * S::F32_LANES..][..S::F32_LANES]));
+        let [level, slope] = self.back.vectors(simd, group);
         let inside = simd.mask_between_m32s(0, count as u32).mask();
         let sums = self.layout.rows::<S>(bytemuck::cast_slice(self.sums), vector);
         for (y, sums) in sums.skip(rows[0]).take(rows[1] - rows[0]).enumerate() {
@@ -405,7 +401,7 @@ impl<'a> Kernel for Means<'a, '_> {
         let Self { conv: Convolution { shape, epilogue, .. }, saved, .. } = self;
         let layout = Layout::of(self.conv);
         let Saved { sums: values, moments, .. } = saved;
-        let affine = Affines::of::<S>(layout, self.parameters, moments);
+        let affine = affines::<S>(layout, self.parameters, moments);
         let source = Source {
             values: self.gradient,
             mask: if epilogue == Epilogue::ReluPool { Mask::Pool(saved.argmax()) } else { Mask::All },
@@ -432,16 +428,11 @@ impl<'a> Kernel for Means<'a, '_> {
             let [gradients, distances] =
                 [&gradients, &distances].map(|all| layout.total::<S>(channel, |at| all[at]));
             let inverse = moments.inverse[channel];
-            let of_channel = Affine { mean: moments.mean[channel], factor: 0.0, shift: 0.0 };
-            let values = shape.batch * shape.pixels();
-            backs.push(Back::of(of_channel, inverse, gradients, distances, values));
+            backs.push(level_and_slope(inverse, gradients, distances, shape.batch * shape.pixels()));
             of_scale.push((distances * f64::from(inverse)) as f32);
             of_shift.push(gradients as f32);
         }
-        let back = [
-            layout.in_lanes::<S>(|channel| backs[channel].level),
-            layout.in_lanes::<S>(|channel| backs[channel].slope),
-        ];
+        let back = Numbers::of::<S>(layout, |channel| backs[channel]);
         (Normed { layout, sums: values, affine, relu, back }, [of_scale, of_shift])
     }
 }

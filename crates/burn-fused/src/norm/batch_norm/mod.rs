@@ -271,10 +271,10 @@ kernel! {
 /// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
 /// find the values that ReLU passed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Affine {
-    pub mean: f32,
-    pub factor: f32,
-    pub shift: f32,
+struct Affine {
+    mean: f32,
+    factor: f32,
+    shift: f32,
 }
 
 impl Affine {
@@ -293,26 +293,23 @@ impl Affine {
 /// Gradient of a channel's values from that of the normalised values: the parts that
 /// flow through the mean and the variance are subtracted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Back {
+struct Back {
     mean: f32,
     factor: f32,
-    /// Mean gradient.
-    pub level: f32,
-    /// Mean gradient for a distance of 1 from the mean.
-    pub slope: f32,
+    /// Of [`level_and_slope`].
+    level: f32,
+    slope: f32,
+}
+
+/// The mean gradient of a channel, and that for a distance of 1 from the mean: from the sum of its `gradients`, and of
+/// their products with the `distances` of its values from the mean.
+#[inline(always)]
+pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
+    let (values, inverse) = (values as f64, f64::from(inverse));
+    [(gradients / values) as f32, (distances / values * inverse * inverse) as f32]
 }
 
 impl Back {
-    /// From the sum of `gradients` of a channel, and of their products with the
-    /// `distances` of its values from the mean.
-    #[inline(always)]
-    pub fn of(affine: Affine, inverse: f32, gradients: f64, distances: f64, values: usize) -> Self {
-        let (values, inverse) = (values as f64, f64::from(inverse));
-        let level = (gradients / values) as f32;
-        let slope = (distances / values * inverse * inverse) as f32;
-        Self { mean: affine.mean, factor: affine.factor, level, slope }
-    }
-
     #[inline(always)]
     fn apply(self, x: f32, gradient: f32) -> f32 {
         self.factor * (gradient - self.level - (x - self.mean) * self.slope)

@@ -3,7 +3,7 @@
 //! The order of each sum is fixed, so all SIMD levels give the same bits. Loops instead of closures: the closures of
 //! iterators may be compiled apart, without the level.
 
-use super::{Affine, Back, Input, Moments, Shape};
+use super::{Affine, Back, Input, Moments, Shape, level_and_slope};
 use crate::epilogue::{Epilogue, passes, relu};
 use crate::memory::Buffer;
 use crate::simd::{Lanes, load};
@@ -145,7 +145,8 @@ pub(super) fn backward<S: Lanes>(
         let inverse = moments.inverse[channel];
         of_scale.push((distances * f64::from(inverse)) as f32);
         of_shift.push(gradients as f32);
-        let back = Back::of(affine, inverse, gradients, distances, shape.values());
+        let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
+        let back = Back { mean: affine.mean, factor: affine.factor, level, slope };
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
             let of_plane = match epilogue {

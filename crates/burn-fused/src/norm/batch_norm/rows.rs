@@ -1,7 +1,7 @@
 //! Batch normalisation of features, with one value per sample and channel: all
 //! channels at once, row by row.
 
-use super::{Affine, Back, Input, Moments};
+use super::{Affine, Back, Input, Moments, level_and_slope};
 use crate::epilogue::{Epilogue, passes, relu};
 use crate::memory::Buffer;
 
@@ -64,8 +64,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
     for channel in 0..channels {
         let (gradients, distances) = (gradients[channel], distances[channel]);
         let inverse = moments.inverse[channel];
-        let affine = Affine::of(&input, moments, channel);
-        let Back { level, slope, .. } = Back::of(affine, inverse, gradients, distances, shape.values());
+        let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
         levels.push(level);
         slopes.push(slope);
     }
