@@ -1,4 +1,4 @@
-//! Cross entropy of scores against class indices: the loss of [`CrossEntropyLoss`](crate::nn::loss::CrossEntropyLoss).
+//! Cross entropy of scores against class indices: the loss of [`CrossEntropyLoss`].
 //!
 //! Forward reads the scores once, and writes their gradient where they are, if nothing else refers to them.
 //! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's composition
@@ -14,30 +14,20 @@ use super::scaled;
 use crate::extension::{Backward, Saved, on_flex_or};
 use crate::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::memory::Buffer;
+use crate::nn::loss::CrossEntropyLoss;
 use crate::poll;
 use crate::simd::math::exp;
 use crate::simd::{Level, kernel};
 
-/// The loss beside scores and targets.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Options<'a> {
-    /// Classes whose rows do not count.
-    pub padding: Option<&'a [usize]>,
-    /// The weight of each class.
-    pub weights: Option<&'a Tensor<1>>,
-    /// The share of each target that is distributed uniformly over the classes.
-    pub smoothing: Option<f32>,
-}
-
-/// The mean cross entropy `[1]` of `scores` `[batch, classes]`, weighted by the classes' weights; or `composed` of
-/// the scores, if the operator does not support them or the targets.
+/// The mean cross entropy `[1]` of `scores` `[batch, classes]`, with the options of `loss`; or `composed` of the scores,
+/// if the operator does not support them or the targets.
 pub(crate) fn cross_entropy_of_indices(
     scores: Tensor<2>,
     targets: &Tensor<1, Int>,
-    options: Options<'_>,
+    loss: &CrossEntropyLoss,
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
-    let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, options);
+    let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, loss);
     let forward = |[scores]: [FlexTensor; 1], labels: Labels, backward| labels.forward(scores, backward);
     on_flex_or("cross_entropy", [scores.into_dispatch()], labels, forward, |[scores]| {
         composed(Tensor::from_dispatch(scores))
@@ -74,10 +64,10 @@ struct Row {
 const BLOCK: usize = 1 << 16;
 
 impl Labels {
-    fn of(scores: &FlexTensor, targets: &Tensor<1, Int>, options: Options<'_>) -> Option<Self> {
-        let Options { padding, weights, smoothing } = options;
+    fn of(scores: &FlexTensor, targets: &Tensor<1, Int>, loss: &CrossEntropyLoss) -> Option<Self> {
+        let CrossEntropyLoss { pad_tokens, weights, smoothing, .. } = loss;
         let [batch, classes] = scores.shape().dims();
-        let is_tracked = weights.is_some_and(|weights| weights.is_tracked());
+        let is_tracked = weights.as_ref().is_some_and(|weights| weights.is_tracked());
         if scores.dtype() != DType::F32 || batch * classes == 0 || targets.dims() != [batch] || is_tracked {
             return None;
         }
@@ -89,7 +79,7 @@ impl Labels {
         let targets = targets.clone().inner().into_data().convert_dtype(DType::I64);
         let rows = targets.as_slice::<i64>().ok()?.iter().map(|&target| {
             let target = usize::try_from(target).ok().filter(|&target| target < classes)?;
-            let is_padding = padding.is_some_and(|padding| padding.contains(&target));
+            let is_padding = pad_tokens.as_ref().is_some_and(|padding| padding.contains(&target));
             Some(Row { target, is_padding, ..Row::default() })
         });
         let rows: Vec<Row> = rows.collect::<Option<_>>()?;
@@ -98,7 +88,8 @@ impl Labels {
         let normalizer = rows.iter().filter(|row| !row.is_padding).map(weight).sum();
         let uniform = of_classes
             .map_or(classes as f64, |weights| weights.iter().map(|&weight| f64::from(weight)).sum());
-        Some(Self { rows, classes, weights, uniform: uniform as f32, smoothing, normalizer })
+        let (uniform, smoothing) = (uniform as f32, *smoothing);
+        Some(Self { rows, classes, weights, uniform, smoothing, normalizer })
     }
 
     fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {

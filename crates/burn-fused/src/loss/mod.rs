@@ -16,7 +16,7 @@ use crate::shapes::{expect, refuse};
 use crate::simd::Level;
 use crate::simd::math::exp_each;
 
-pub(crate) use indices::{Options, cross_entropy_of_indices};
+pub(crate) use indices::cross_entropy_of_indices;
 
 /// Loss and accuracy of class scores.
 #[derive(Debug)]

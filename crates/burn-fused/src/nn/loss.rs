@@ -4,7 +4,7 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::convert::{config, module};
 use crate::fallback::unsupported;
-use crate::loss::{Options, cross_entropy_of_indices};
+use crate::loss::cross_entropy_of_indices;
 
 pub use burn::nn::loss::*;
 
@@ -57,15 +57,12 @@ impl CrossEntropyLoss {
     /// If the numbers of rows and targets differ, or a target is not below `classes`.
     #[track_caller]
     pub fn forward(&self, logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-        let Self { pad_tokens, weights, smoothing, .. } = self;
-        let options =
-            Options { padding: pad_tokens.as_deref(), weights: weights.as_ref(), smoothing: *smoothing };
         let composed = |logits| {
             let burns = burn::nn::loss::CrossEntropyLoss::from(self.clone());
             burns.forward(logits, targets.clone())
         };
         match self.logits {
-            true => cross_entropy_of_indices(logits, &targets, options, composed),
+            true => cross_entropy_of_indices(logits, &targets, self, composed),
             false => {
                 unsupported("cross_entropy", "probabilities");
                 composed(logits)
