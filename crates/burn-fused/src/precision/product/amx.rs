@@ -137,17 +137,12 @@ fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u3
             let (even, odd) = two.split_at(rows);
             let odd = if odd.is_empty() { &none } else { odd };
             for (at, (even, odd)) in even.chunks(TILE).zip(odd.chunks(TILE)).enumerate() {
-                let words = &mut packed[tile(at * TILE, pair)..];
-                if of_row == 1 {
+                let words = packed[tile(at * TILE, pair)..].iter_mut();
+                let pairs = even.iter().zip(odd).map(|(&even, &odd)| word(even, odd));
+                match of_row {
                     // Neighbours, as vectors.
-                    for (packed, (&even, &odd)) in words.iter_mut().zip(even.iter().zip(odd)) {
-                        *packed = word(even, odd);
-                    }
-                } else {
-                    for (packed, (&even, &odd)) in words.iter_mut().step_by(of_row).zip(even.iter().zip(odd))
-                    {
-                        *packed = word(even, odd);
-                    }
+                    1 => words.zip(pairs).for_each(|(packed, pair)| *packed = pair),
+                    _ => words.step_by(of_row).zip(pairs).for_each(|(packed, pair)| *packed = pair),
                 }
             }
         }
