@@ -23,10 +23,11 @@ use run_record::run_around;
 use run_report::table::{CellAlignment, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
+    let vector_bytes = features::FEATURES * size_of::<f32>() + size_of::<i64>();
     match &args.kind {
         DataKind::Digits(args) => make(args, DataFormat::Idx, digits::SIDE * digits::SIDE + 1, digits::write),
         DataKind::Objects(args) => make(args, DataFormat::Cifar10, objects::BYTES + 1, objects::write),
-        DataKind::Features(args) => make(args, DataFormat::Npy, 4 * features::FEATURES + 8, features::write),
+        DataKind::Features(args) => make(args, DataFormat::Npy, vector_bytes, features::write),
         DataKind::Import(args) => import(args),
         DataKind::Info(args) => info(args),
     }

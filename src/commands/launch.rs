@@ -33,7 +33,10 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
-    let training = args.restart.map_or(Ok(None), |_| Training::of(&args.program))?;
+    let training = match args.restart {
+        Some(_) => Training::of(&args.program)?,
+        None => None,
+    };
     if args.dry_run {
         if let Some(training) = training {
             launch.program.truncate(1);

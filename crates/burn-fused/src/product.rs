@@ -1,7 +1,7 @@
 //! Matrix products: rows of scalars by panels of vectors, and a row or a column alone by a matrix.
 //!
 //! The second factor is packed into panels of some vectors, term by term of the sums. The first is read where it is,
-//! scalar by scalar: a block of its rows stays in the second cache while all panels pass.
+//! scalar by scalar: a block of its rows stays in the L2 cache while all panels pass.
 //! Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008).
 
 use std::cell::Cell;
@@ -21,9 +21,9 @@ const TILE: usize = 12;
 /// Terms of a sum before it is added to that of earlier terms: the same for all sizes of caches, so that results are
 /// the same bits on every machine.
 const TERMS: usize = 512;
-/// Columns whose panels are packed at a time: two megabytes of the third cache.
+/// Columns whose panels are packed at a time: two megabytes of the L3 cache.
 const COLUMNS: usize = 1024;
-/// Scalars of a block of rows: half a megabyte of the second cache.
+/// Scalars of a block of rows: half a megabyte of the L2 cache.
 const SCALARS: usize = 1 << 17;
 /// Rows that the processor is asked for ahead of their copies.
 const AHEAD: usize = 4;
@@ -259,11 +259,11 @@ impl Kernel for MultiplyRow<'_> {
         }
         for (scalars, values) in row.chunks(STREAMS).zip(values.chunks(STREAMS * columns)) {
             if scalars.len() == STREAMS {
-                add_rows::<S, STREAMS>(simd, scalars, values, product);
+                add_scaled::<S, STREAMS>(simd, scalars, values, product);
                 continue;
             }
             for (scalars, values) in scalars.chunks(1).zip(values.chunks_exact(columns)) {
-                add_rows::<S, 1>(simd, scalars, values, product);
+                add_scaled::<S, 1>(simd, scalars, values, product);
             }
         }
     }
@@ -296,7 +296,7 @@ fn add_dots<S: Lanes, const R: usize>(simd: S, row: &[f32], values: &[f32], prod
 /// Adds `R` rows, times a scalar each.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
-fn add_rows<S: Lanes, const R: usize>(simd: S, scalars: &[f32], values: &[f32], product: &mut [f32]) {
+fn add_scaled<S: Lanes, const R: usize>(simd: S, scalars: &[f32], values: &[f32], product: &mut [f32]) {
     let rows = streams::<S, R>(values, product.len());
     let scalars: [S::f32s; R] = std::array::from_fn(|r| simd.splat_f32s(scalars[r]));
     let (vectors, rest) = S::as_mut_simd_f32s(product);

@@ -29,4 +29,11 @@ fn messages_and_terms_differ_between_ranks() {
     assert_ne!(message(0, 1), message(1, 0));
     assert_ne!(message(0, 0), message(1, 0));
     assert_ne!(sum(0..2, 1), sum(0..3, 1));
+    let terms = (0..2).flat_map(|rank| match term(rank, 2) {
+        Wire::F32(values) => values,
+        _ => unreachable!("terms are f32"),
+    });
+    let mut both = zeros(2);
+    both.sum_of_chunks(&Wire::F32(terms.collect()));
+    assert_eq!(sum(0..2, 2), both);
 }

@@ -3,7 +3,7 @@
 use crate::memory::Buffer;
 use crate::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
 
-/// Terms of a panel that stays in the first cache while all rows pass: of four vectors, 32 KiB.
+/// Terms of a panel that stays in the L1 cache while all rows pass: of four vectors, 32 KiB.
 const TERMS: usize = 128;
 
 /// Vectors of columns that [`Columns`] multiplies at a time.
