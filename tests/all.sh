@@ -197,7 +197,16 @@ documentation() {
   RUSTDOCFLAGS="-D warnings" scripts/cargo.sh doc --release --workspace --no-deps && tests/api/check.sh
 }
 
+# The programs outside the workspace are built with --locked, and a changed dependency is in their lock files too.
+lock_files_are_current() {
+  local manifest
+  for manifest in Cargo.toml fuzz/Cargo.toml tests/outside/Cargo.toml; do
+    cargo update --workspace --locked --manifest-path "$manifest" || return
+  done
+}
+
 lint_level() {
+  check "lock files are current" lock_files_are_current
   check "formatting" cargo fmt --all --check
   check "lints" scripts/cargo.sh clippy --release --workspace --all-targets -- -D warnings
   check "documentation without warnings, of the listed interfaces" documentation
