@@ -18,7 +18,7 @@ pub(super) fn spread<S: Lanes>(
     lanes: &mut [S::f32s],
 ) -> S::f32s {
     let mut sum = simd.splat_f32s(0.0);
-    let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
+    let zero = simd.splat_f32s(0.0);
     match plane.size {
         [rows, columns] if rows % 2 + columns % 2 == 0 => plane.clear_border(simd, lanes),
         // No square covers an odd last row or column.
@@ -27,11 +27,7 @@ pub(super) fn spread<S: Lanes>(
     for y in 0..height {
         for x in 0..width {
             let at = y * width + x;
-            let mut wide = [NO_MAXIMUM; MAX_LANES];
-            for (wide, &index) in wide.iter_mut().zip(&argmax[at * lane_count..][..lane_count]) {
-                *wide = u32::from(index);
-            }
-            let index: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
+            let index = index_at::<S>(argmax, at);
             let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
             sum = simd.add_f32s(sum, simd.select_f32s(somewhere, pooled[at], zero));
             let corner = plane.first + 2 * y * plane.stride + 2 * x;
@@ -45,6 +41,46 @@ pub(super) fn spread<S: Lanes>(
     sum
 }
 
+/// Takes the value of each pooled pixel's maximum out of a plane: `maxima` receives them, and of the gradients in
+/// `pooled` those stay that are passed on.
+#[inline(always)]
+pub(super) fn gather<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [height, width]: [usize; 2],
+    argmax: &[u8],
+    lanes: &[S::f32s],
+    pooled: &mut [S::f32s],
+    maxima: &mut [S::f32s],
+) {
+    for y in 0..height {
+        for x in 0..width {
+            let at = y * width + x;
+            let index = index_at::<S>(argmax, at);
+            let corner = plane.first + 2 * y * plane.stride + 2 * x;
+            let mut maximum = lanes[corner];
+            for p in 1..NO_MAXIMUM {
+                let here = simd.equal_u32s(index, simd.splat_u32s(p));
+                let from = corner + (p as usize / 2) * plane.stride + p as usize % 2;
+                maximum = simd.select_f32s(here, lanes[from], maximum);
+            }
+            let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
+            pooled[at] = simd.select_f32s(somewhere, pooled[at], simd.splat_f32s(0.0));
+            maxima[at] = maximum;
+        }
+    }
+}
+
+/// The argmax of a pooled pixel, of which there is a byte for each lane.
+#[inline(always)]
+fn index_at<S: Lanes>(argmax: &[u8], pixel: usize) -> S::u32s {
+    let mut wide = [NO_MAXIMUM; MAX_LANES];
+    for (wide, &index) in wide.iter_mut().zip(&argmax[pixel * S::F32_LANES..][..S::F32_LANES]) {
+        *wide = u32::from(index);
+    }
+    bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..S::F32_LANES]))
+}
+
 /// The sum of vectors, lane by lane, in eight independent sums.
 #[inline(always)]
 pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
@@ -55,7 +91,14 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
             *sum = simd.add_f32s(*sum, vector);
         }
     }
-    sums.iter().chain(rest).fold(simd.splat_f32s(0.0), |sum, &vector| simd.add_f32s(sum, vector))
+    // Loops, because a closure may be compiled apart, without the SIMD level.
+    let mut total = simd.splat_f32s(0.0);
+    for part in [&sums[..], rest] {
+        for &vector in part {
+            total = simd.add_f32s(total, vector);
+        }
+    }
+    total
 }
 
 /// First image of a block, and its number of images.

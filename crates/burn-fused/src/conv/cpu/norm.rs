@@ -2,11 +2,11 @@
 //! algorithm 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 
 use super::activation::finish;
-use super::blocks::{load_input, total};
+use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
 use super::plane::Plane;
 use super::scratch::Buffers;
-use super::source::{Mask, Planes, Source};
+use super::source::{Planes, Source};
 use super::winograd::Convolve;
 use super::{Convolution, Route, Shape};
 use crate::epilogue::Epilogue;
@@ -79,8 +79,7 @@ impl Layout {
     /// The rows of pixels of a plane.
     #[inline(always)]
     fn rows<S: Lanes>(self, sums: &[S::f32s], vector: usize) -> impl Iterator<Item = &[S::f32s]> {
-        let Plane { size: [height, width], stride, len, .. } = self.plane;
-        sums[vector * len..][..len].chunks(stride).take(height).map(move |row| &row[..width])
+        self.plane.rows(&sums[vector * self.plane.len..])
     }
 }
 
@@ -274,7 +273,7 @@ fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
 #[inline(always)]
 fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
     for (k, found) in found.iter_mut().enumerate() {
-        let sum = total(simd, &parts.map(|part| part[k]));
+        let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
         let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
         found.iter_mut().zip(lanes).for_each(|(found, &lane)| *found += f64::from(lane));
     }
@@ -402,22 +401,25 @@ impl<'a> Kernel for Means<'a, '_> {
         let layout = Layout::of(self.conv);
         let Saved { sums: values, moments, .. } = saved;
         let affine = affines::<S>(layout, self.parameters, moments);
-        let source = Source {
-            values: self.gradient,
-            mask: if epilogue == Epilogue::ReluPool { Mask::Pool(saved.argmax()) } else { Mask::All },
-            channels: shape.outputs,
-            size: [shape.height, shape.width],
-            normed: None,
-        };
         let (plane, relu, zero) = (layout.plane, epilogue == Epilogue::Relu, simd.splat_f32s(0.0));
-        let mut scratch = vec![zero; plane.len + plane.len.div_ceil(4)];
-        let (lanes, pooled) = scratch.split_at_mut(plane.len);
+        let pools = epilogue == Epilogue::ReluPool;
+        let size = shape.output_size(epilogue);
+        let pixels = size[0] * size[1];
+        // A pooling passes a gradient on at its maximum alone.
+        let summed = if pools { Plane::plain([1, pixels]) } else { plane };
+        let mut scratch = vec![zero; 2 * summed.len];
+        let (lanes, maxima) = scratch.split_at_mut(summed.len);
         let [mut gradients, mut distances] = [const { Vec::new() }; 2];
         for vector in 0..layout.vectors::<S>() {
-            source.load(simd, layout.planes::<S>(vector), [0, shape.height], plane, pooled, lanes);
+            let Planes { first, step, count, .. } = layout.planes::<S>(vector);
+            summed.load(simd, lanes, [count, step * pixels], &self.gradient[first * pixels..], None);
+            let values: &[S::f32s] = &bytemuck::cast_slice(values)[vector * plane.len..][..plane.len];
+            if pools {
+                let argmax = &saved.argmax()[vector * pixels * S::F32_LANES..];
+                gather(simd, plane, size, argmax, values, lanes, maxima);
+            }
+            let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));
             let affine = affine.vectors(simd, vector % layout.groups::<S>());
-            let of_lanes = lanes.chunks(plane.stride).map(|row| &row[..shape.width]);
-            let rows = layout.rows::<S>(bytemuck::cast_slice(values), vector).zip(of_lanes);
             let [gradient, distance] = sums_of(simd, Gradients { relu }, affine, rows);
             gradients.extend_from_slice(&gradient[..S::F32_LANES]);
             distances.extend_from_slice(&distance[..S::F32_LANES]);
