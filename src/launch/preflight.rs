@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use super::command::{
     find, has_own_name, is_executable, keeps_full_names, needs_launcher, own_name, without_user,
 };
-use super::reach::{Agent, Patience, addresses};
+use super::reach::{Agent, Patience, addresses, output};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quoted};
 use crate::stop::StopRequest;
 
@@ -238,9 +238,10 @@ fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
     if find(srun).is_none() {
         return Some("it is not installed here".into());
     }
-    let output = Command::new(sinfo).arg("--noheader").stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if output.status.success() => None,
+    let mut command = Command::new(sinfo);
+    command.arg("--noheader").stdin(Stdio::null());
+    match output(command, sinfo, Patience::until(&StopRequest::default())) {
+        Ok(Some(output)) if output.status.success() => None,
         _ => Some("no cluster answers".into()),
     }
 }

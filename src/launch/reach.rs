@@ -206,7 +206,7 @@ impl Agent {
 }
 
 /// What `command` prints until it ends; `None` where the deadline or a stop request was first, which kills it.
-fn output(mut command: Command, what: &str, patience: Patience<'_>) -> io::Result<Option<Output>> {
+pub(super) fn output(mut command: Command, what: &str, patience: Patience<'_>) -> io::Result<Option<Output>> {
     // A group of its own, so that the processes of a script end with it.
     let job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()?;
     let (group, (sender, answer)) = (Pid::from_child(&job), channel());
