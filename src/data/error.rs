@@ -47,7 +47,7 @@ impl DataError {
     pub(super) fn invalid(path: &Path, what: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
-            "{path}: {what}; replace the file (incomplete download?) or generate a data set with `mpiburn data {generator}`"
+            "{path}: {what}; save or download the file again, or generate a data set with `mpiburn data {generator}`"
         ))
     }
 

@@ -49,7 +49,7 @@ pub enum ImportError {
         what: String,
     },
     /// A file does not have the format that it begins with.
-    #[error("{path}: {what}; is the download incomplete?")]
+    #[error("{path}: {what}; save or download the file again")]
     Damaged {
         /// The file.
         path: PathBuf,

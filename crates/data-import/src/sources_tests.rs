@@ -192,7 +192,7 @@ fn what_is_wrong_in_arrays_is_one_line() {
     }
     lab.write("in/x.npy", &pixels[..pixels.len() - 1]);
     let message = lab.import("in", &[]).unwrap_err();
-    assert!(message.contains("x.npy: truncated: ") && message.contains("incomplete?"), "{message}");
+    assert!(message.contains("x.npy: truncated: ") && message.contains("download the file again"), "{message}");
 }
 
 /// A batch of CIFAR as Python 2 pickled it: an array of NumPy, a list, and a string.
@@ -364,7 +364,7 @@ fn columns_of_parquet_are_features() {
     assert_eq!(*told.lock().unwrap(), [(256, 600), (512, 600)]);
     lab.write("cut.parquet", &whole[..whole.len() - 9]);
     let message = lab.import("cut.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
-    assert!(message.contains("cut.parquet: ") && message.contains("incomplete?"), "{message}");
+    assert!(message.contains("cut.parquet: ") && message.contains("download the file again"), "{message}");
 }
 
 #[test]
