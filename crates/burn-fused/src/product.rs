@@ -55,13 +55,23 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
         }
         return;
     }
+    let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     if a.rows == 1 || b.columns == 1 {
         // A column is a row of the product of the transposed matrices, whose values are stored alike.
         let (row, matrix) = if a.rows == 1 { (a, b) } else { (b, a.transpose()) };
-        level.run(MultiplyRow { row: row.values, matrix, product, adds });
+        let part = |product: &mut [f32], values| {
+            let matrix = Matrix { values, columns: product.len(), ..matrix };
+            level.run(MultiplyRow { row: row.values, matrix, product, adds });
+        };
+        if parts == 1 || !matrix.transposed {
+            part(product, matrix.values);
+        } else {
+            let each = product.len().div_ceil(parts);
+            let values = matrix.values.par_chunks(each * matrix.rows);
+            product.par_chunks_mut(each).zip(values).for_each(|(product, values)| part(product, values));
+        }
         return;
     }
-    let parts = (a.rows * a.columns * b.columns / PART).clamp(1, rayon::current_num_threads());
     let rows = a.rows.div_ceil(parts).next_multiple_of(TILE);
     let mut scratch = PANELS.take();
     for column in (0..b.columns).step_by(COLUMNS) {
@@ -338,6 +348,7 @@ mod tests {
             [1, 37, 85],
             [1, 600, 7],
             [43, 21, 1],
+            [4100, 600, 1],
             [7, 3, 65],
             [13, 33, 17],
             [64, 100, 31],
