@@ -230,7 +230,8 @@ kernel! {
             }
             for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
                 let weight = exp(*x - most) * factor;
-                // Nothing moves a weight that is all of a row; the mean is rounded otherwise than the gradient.
+                // Nothing moves a weight that is all of a row, as far as f32 tells; the mean is rounded otherwise than the
+                // gradient.
                 let slope = if weight == 1.0 { 0.0 } else { weight };
                 *g = slope * (*g * dropped - mean) * setup.scale;
                 *x = weight * dropped;
