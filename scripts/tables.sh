@@ -37,7 +37,7 @@ sweeps=(jobs/sweeps/*.toml)
 # On two idle cores.
 case $scale in
   full) need="days, in which each run of the vgg takes hours, and 1 GB" ;;
-  quick) need="about an hour and a few hundred MB" ;;
+  quick) need="three quarters of an hour and 300 MB" ;;
   *) need="time and disk space are not measured," ;;
 esac
 say() { echo "tables: $*" >&2; }

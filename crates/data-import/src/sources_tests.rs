@@ -192,7 +192,10 @@ fn what_is_wrong_in_arrays_is_one_line() {
     }
     lab.write("in/x.npy", &pixels[..pixels.len() - 1]);
     let message = lab.import("in", &[]).unwrap_err();
-    assert!(message.contains("x.npy: truncated: ") && message.contains("download the file again"), "{message}");
+    assert!(
+        message.contains("x.npy: truncated: ") && message.contains("download the file again"),
+        "{message}"
+    );
 }
 
 /// A batch of CIFAR as Python 2 pickled it: an array of NumPy, a list, and a string.
