@@ -273,6 +273,7 @@ fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
 #[inline(always)]
 fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
     for (k, found) in found.iter_mut().enumerate() {
+        // Not by `map`, whose closure may be compiled apart, as in `total`.
         let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
         let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
         found.iter_mut().zip(lanes).for_each(|(found, &lane)| *found += f64::from(lane));

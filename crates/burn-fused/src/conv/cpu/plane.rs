@@ -77,11 +77,11 @@ impl Plane {
         at + 1 + self.stride - self.size[1]
     }
 
-    /// The rows of its pixels, without a border above or beside them.
+    /// The rows of its pixels.
     #[inline(always)]
     pub fn rows<V>(self, plane: &[V]) -> impl Iterator<Item = &[V]> {
         let [height, width] = self.size;
-        plane[..self.len].chunks(self.stride).take(height).map(move |row| &row[..width])
+        plane[self.first..self.len].chunks(self.stride).take(height).map(move |row| &row[..width])
     }
 
     /// Stores zeros outside the pixels.
