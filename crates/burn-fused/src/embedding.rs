@@ -34,12 +34,7 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backwar
         _ => panic!("index {index} out of bounds for dimension of size {count}"),
     };
     let rows: Vec<usize> = indices.into_data().iter::<i64>().map(row).collect();
-    let (weights, mut output) = (values(&weights), Buffer::new(rows.len() * width));
-    if width > 0 {
-        for (output, row) in output.chunks_exact_mut(width).zip(&rows) {
-            output.copy_from_slice(&weights[row * width..][..width]);
-        }
-    }
+    let output = copy_rows(&rows, values(&weights), width);
     let backward = Backward::new(move |gradient, _of_weights| {
         let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
         for part in of_weights.chunks_mut(PART) {
@@ -58,12 +53,23 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backwar
     (output.into_tensor(&[batch, sequence, width]), backward)
 }
 
+/// These rows of `width` values.
+pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
+    let mut copy = Buffer::new(rows.len() * width);
+    if width > 0 {
+        for (copy, row) in copy.chunks_exact_mut(width).zip(rows) {
+            copy.copy_from_slice(&values[row * width..][..width]);
+        }
+    }
+    copy
+}
+
 kernel! {
-    /// Adds rows of the gradient to those of the weights, in the order of indices.
-    fn add_rows<S>(_simd: S, width: usize, rows: &[usize], gradient: &[f32], sums: &mut [f32]) {
-        for (row, gradient) in rows.iter().zip(gradient.chunks_exact(width)) {
+    /// Adds each row of `values` to the row of sums that `rows` names, in their order.
+    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[usize], values: &[f32], sums: &mut [f32]) {
+        for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
             let sums = &mut sums[row * width..][..width];
-            sums.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
         }
     }
 }

@@ -6,8 +6,10 @@ use burn::tensor::Tensor;
 
 use super::panel::{Columns, Gates};
 use super::parameters::{
-    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_weights, tensors,
+    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_input_weights, of_weights,
+    tensors,
 };
+use super::repeated::Repeated;
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::extension::{Backward, Saved, on_flex};
@@ -57,7 +59,8 @@ fn forward(
 ) -> (FlexTensor, Backward<impl Saved, TENSORS>) {
     let [x, hidden] = [x, hidden].map(contiguous);
     let (level, parameters) = (Level::current(), Parameters::new(gates));
-    let mut gates = parameters.multiply_inputs(level, &x, sequences);
+    let repeated = Repeated::find(values(&x), sequences.inputs);
+    let mut gates = parameters.multiply_inputs(level, values(&x), repeated.as_ref(), sequences);
     let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let biases = [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences));
@@ -72,8 +75,9 @@ fn forward(
         let (weights, g, of_state) = (parameters.each(HIDDEN_WEIGHTS), values(&gradient), !hidden.is_empty());
         let (of_hidden, of_products, of_biases) =
             steps_back(level, sequences, weights, g, &before, &products, &mut gates, of_state);
-        let of_inputs = of_weights(level, values(&x), &gates, sequences);
-        let of_states = of_weights(level, &before, &of_products, sequences);
+        let (inputs, columns) = ((values(&x), sequences.inputs), GATES * width);
+        let of_inputs = of_input_weights(level, inputs, repeated.as_ref(), &gates, columns);
+        let of_states = of_weights(level, &before, &of_products, columns);
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));

@@ -8,8 +8,10 @@ use burn::tensor::Tensor;
 
 use super::panel::{Columns, Gates};
 use super::parameters::{
-    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_weights, tensors,
+    Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, of_input_weights, of_weights,
+    tensors,
 };
+use super::repeated::Repeated;
 use super::sequences::{Order, Sequences};
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::extension::{Backward, Saved, on_flex};
@@ -87,7 +89,8 @@ fn forward<const G: usize>(
     let (level, parameters) = (Level::current(), Parameters::<G>::new(gates));
     let mut bias = parameters.biases(INPUT_BIAS, sequences);
     bias.iter_mut().zip(&*parameters.biases(HIDDEN_BIAS, sequences)).for_each(|(sum, bias)| *sum += bias);
-    let mut gates = parameters.multiply_inputs(level, &x, sequences);
+    let repeated = Repeated::find(values(&x), sequences.inputs);
+    let mut gates = parameters.multiply_inputs(level, values(&x), repeated.as_ref(), sequences);
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut last_cells = sequences.padded(&cell);
@@ -106,13 +109,20 @@ fn forward<const G: usize>(
         let (before, of_state) = (sequences.padded(&cell), !hidden_values.is_empty());
         let [of_hidden, of_bias] =
             steps_back(level, sequences, weights, g, &before, &cells, &mut gates, &mut of_cell, of_state);
-        let terms = sequences.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
-        let of_weights = of_weights(level, &terms, &gates, sequences);
+        // Inputs that do not repeat are multiplied together with the states.
+        let (inputs, columns) = (sequences.inputs, G * width);
+        let apart = repeated
+            .is_some()
+            .then(|| of_input_weights(level, (x_values, inputs), repeated.as_ref(), &gates, columns));
+        let together = Sequences { inputs: if apart.is_some() { 0 } else { inputs }, ..sequences };
+        let terms = together.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
+        let of_weights = of_weights(level, &terms, &gates, columns);
         let mut gradients = [const { None }; TENSORS];
         gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));
         gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
-        let (of_inputs, of_states) = of_weights.split_at(sequences.inputs * G * width);
+        let (of_inputs, of_states) = of_weights.split_at(together.inputs * columns);
+        let of_inputs = apart.as_deref().unwrap_or(of_inputs);
         let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
         gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
         gradients

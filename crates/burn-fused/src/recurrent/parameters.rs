@@ -4,6 +4,7 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
+use super::repeated::Repeated;
 use super::sequences::Sequences;
 use crate::flex_tensor::{contiguous, values};
 use crate::matrix::Matrix;
@@ -90,13 +91,26 @@ impl<const G: usize> Parameters<G> {
     }
 
     /// The products of the inputs, `[rows, gates, width]`.
-    pub fn multiply_inputs(&self, level: Level, x: &FlexTensor, sequences: Sequences) -> Buffer {
-        let (rows, columns) = (sequences.rows(), G * sequences.width());
+    pub fn multiply_inputs(
+        &self,
+        level: Level,
+        x: &[f32],
+        repeated: Option<&Repeated>,
+        sequences: Sequences,
+    ) -> Buffer {
+        let (inputs, columns) = (sequences.inputs, G * sequences.width());
         let weights = self.input_weights(sequences);
-        let mut products = Buffer::new(rows * columns);
-        let x = Matrix::new(values(x), [rows, sequences.inputs]);
-        multiply(level, x, Matrix::new(&weights, [sequences.inputs, columns]), &mut products, false);
-        products
+        let products = |x: &[f32]| {
+            let rows = x.len() / inputs;
+            let mut products = Buffer::new(rows * columns);
+            let [x, weights] = [Matrix::new(x, [rows, inputs]), Matrix::new(&weights, [inputs, columns])];
+            multiply(level, x, weights, &mut products, false);
+            products
+        };
+        match repeated {
+            Some(repeated) => repeated.all(&products(&repeated.once(x, inputs)), columns),
+            None => products(x),
+        }
     }
 
     /// The gradient of inputs of this shape from that of their products.
@@ -112,15 +126,32 @@ impl<const G: usize> Parameters<G> {
 }
 
 /// The gradient of weights side by side, `[terms, gates, width]`: of rows of `terms` inputs or states, and of the
-/// gradient of their products.
-pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], sequences: Sequences) -> Buffer {
-    let rows = sequences.rows();
+/// gradient of their products, `columns` for each row.
+pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
+    let rows = gates.len() / columns;
     let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();
-    let gates = Matrix::new(gates, [rows, gates.len() / rows]);
+    let gates = Matrix::new(gates, [rows, columns]);
     let mut of_weights = Buffer::new(terms.rows * gates.columns);
     multiply(level, terms, gates, &mut of_weights, false);
     poll::current()();
     of_weights
+}
+
+/// The same of inputs, which may be `repeated`, of `width` values.
+pub fn of_input_weights(
+    level: Level,
+    (x, width): (&[f32], usize),
+    repeated: Option<&Repeated>,
+    gates: &[f32],
+    columns: usize,
+) -> Buffer {
+    match repeated {
+        Some(repeated) => {
+            let sums = repeated.sums(level, gates, columns);
+            of_weights(level, &repeated.once(x, width), &sums, columns)
+        }
+        None => of_weights(level, x, gates, columns),
+    }
 }
 
 /// The gradients of the tensors of each of `gates`, from those of weights and biases side by side: of the input, then
