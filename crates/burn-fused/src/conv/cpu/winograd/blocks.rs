@@ -4,6 +4,7 @@
 use super::super::Shape;
 use super::super::im2col::Group;
 use super::super::plane::Plane;
+use super::transform::{HALF, POINTS};
 
 /// Height and width of a tile of the output.
 pub const TILE: usize = 4;
@@ -51,6 +52,42 @@ impl Block {
     #[inline(always)]
     pub fn tiles(&self) -> usize {
         self.images * self.rows() * self.columns()
+    }
+
+    /// How many rows and columns of tiles are not half beyond the image.
+    #[inline(always)]
+    fn whole(&self) -> [usize; 2] {
+        let [height, width] = self.size.map(|side| (side + 1) / TILE);
+        [self.rows[1].min(height) - self.rows[0], width]
+    }
+
+    /// The position of a tile among all, and whether its lower and its right half are beyond the image. Narrow
+    /// tiles are first and low ones last, so that the tiles that have a point are side by side.
+    #[inline(always)]
+    pub fn tile(&self, image: usize, row: usize, column: usize) -> (usize, [bool; 2]) {
+        let ([rows, columns], all) = (self.whole(), self.columns());
+        let halves = [row == rows, column == columns];
+        let position = match halves {
+            [false, true] => image * rows + row,
+            [false, false] => self.images * rows * (all - columns) + (image * rows + row) * columns + column,
+            [true, false] => self.images * rows * all + image * columns + column,
+            [true, true] => self.images * (rows * all + columns) + image,
+        };
+        (position, halves)
+    }
+
+    /// The tiles that have a point: the first, and how many.
+    #[inline(always)]
+    pub fn tiles_with(&self, point: usize) -> [usize; 2] {
+        let ([rows, columns], all) = (self.whole(), self.columns());
+        let narrow = self.images * rows * (all - columns);
+        let first_low = self.images * rows * all;
+        match [point / POINTS, point % POINTS].map(|point| HALF[point]) {
+            [true, true] => [0, self.tiles()],
+            [true, false] => [narrow, self.images * self.rows() * columns],
+            [false, true] => [0, first_low],
+            [false, false] => [narrow, first_low - narrow],
+        }
     }
 
     /// First row of pixels, and the one after the last, of the block enlarged by

@@ -8,7 +8,7 @@ use super::super::scratch::Buffers;
 use super::super::source::Source;
 use super::blocks::{Block, Pace, TILE};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
-use super::transform::{Input, Output, POINTS, PRODUCTS, square};
+use super::transform::{Half, Input, Output, POINTS, PRODUCTS, square};
 use crate::epilogue::Epilogue;
 use crate::memory::Buffer;
 use crate::simd::{Kernel, Lanes, Scalars, add_products, load};
@@ -85,6 +85,10 @@ impl Convolve<'_> {
                 let step = tiles * vectors + 1;
                 let products = output.take::<S::f32s>(PRODUCTS * step);
                 for point in 0..PRODUCTS {
+                    // Rounded up, others are among them, which have room.
+                    let [from, count] = block.tiles_with(point);
+                    let count = count.next_multiple_of(R);
+                    let some = [from.min(tiles - count), count];
                     let factors = &factors[point * pixels.step()..][..pixels.groups * tiles];
                     let products = &mut products[point * step..][..tiles * vectors];
                     for at in (0..vectors).step_by(PANEL) {
@@ -92,13 +96,25 @@ impl Convolve<'_> {
                         let width = panels.width(panel);
                         let weights = &weights[panels.at(panel, point)..][..shape.inputs * width];
                         match width {
-                            PANEL => {
-                                rows::<S, R, PANEL>(simd, tiles, factors, weights, (at, vectors), products)
-                            }
-                            _ => rows::<S, R, 1>(simd, tiles, factors, weights, (at, vectors), products),
+                            PANEL => rows::<S, R, PANEL>(
+                                simd,
+                                (tiles, some),
+                                factors,
+                                weights,
+                                (at, vectors),
+                                products,
+                            ),
+                            _ => rows::<S, R, 1>(
+                                simd,
+                                (tiles, some),
+                                factors,
+                                weights,
+                                (at, vectors),
+                                products,
+                            ),
                         }
                     }
-                    pace.after(tiles * shape.inputs * vectors * S::F32_LANES);
+                    pace.after(count * shape.inputs * vectors * S::F32_LANES);
                 }
                 let finish = Finish { shape, epilogue, block, bias: self.bias };
                 let lanes = part.take(2 * plane);
@@ -110,20 +126,20 @@ impl Convolve<'_> {
     }
 }
 
-/// The products of all tiles with the weights of a panel, at one point: `weights` has `N`
-/// vectors for each input. Products are stored at vector `at` of the `vectors` of each tile.
+/// The products of some of all tiles, the first and how many, with the weights of a panel, at one point: `weights`
+/// has `N` vectors for each input. Products are stored at vector `at` of the `vectors` of each tile.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
     simd: S,
-    tiles: usize,
+    (tiles, [first, count]): (usize, [usize; 2]),
     factors: &[S::f32s],
     weights: &[S::f32s],
     (at, vectors): (usize, usize),
     products: &mut [S::f32s],
 ) {
     let values: &[f32] = bytemuck::cast_slice(factors);
-    for tile in (0..tiles).step_by(R) {
+    for tile in (first..first + count).step_by(R) {
         for (part, weights) in weights.chunks(CHAIN * N).enumerate() {
             let mut sums = [[simd.splat_f32s(0.0); N]; R];
             for (group, weights) in weights.chunks(S::F32_LANES * N).enumerate() {
@@ -180,7 +196,6 @@ impl Finish<'_> {
                 Some(values) => load(simd, &values[channel..channel + channels]),
                 None => simd.splat_f32s(0.0),
             };
-            let mut tile = at;
             for image in block.first..block.first + block.images {
                 let vector = image * shape.outputs.div_ceil(S::F32_LANES) + first + at;
                 let lanes = match &mut kept {
@@ -191,12 +206,18 @@ impl Finish<'_> {
                 };
                 for row in 0..block.rows() {
                     for column in 0..block.columns() {
+                        let (position, halves) = block.tile(image - block.first, row, column);
+                        let tile = position * vectors + at;
                         let products = &products[tile..=tile + (PRODUCTS - 1) * step];
-                        let mut outputs = square(simd, Output, |y, x| {
-                            // SAFETY: `y` and `x` are less than 6, so that the point is at most 35,
-                            // with whose vector `products` ends.
-                            unsafe { *products.get_unchecked((y * POINTS + x) * step) }
-                        });
+                        // SAFETY: `y` and `x` are less than 6, so that the point is at most 35, with whose vector
+                        // `products` ends.
+                        let product = |y, x| unsafe { *products.get_unchecked((y * POINTS + x) * step) };
+                        let mut outputs = match halves {
+                            [false, false] => square(simd, Output, Output, product),
+                            [false, true] => square(simd, Output, Half(Output), product),
+                            [true, false] => square(simd, Half(Output), Output, product),
+                            [true, true] => square(simd, Half(Output), Half(Output), product),
+                        };
                         for value in outputs.as_flattened_mut() {
                             *value = simd.add_f32s(*value, bias);
                         }
@@ -205,7 +226,6 @@ impl Finish<'_> {
                         for (y, values) in outputs.iter().enumerate() {
                             lanes[corner + y * plane.stride..][..TILE].copy_from_slice(values);
                         }
-                        tile += vectors;
                     }
                 }
                 if is_kept {

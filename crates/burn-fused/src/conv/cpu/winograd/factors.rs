@@ -6,7 +6,7 @@ use super::super::blocks::total;
 use super::super::plane::Plane;
 use super::super::source::Source;
 use super::blocks::{BORDER, Block, TILE};
-use super::transform::{Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use super::transform::{Half, Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
 /// The layout of the transformed pixels of a block: for each point and group of
@@ -38,9 +38,9 @@ impl Pixels {
 /// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]
-pub fn transform_tiles<S: Lanes, const I: usize>(
+pub fn transform_tiles<S: Lanes, L: Line<I, POINTS>, const I: usize>(
     simd: S,
-    line: impl Line<I, POINTS>,
+    line: L,
     block: &Block,
     source: &Source<'_>,
     group: usize,
@@ -48,10 +48,11 @@ pub fn transform_tiles<S: Lanes, const I: usize>(
     target: &mut [S::f32s],
     [first, next, step]: [usize; 3],
     mut sum: Option<&mut S::f32s>,
-) {
+) where
+    Half<L>: Line<I, POINTS>,
+{
     let (border, plane) = if I > TILE { (BORDER, block.bordered()) } else { (0, block.plane()) };
     let (lanes, pooled) = lanes.split_at_mut(plane.len);
-    let mut at = first;
     for image in block.first..block.first + block.images {
         source.load(simd, source.group::<S>([image, group]), block.pixels(border), plane, pooled, lanes);
         if let Some(sum) = &mut sum {
@@ -62,16 +63,21 @@ pub fn transform_tiles<S: Lanes, const I: usize>(
                 // A bordered tile begins in the row above its own.
                 let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
                 let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
-                let factors = square(simd, line, |y, x| {
-                    // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
-                    unsafe { *tile.get_unchecked(y * plane.stride + x) }
-                });
+                // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
+                let pixel = |y, x| unsafe { *tile.get_unchecked(y * plane.stride + x) };
+                let (position, halves) = block.tile(image - block.first, row, column);
+                let factors = match halves {
+                    [false, false] => square(simd, line, line, pixel),
+                    [false, true] => square(simd, line, Half(line), pixel),
+                    [true, false] => square(simd, Half(line), line, pixel),
+                    [true, true] => square(simd, Half(line), Half(line), pixel),
+                };
+                let at = first + position * next;
                 let target = &mut target[at..=at + (PRODUCTS - 1) * step];
                 for (point, &factor) in factors.as_flattened().iter().enumerate() {
                     // SAFETY: `point` is at most 35, and `target` ends at its vector.
                     unsafe { *target.get_unchecked_mut(point * step) = factor };
                 }
-                at += next;
             }
         }
     }
@@ -109,7 +115,7 @@ pub fn transform_weights<S: Lanes>(
         }
         let (panel, n) = (vector / PANEL, vector % PANEL);
         for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
-            let factors = square(simd, Weights, |y, x| taps[y * 3 + x]);
+            let factors = square(simd, Weights, Weights, |y, x| taps[y * 3 + x]);
             for (point, &factor) in factors.as_flattened().iter().enumerate() {
                 target[panels.at(panel, point) + i * panels.width(panel) + n] = factor;
             }
@@ -133,7 +139,7 @@ pub fn weight_gradients<S: Lanes>(
     for vector in 0..panels.vectors {
         let (panel, n) = (vector / PANEL, vector % PANEL);
         for (i, taps) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
-            let of_taps = square(simd, WeightGradient, |y, x| {
+            let of_taps = square(simd, WeightGradient, WeightGradient, |y, x| {
                 sums[panels.at(panel, y * POINTS + x) + i * panels.width(panel) + n]
             });
             taps.copy_from_slice(of_taps.as_flattened());

@@ -187,8 +187,10 @@ fn outputs_and_gradients_match_the_f64_reference() {
 #[test]
 fn batches_of_many_blocks_match_the_f64_reference() {
     let mut numbers = Numbers(18);
-    // More tiles than one block has: of an image, of a row of tiles, and of small images.
-    for sizes in [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [70, 16, 33, 5, 3], [1, 66, 16, 48, 45]] {
+    // More tiles than one block has: of an image, of a row of tiles, and of small images; some are half ones.
+    let large = [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [1, 66, 16, 48, 45]];
+    let small = [[70, 16, 33, 5, 3], [9, 16, 17, 14, 14], [70, 16, 16, 2, 2], [30, 16, 16, 6, 12]];
+    for sizes in large.into_iter().chain(small) {
         Case::new(sizes, &mut numbers).check_all(&mut numbers);
     }
 }

@@ -15,6 +15,9 @@ pub const POINTS: usize = 6;
 /// Products of a tile.
 pub const PRODUCTS: usize = POINTS * POINTS;
 
+/// Which of them a [`Half`] tile has.
+pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
+
 /// The points other than 0 and ∞ are ±A and ±B.
 const A: f32 = FRAC_1_SQRT_2;
 const B: f32 = SQRT_2;
@@ -26,13 +29,14 @@ pub trait Line<const I: usize, const O: usize>: Copy {
     fn apply<S: Lanes>(self, simd: S, values: [S::f32s; I]) -> [S::f32s; O];
 }
 
-/// Applies `line` to each column of a square whose values `value` returns by row and
-/// column, and then to each row of the result.
+/// Applies `down` to each column of a square whose values `value` returns by row and
+/// column, and then `along` to each row of the result.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 pub fn square<S: Lanes, const I: usize, const O: usize>(
     simd: S,
-    line: impl Line<I, O>,
+    down: impl Line<I, O>,
+    along: impl Line<I, O>,
     value: impl Fn(usize, usize) -> S::f32s,
 ) -> [[S::f32s; O]; O] {
     let zero = simd.splat_f32s(0.0);
@@ -42,14 +46,14 @@ pub fn square<S: Lanes, const I: usize, const O: usize>(
         for row in 0..I {
             values[row] = value(row, column);
         }
-        let results = line.apply(simd, values);
+        let results = down.apply(simd, values);
         for row in 0..O {
             half[row][column] = results[row];
         }
     }
     let mut whole = [[zero; O]; O];
     for row in 0..O {
-        whole[row] = line.apply(simd, half[row]);
+        whole[row] = along.apply(simd, half[row]);
     }
     whole
 }
@@ -123,6 +127,44 @@ impl Line<6, 4> for Output {
             plus(simd, 0.5, even_a, times(simd, 2.0, even_b)),
             plus(simd, 0.5 * A, odd_a, plus(simd, 2.0 * B, odd_b, m5)),
         ]
+    }
+}
+
+/// The transform of a tile whose last two outputs are beyond the image: F(2, 3), for which the points 0, ±A and ∞ are
+/// enough, with the same factors of weights. The factors at ±B are zero, and so are the last two outputs.
+#[derive(Debug, Clone, Copy)]
+pub struct Half<L>(pub L);
+
+impl Line<6, 6> for Half<Input> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, ..]: [S::f32s; 6]) -> [S::f32s; 6] {
+        // The factors of weights at ±A are -2/3 of what two outputs need.
+        let (even, zero) = (times(simd, -1.5, d2), simd.splat_f32s(0.0));
+        [
+            plus(simd, -2.0, d2, d0),
+            plus(simd, -1.5 * A, d1, even),
+            plus(simd, 1.5 * A, d1, even),
+            zero,
+            zero,
+            plus(simd, -0.5, d1, d3),
+        ]
+    }
+}
+
+impl Line<6, 4> for Half<Output> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [m0, m1, m2, _, _, m5]: [S::f32s; 6]) -> [S::f32s; 4] {
+        let zero = simd.splat_f32s(0.0);
+        let first = simd.add_f32s(m0, simd.add_f32s(m1, m2));
+        [first, plus(simd, A, simd.sub_f32s(m1, m2), m5), zero, zero]
+    }
+}
+
+impl Line<4, 6> for Half<OutputGradient> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [y0, y1, ..]: [S::f32s; 4]) -> [S::f32s; 6] {
+        let zero = simd.splat_f32s(0.0);
+        [y0, plus(simd, A, y1, y0), plus(simd, -A, y1, y0), zero, zero, y1]
     }
 }
 

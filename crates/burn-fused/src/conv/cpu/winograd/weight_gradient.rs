@@ -68,17 +68,17 @@ impl WeightGradient<'_> {
             }
             for point in 0..PRODUCTS {
                 let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
+                let [first, count] = block.tiles_with(point);
+                let tiles = (pixels.tiles, [first, count]);
                 for panel in 0..panels.count() {
                     let width = panels.width(panel);
-                    let gradients = &gradients[products.at(panel, point)..][..pixels.tiles * width];
+                    let gradients = &gradients[products.at(panel, point) + first * width..][..count * width];
                     let sums = &mut sums[panels.at(panel, point)..][..shape.inputs * width];
                     match width {
-                        PANEL => {
-                            add_rows::<S, R, PANEL>(simd, pixels.tiles, factors, gradients, number == 0, sums)
-                        }
-                        _ => add_rows::<S, R, 1>(simd, pixels.tiles, factors, gradients, number == 0, sums),
+                        PANEL => add_rows::<S, R, PANEL>(simd, tiles, factors, gradients, number == 0, sums),
+                        _ => add_rows::<S, R, 1>(simd, tiles, factors, gradients, number == 0, sums),
                     }
-                    pace.after(pixels.tiles * shape.inputs * width * S::F32_LANES);
+                    pace.after(count * shape.inputs * width * S::F32_LANES);
                 }
             }
         }
@@ -89,14 +89,14 @@ impl WeightGradient<'_> {
     }
 }
 
-/// The products of a block's tiles summed, for each input channel and the output
+/// The products of some of a block's tiles, the first and how many, summed, for each input channel and the output
 /// channels of a panel, at one point. A block's sum starts from zero and is then added
 /// to those of earlier blocks: one long chain of additions is up to four times less exact.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn add_rows<S: Lanes, const R: usize, const N: usize>(
     simd: S,
-    tiles: usize,
+    (tiles, [start, count]): (usize, [usize; 2]),
     factors: &[S::f32s],
     gradients: &[S::f32s],
     is_first: bool,
@@ -105,10 +105,10 @@ fn add_rows<S: Lanes, const R: usize, const N: usize>(
     let [values, gradients]: [&[f32]; 2] = [factors, gradients].map(bytemuck::cast_slice);
     for (rows, all) in sums.chunks_mut(R * N).enumerate() {
         let channel = rows * R;
-        let first = channel / S::F32_LANES * tiles * S::F32_LANES + channel % S::F32_LANES;
+        let first = (channel / S::F32_LANES * tiles + start) * S::F32_LANES + channel % S::F32_LANES;
         let scalars = Scalars { values, first, term_step: S::F32_LANES, row_step: 1 };
         let zeros = [[simd.splat_f32s(0.0); N]; R];
-        let found = add_products(simd, tiles, scalars, (gradients, N * S::F32_LANES), zeros);
+        let found = add_products(simd, count, scalars, (gradients, N * S::F32_LANES), zeros);
         let valid = all.len() / N;
         for r in 0..R {
             // The rows of a last vector with fewer channels than lanes.
