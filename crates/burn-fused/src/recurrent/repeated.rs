@@ -9,7 +9,8 @@ use crate::embedding::{add_rows, copy_rows};
 use crate::memory::Buffer;
 use crate::simd::Level;
 
-/// Values at the beginning of a row by which equal ones are found.
+/// Values at the beginning of a row by which equal ones are found. To multiply a shorter row takes no longer than to
+/// find it.
 const BEGINNING: usize = 8;
 
 /// The different ones among rows.
@@ -22,15 +23,19 @@ pub struct Repeated {
 }
 
 impl Repeated {
-    /// Of rows of `width` values; none if more than half of them differ, or if two begin alike and differ.
+    /// Of rows of `width` values; none if they are short, if more than half of them differ, or if two begin alike and
+    /// differ.
     pub fn find(rows: &[f32], width: usize) -> Option<Self> {
+        if width < BEGINNING {
+            return None;
+        }
         // Bits, because NaN is not equal to itself, and 0 is to -0.
         let rows = rows.chunks_exact(width).map(cast_slice::<f32, u32>);
         let count = rows.len();
         let (mut found, mut firsts) = (HashMap::new(), Vec::new());
         let mut numbers = Vec::with_capacity(count);
         for (at, row) in rows.enumerate() {
-            let (number, first) = *found.entry(&row[..BEGINNING.min(width)]).or_insert((firsts.len(), row));
+            let (number, first) = *found.entry(&row[..BEGINNING]).or_insert((firsts.len(), row));
             if number == firsts.len() {
                 firsts.push(at);
             }
@@ -66,15 +71,16 @@ mod tests {
 
     #[test]
     fn rows_are_equal_by_their_bits_and_half_of_them_at_most_may_differ() {
-        let nan = f32::NAN;
-        let rows = [[1.0, nan], [0.0, 2.0], [1.0, nan], [0.0, 2.0], [1.0, nan]];
-        let found = Repeated::find(rows.as_flattened(), 2).unwrap();
+        let row = |first| [first, f32::NAN, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
+        let rows = [1.0, 0.0, 1.0, 0.0, 1.0].map(row);
+        let found = Repeated::find(rows.as_flattened(), 8).unwrap();
         assert_eq!((&found.firsts[..], &found.numbers[..]), (&[0, 1][..], &[0, 1, 0, 1, 0][..]));
         assert_eq!(found.sums(Level::current(), &[1.0, 2.0, 3.0, 4.0, 5.0], 1)[..], [9.0, 6.0]);
         assert_eq!(found.all(&found.once(&[7.0, 8.0, 7.0, 8.0, 7.0], 1), 1)[..], [7.0, 8.0, 7.0, 8.0, 7.0]);
-        for rows in [[[0.0, 1.0], [-0.0, 1.0]], [[1.0, 1.0], [2.0, 1.0]]] {
-            assert!(Repeated::find(rows.as_flattened(), 2).is_none());
+        for rows in [[0.0, -0.0], [1.0, 2.0]].map(|firsts| firsts.map(row)) {
+            assert!(Repeated::find(rows.as_flattened(), 8).is_none());
         }
+        assert!(Repeated::find(&[1.0; 14], 7).is_none(), "short rows are not searched");
     }
 
     #[test]
