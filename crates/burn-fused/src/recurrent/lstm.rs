@@ -112,8 +112,8 @@ fn forward<const G: usize>(
         // Inputs that do not repeat are multiplied together with the states.
         let (inputs, columns) = (sequences.inputs, G * width);
         let apart = repeated
-            .is_some()
-            .then(|| of_input_weights(level, (x_values, inputs), repeated.as_ref(), &gates, columns));
+            .as_ref()
+            .map(|repeated| of_input_weights(level, (x_values, inputs), Some(repeated), &gates, columns));
         let together = Sequences { inputs: if apart.is_some() { 0 } else { inputs }, ..sequences };
         let terms = together.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
         let of_weights = of_weights(level, &terms, &gates, columns);

@@ -7,6 +7,7 @@ use bytemuck::cast_slice;
 
 use crate::embedding::{add_rows, copy_rows};
 use crate::memory::Buffer;
+use crate::poll;
 use crate::simd::Level;
 
 /// Values at the beginning of a row by which equal ones are found.
@@ -62,11 +63,13 @@ impl Repeated {
 
     /// The sum of the equal rows of each, in their order, of `rows` for all.
     pub fn sums(&self, level: Level, rows: &[f32], width: usize) -> Buffer {
-        let mut sums = Buffer::zeroed(self.firsts.len() * width);
+        let [mut sums, mut some] = [(); 2].map(|()| Buffer::zeroed(self.firsts.len() * width));
+        let poll = poll::current();
         for (numbers, rows) in self.numbers.chunks(ROWS).zip(rows.chunks(ROWS * width)) {
-            let mut some = Buffer::zeroed(sums.len());
+            some.fill(0.0);
             add_rows(level, width, numbers, rows, &mut some);
             sums.iter_mut().zip(&*some).for_each(|(sum, some)| *sum += some);
+            poll();
         }
         sums
     }

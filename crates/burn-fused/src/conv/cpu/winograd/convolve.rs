@@ -85,10 +85,10 @@ impl Convolve<'_> {
                 let step = tiles * vectors + 1;
                 let products = output.take::<S::f32s>(PRODUCTS * step);
                 for point in 0..PRODUCTS {
-                    // Rounded up, others are among them, which have room.
+                    // Whole groups of rows: others are among them, for which there is room.
                     let [from, count] = block.tiles_with(point);
                     let count = count.next_multiple_of(R);
-                    let some = [from.min(tiles - count), count];
+                    let some = (tiles, [from.min(tiles - count), count]);
                     let factors = &factors[point * pixels.step()..][..pixels.groups * tiles];
                     let products = &mut products[point * step..][..tiles * vectors];
                     for at in (0..vectors).step_by(PANEL) {
@@ -96,22 +96,10 @@ impl Convolve<'_> {
                         let width = panels.width(panel);
                         let weights = &weights[panels.at(panel, point)..][..shape.inputs * width];
                         match width {
-                            PANEL => rows::<S, R, PANEL>(
-                                simd,
-                                (tiles, some),
-                                factors,
-                                weights,
-                                (at, vectors),
-                                products,
-                            ),
-                            _ => rows::<S, R, 1>(
-                                simd,
-                                (tiles, some),
-                                factors,
-                                weights,
-                                (at, vectors),
-                                products,
-                            ),
+                            PANEL => {
+                                rows::<S, R, PANEL>(simd, some, factors, weights, (at, vectors), products)
+                            }
+                            _ => rows::<S, R, 1>(simd, some, factors, weights, (at, vectors), products),
                         }
                     }
                     pace.after(count * shape.inputs * vectors * S::F32_LANES);
