@@ -205,8 +205,20 @@ lock_files_are_current() {
   done
 }
 
+# The first block of README is `make run` and `make test`, and .ci/run calls both as they are printed there.
+readme_and_ci_agree() {
+  local commands command
+  commands=$(awk '/^```sh$/ { inside = 1; next } /^```$/ && inside { exit } inside { sub(/ *#.*/, ""); print }' README.md)
+  printf '%s\n' "$commands"
+  [ "$commands" = $'make run\nmake test' ] || { echo "README.md: the first block is not make run and make test"; return 1; }
+  while read -r command; do
+    grep -qxF "  run $command" .ci/run || { echo ".ci/run: does not call $command"; return 1; }
+  done <<<"$commands"
+}
+
 lint_level() {
   check "lock files are current" lock_files_are_current
+  check "README's first commands are those that .ci/run calls" readme_and_ci_agree
   check "formatting" cargo fmt --all --check
   check "lints" scripts/cargo.sh clippy --release --workspace --all-targets -- -D warnings
   check "documentation without warnings, of the listed interfaces" documentation
