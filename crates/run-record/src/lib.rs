@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 pub mod checkpoint;
 mod confusion;
 mod curve_file;
@@ -25,6 +26,7 @@ mod writer;
 
 use std::fmt::Display;
 
+pub use bounds::out_of_bounds;
 pub use checkpoint::{Beside, Checkpoint};
 pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use confusion::{ByClass, ClassRecord, Confusion};

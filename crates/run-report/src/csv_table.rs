@@ -4,54 +4,15 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use run_record::files::open_regular;
+use run_record::out_of_bounds;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Longest first line, in bytes: that of a table is shorter.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// Columns and fields that others are divided by, or of whose things there is at least one.
-const ABOVE_0: [&str; 14] = [
-    "accumulate",
-    "batch",
-    "bytes",
-    "channels",
-    "epoch",
-    "epochs",
-    "images_per_second",
-    "layers",
-    "ms_per_step",
-    "steps",
-    "total_seconds",
-    "train_batch_size",
-    "train_seconds",
-    "world_size",
-];
-
 /// Columns of text.
 const TEXT: [&str; 5] = ["backend", "operation", "operator", "result", "topology"];
-
-/// What is wrong with the number `text` of a column of a table, or of a field of `run.json`: nothing is below 0 or
-/// infinite. What is no number at all has an error of its type.
-pub fn problem(name: &str, text: &str) -> Option<String> {
-    let ends = |ending: &str| name.ends_with(ending);
-    let most = match () {
-        () if ends("accuracy") => 100.0,
-        // Of a network that has not diverged.
-        () if ends("loss") => 1e30,
-        () if ends("bytes") => 1e18,
-        () => 1e12,
-    };
-    match text.parse::<f64>() {
-        Ok(0.0) if ABOVE_0.contains(&name) || ends("_ms") || ends("_us") => {
-            Some(format!("{text} is not above 0"))
-        }
-        Ok(number) if (0.0..=most).contains(&number) => None,
-        Ok(_) if most > 1e6 => Some(format!("{text} is not from 0 to {most:e}")),
-        Ok(_) => Some(format!("{text} is not from 0 to {most}")),
-        Err(_) => None,
-    }
-}
 
 /// A row of a table, whose fields are the columns.
 pub trait TableRow: Default + Serialize + DeserializeOwned {
@@ -132,7 +93,7 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
         let cells =
             header.iter().zip(&record).filter(|(name, cell)| !cell.is_empty() && !TEXT.contains(name));
         if let Some((name, problem)) =
-            cells.filter_map(|(name, cell)| Some((name, problem(name, cell)?))).next()
+            cells.filter_map(|(name, cell)| Some((name, out_of_bounds(name, cell)?))).next()
         {
             return Err(damaged(name, problem));
         }

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use plotters::style::RGBColor;
-use run_record::EpochRow;
+use run_record::{EpochRow, out_of_bounds};
 use run_record::files::read_regular;
 
-use super::csv_table::problem;
 use super::matrix::Matrix;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::rows::{Row, Spread, varied};
@@ -255,7 +254,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
                 Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
                 Ok(number) => {
                     points.push((step, number));
-                    problem(quantity, value)
+                    out_of_bounds(quantity, value)
                 }
             },
         };

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
-use run_record::{EpochRow, Method, RecordError, Results, RunDir, Status, overfits_after, quoted};
+use run_record::{
+    EpochRow, Method, RecordError, Results, RunDir, Status, out_of_bounds, overfits_after, quoted,
+};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::csv_table::{self, TableRow, damaged, problem};
+use super::csv_table::{self, TableRow, damaged};
 use super::remarks::{changed_setting, shown};
 use super::rows::compare;
 
@@ -182,7 +184,7 @@ fn finished(path: &Path) -> Result<Run, String> {
 /// # Errors
 /// The field and what is wrong with it.
 fn check(run: &Value) -> Result<(), String> {
-    check_numbers("", "", run)?;
+    check_numbers("", run)?;
     if run["status"] == "completed" {
         serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
             match error.path().to_string() {
@@ -236,23 +238,21 @@ fn agree(run: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks each number below `path`, by the name of its field.
-fn check_numbers(path: &str, name: &str, value: &Value) -> Result<(), String> {
+/// Checks each number below `path`.
+fn check_numbers(path: &str, value: &Value) -> Result<(), String> {
     match value {
         Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
             let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
-            check_numbers(&path, field, value)
+            check_numbers(&path, value)
         }),
         Value::Array(values) => values
             .iter()
             .enumerate()
-            .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), name, value)),
-        Value::Number(number) => {
-            // Any learning rate is an option; what others are divided by is not.
-            let found = problem(name, &number.to_string());
-            let found = found.filter(|problem| !path.starts_with("config.") || problem.ends_with("above 0"));
-            found.map_or(Ok(()), |problem| Err(format!("{path}: {problem}")))
-        }
+            .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), value)),
+        Value::Number(number) => match out_of_bounds(path, &number.to_string()) {
+            Some(problem) => Err(format!("{path}: {problem}")),
+            None => Ok(()),
+        },
         _ => Ok(()),
     }
 }

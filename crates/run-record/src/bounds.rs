@@ -1,0 +1,91 @@
+//! Bounds of the numbers in `run.json`, in `epochs.csv`, in curves and in tables of benchmarks.
+//!
+//! A reader checks them, because somebody may have edited a file. What this program writes must pass. Times come from
+//! clocks and counts from loops, so one generous limit is enough for both. Means and deviations of features, learning
+//! rates, loss scales and losses come from data and options: their limits are those of their types.
+
+/// Fields and columns that others are divided by, or of whose things there is at least one.
+const ABOVE_0: [&str; 14] = [
+    "accumulate",
+    "batch",
+    "bytes",
+    "channels",
+    "epoch",
+    "epochs",
+    "images_per_second",
+    "layers",
+    "ms_per_step",
+    "steps",
+    "total_seconds",
+    "train_batch_size",
+    "train_seconds",
+    "world_size",
+];
+
+/// A little above `f32::MAX`, which JSON rounds up.
+const LARGEST_F32: f64 = 3.5e38;
+/// A map from hosts to numbers: its keys are no names of fields.
+const BY_HOST: &str = "others_cpu_percent_by_host";
+
+/// What is wrong with the number `text` of the field `path` of `run.json`, such as `per_rank[1].test_loss`, or of a
+/// column of a table. Text that is no number has an error of its type instead.
+pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
+    let number: f64 = text.parse().ok()?;
+    let name = match path.starts_with(BY_HOST) {
+        true => BY_HOST,
+        false => path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or(path),
+    };
+    // A resumed run notes its options before and after; each option has checked its value.
+    if path.starts_with("history[") && path.contains("].changed[") {
+        return None;
+    }
+    let ends = |ending: &str| name.ends_with(ending);
+    if number == 0.0 && (ABOVE_0.contains(&name) || ends("_ms") || ends("_us")) {
+        return Some(format!("{text} is not above 0"));
+    }
+    let (low, high, words) = match name {
+        _ if path.starts_with("config.") => return None,
+        "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
+        "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),
+        "exit_code" => (f64::from(i32::MIN), f64::from(i32::MAX), "-2147483648 to 2147483647"),
+        // Of weights that f32 barely holds; the float network's loss would have ended the run.
+        "int8_test_loss" if !number.is_finite() => return None,
+        "precision" | "recall" => (0.0, 100.0, "0 to 100"),
+        _ if ends("accuracy") => (0.0, 100.0, "0 to 100"),
+        _ if ends("loss") || name == "learning_rate" => (0.0, f64::MAX, "0 to 1.8e308"),
+        _ if ends("bytes") => (0.0, 1e18, "0 to 1e18"),
+        _ => (0.0, 1e12, "0 to 1e12"),
+    };
+    (!(low..=high).contains(&number)).then(|| format!("{text} is not from {words}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_has_the_bounds_of_what_is_written_there() {
+        for (path, inside, outside) in [
+            ("data.mean[0]", &["-21.0", "1.7e12", "-3.4028235e38"][..], &["1e39", "NaN"][..]),
+            ("data.std[3]", &["0.5", "3.4028235e38"], &["-0.5"]),
+            ("loss_scale", &["1e13"], &["-1"]),
+            ("learning_rate", &["1e300", "0"], &["-1e-3", "inf"]),
+            ("per_rank[0].test_loss", &["1e38"], &["-0.1", "inf"]),
+            ("history[2].changed[0].to", &["-1", "1e30"], &[]),
+            ("config.lr", &["1e30"], &[]),
+            ("config.epochs", &["1"], &["0"]),
+            ("others_cpu_percent_by_host.batch", &["0.0"], &["-1"]),
+            ("others_cpu_percent_by_host.node.loss", &["0.0"], &["1e13"]),
+            ("failed_attempts[0].exit_code", &["-1", "137"], &[]),
+            ("by_class.classes[1].recall", &["100.0"], &["100.5"]),
+            ("int8_test_loss", &["NaN", "inf"], &["-1"]),
+            ("forward_ms", &["1e-3"], &["0.0", "-5"]),
+            ("steps", &["1"], &["0", "1e13"]),
+        ] {
+            let found = |text: &&&str| out_of_bounds(path, text).is_some();
+            assert_eq!(inside.iter().filter(found).count(), 0, "{path}: {inside:?}");
+            assert_eq!(outside.iter().filter(found).count(), outside.len(), "{path}: {outside:?}");
+        }
+        assert_eq!(out_of_bounds("steps", "many"), None, "its type says so");
+    }
+}
