@@ -18,7 +18,7 @@ use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
-use crate::train::{self, Schedule, Setup, TrainError, Trainer};
+use crate::train::{self, Schedule, ScheduleKind, Setup, TrainError, Trainer};
 use crate::values;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, World, connect};
@@ -179,7 +179,8 @@ fn train(
         log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
     }
     if world.is_root() && !complete {
-        warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);
+        let first = position.history.first().map_or(0.0, |row| row.learning_rate);
+        warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
     }
     let attempt = record.history.len().saturating_sub(1);
     let origin = Origin { config: serde_json::to_value(config)?, data: trainer.data_digests(), attempt };
@@ -246,16 +247,27 @@ fn train(
     Ok(())
 }
 
-/// Warns of epochs from `epoch` on whose learning rate changes nothing any more.
-fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize) {
-    if let Some(from) = schedule.negligible_from(epoch) {
-        log::warn!(
-            "epochs {} to {} change next to nothing: their learning rate is {} and less, below a millionth of the \
-             initial {}; choose a larger step-size or gamma, or fewer epochs",
-            from + 1,
-            schedule.epochs,
-            learning_rate(schedule.rate(from, schedule.steps.saturating_sub(1)).lr),
-            learning_rate(schedule.rate(0, 0).lr)
-        );
+/// Warns of epochs from `epoch` on whose learning rate changes nothing any more. `first` is the rate of the run's first
+/// epoch, 0 in a new run.
+fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
+    let initial = schedule.rate(0, 0).lr.max(first);
+    let Some(from) = schedule.negligible_from(epoch, initial) else { return };
+    let epochs = match (from + 1, schedule.epochs) {
+        (first, last) if first == last => format!("epoch {last} changes"),
+        (first, last) => format!("epochs {first} to {last} change"),
+    };
+    let lr = schedule.rate(from, schedule.steps.saturating_sub(1)).lr;
+    let remedy = match schedule.kind {
+        ScheduleKind::Constant => "choose a larger --lr",
+        _ if schedule.base.lr == 0.0 => "choose a larger --lr",
+        _ => "choose a larger step-size or gamma, or fewer epochs",
+    };
+    match lr == 0.0 {
+        true => log::warn!("{epochs} no weight: the learning rate is 0; {remedy}"),
+        false => log::warn!(
+            "{epochs} next to nothing: the learning rate is {} and less, below a millionth of the initial {}; {remedy}",
+            learning_rate(lr),
+            learning_rate(initial)
+        ),
     }
 }

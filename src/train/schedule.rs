@@ -50,10 +50,12 @@ pub struct Schedule {
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// The first epoch from `epoch` on whose learning rate falls below a millionth of the initial one.
-    pub fn negligible_from(&self, epoch: usize) -> Option<usize> {
-        let least = NEGLIGIBLE * self.rate(0, 0).lr;
-        let is_negligible = |epoch: &usize| self.rate(*epoch, self.steps.saturating_sub(1)).lr < least;
+    /// The first epoch from `epoch` on whose learning rate is 0 or below a millionth of `initial`.
+    pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
+        let is_negligible = |epoch: &usize| {
+            let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;
+            lr == 0.0 || lr < NEGLIGIBLE * initial
+        };
         // Schedules end at their lowest rate: most have no such epoch, and it is not searched for.
         let last = self.epochs.checked_sub(1).filter(is_negligible)?;
         (epoch..=last).find(is_negligible)
@@ -153,15 +155,23 @@ mod tests {
     #[test]
     fn an_epoch_is_negligible_below_a_millionth_of_the_initial_rate() {
         let falling = Schedule { gamma: 0.1, ..schedule(ScheduleKind::Step, 14, 5) };
-        assert_eq!(falling.negligible_from(0), None, "exactly a millionth in the last two");
+        assert_eq!(falling.negligible_from(0, 0.1), None, "exactly a millionth in the last two");
         let falling = Schedule { epochs: 16, ..falling };
         assert_eq!(
-            [0, 14, 15, 16].map(|from| falling.negligible_from(from)),
+            [0, 14, 15, 16].map(|from| falling.negligible_from(from, 0.1)),
             [Some(14), Some(14), Some(15), None]
         );
         for kind in [ScheduleKind::Constant, ScheduleKind::Cosine, ScheduleKind::OneCycle] {
-            assert_eq!(schedule(kind, 1000, 5).negligible_from(0), None, "{kind:?}");
+            let initial = schedule(kind, 1000, 5).rate(0, 0).lr;
+            assert_eq!(schedule(kind, 1000, 5).negligible_from(0, initial), None, "{kind:?}");
         }
+        let constant = |lr| {
+            let base = Rate { lr, momentum: 0.0 };
+            Schedule { base, ..schedule(ScheduleKind::Constant, 4, 5) }
+        };
+        assert_eq!(constant(0.0).negligible_from(0, 0.0), Some(0), "a rate of 0 changes nothing");
+        assert_eq!(constant(1e-9).negligible_from(2, 0.1), Some(2), "of a resumed run that began with 0.1");
+        assert_eq!(constant(1e-9).negligible_from(0, 1e-9), None, "as it was meant");
     }
 
     #[test]

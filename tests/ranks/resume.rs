@@ -120,12 +120,24 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
 
     train("step", &["--schedule=step", "--step-size=1", "--gamma=1e-4"]);
     let printed = output_of(lab.resume(2, "step", &["--epochs=4"]));
-    let words = "epochs 3 to 4 change next to nothing: their learning rate is 5e-9 and less, below a millionth of \
+    let words = "epochs 3 to 4 change next to nothing: the learning rate is 5e-9 and less, below a millionth of \
                  the initial 0.5;";
     assert!(printed.contains(words), "{printed}");
     assert_eq!(lab.column::<f64>("step", "learning_rate").len(), 4);
     let printed = output_of(lab.command(2, "new", &[&options[..], &["--epochs=4"]].concat()));
     assert!(!printed.contains("change next to nothing") && printed.contains(", lr 0.5,"), "{printed}");
+    for (lr, words) in [
+        ("0", "epochs 5 to 6 change no weight: the learning rate is 0; choose a larger --lr"),
+        (
+            "1e-9",
+            "epochs 5 to 6 change next to nothing: the learning rate is 1e-9 and less, below a millionth of",
+        ),
+    ] {
+        let copied = Command::new("cp").arg("-a").args([lab.path("new"), lab.path(lr)]).status();
+        assert!(copied.expect("cp starts").success());
+        let printed = output_of(lab.resume(2, lr, &["--epochs=6", &format!("--lr={lr}")]));
+        assert!(printed.contains(words), "{printed}");
+    }
     // Another number of epochs of a constant rate is no change of it.
     let printed = output_of(lab.resume(2, "new", &["--epochs=5"]));
     assert!(!printed.contains("the learning rate was"), "{printed}");
