@@ -28,8 +28,12 @@ pub struct Position {
     /// Each rank's tally of the integer model in that test; empty without one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub int8_tallies: Vec<Tally>,
-    /// Each rank's tally since its last logged line.
+    /// Each rank's tally of the steps of this epoch since the last point of its curves.
     pub window_tallies: Vec<Tally>,
+    /// Steps of this epoch before those of that tally; none in a checkpoint of a program whose tallies went on over
+    /// the end of an epoch.
+    #[serde(default)]
+    pub window_begin: Option<usize>,
     /// Order of the gradients in buckets, once determined.
     pub arrival: Option<ArrivalOrder>,
     /// Finished epochs; shared, so that a checkpoint has no copy of its own.

@@ -40,6 +40,8 @@ pub struct Trainer<'w> {
     pub position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
+    /// Steps of the epoch before those of `window_tally`.
+    window_begin: usize,
     /// This rank's logged points that are not written yet: steps and tallies.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
@@ -58,8 +60,8 @@ pub struct Trainer<'w> {
 pub trait Watch {
     /// Called after every step, with this rank's tally of the epoch.
     fn step(&mut self, position: &Position, epoch: &Tally);
-    /// Called every `--log-every` steps, with this rank's tally since the last
-    /// call.
+    /// Called every `--log-every` steps of an epoch, with this rank's tally of the steps since the last call or
+    /// since the epoch began.
     fn line(&mut self, position: &Position, window: &Tally);
     /// Called after every epoch, with all ranks' figures.
     fn epoch(&mut self, row: &EpochRow);
@@ -126,6 +128,7 @@ impl<'w> Trainer<'w> {
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
+            window_begin: 0,
             unwritten: Vec::new(),
             comm_before: 0.0,
             stop,
@@ -202,15 +205,22 @@ impl<'w> Trainer<'w> {
         let mut started = Instant::now();
         while self.position.step_in_epoch < self.plan.steps() {
             self.step()?;
-            let step = self.position.step;
+            let (step, in_epoch, steps) =
+                (self.position.step, self.position.step_in_epoch, self.plan.steps());
             watch.step(&self.position, &self.epoch_tally);
-            if step.is_multiple_of(self.learner.options.log_every) {
+            let log_every = self.learner.options.log_every;
+            let has_line = in_epoch.is_multiple_of(log_every);
+            if has_line {
                 watch.line(&self.position, &self.window_tally);
+            }
+            // An epoch that is shorter has one point, of all its steps; its line follows with the test.
+            if has_line || (in_epoch == steps && steps < log_every) {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
+                self.window_begin = in_epoch;
             }
             let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The checkpoint of the epoch's last step follows the test.
-            if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
+            if (due || self.stopping) && in_epoch < steps {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
                 let paused = Instant::now();
                 self.checkpoint_inside_epoch(recorder)?;
@@ -311,6 +321,7 @@ impl<'w> Trainer<'w> {
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
+        (self.window_tally, self.window_begin) = (Tally::default(), 0);
         // The last epoch's tallies are kept for the results.
         if !self.is_done() {
             self.epoch_tally = Tally::default();
@@ -454,7 +465,14 @@ impl<'w> Trainer<'w> {
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
-        self.window_tally = own(&self.position.window_tallies);
+        // One that began before the last line, with another --log-every or over the end of an epoch, is left out.
+        let log_every = self.learner.options.log_every;
+        let last_line = self.position.step_in_epoch / log_every * log_every;
+        (self.window_tally, self.window_begin) =
+            match self.position.window_begin.filter(|&begin| begin >= last_line) {
+                Some(begin) => (own(&self.position.window_tallies), begin),
+                None => (Tally::default(), self.position.step_in_epoch),
+            };
         // A complete run has those of its last epoch, for the results.
         if self.position.step_in_epoch == 0 && !self.is_done() {
             self.epoch_tally = Tally::default();
@@ -497,6 +515,7 @@ impl<'w> Trainer<'w> {
             recorder.write(|writer| writer.points(Curve::Train, &points))?;
             self.position.epoch_tallies = self.world.gather(&self.epoch_tally)?;
             self.position.window_tallies = self.world.gather(&self.window_tally)?;
+            self.position.window_begin = Some(self.window_begin);
             let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
             self.position.comm_seconds = self.world.gather(&comm_seconds)?;
             self.position.arrival = self.learner.sync.arrival().cloned();

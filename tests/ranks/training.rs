@@ -36,8 +36,10 @@ fn a_run_directory_is_complete_and_counts_each_sample_once() {
         let firsts: Vec<_> = epochs.lines().map(|l| l.split(',').next().unwrap()).collect();
         assert_eq!(firsts, ["epoch", "1", "2"]);
         for rank in 0..ranks {
-            assert_eq!(lab.curve(&name, rank, "train.loss").len(), steps / 10);
-            assert_eq!(lab.curve(&name, rank, "train.acc").len(), steps / 10);
+            // A value each 10 steps of an epoch; a shorter epoch has one.
+            let points = 2 * (steps / 2 / 10).max(1);
+            assert_eq!(lab.curve(&name, rank, "train.loss").len(), points);
+            assert_eq!(lab.curve(&name, rank, "train.acc").len(), points);
             let steps: Vec<_> = lab.curve(&name, rank, "test.acc").iter().map(|p| p.0).collect();
             assert_eq!(
                 steps,
@@ -47,6 +49,46 @@ fn a_run_directory_is_complete_and_counts_each_sample_once() {
             assert_eq!(std::fs::read_dir(events).unwrap().count(), 1);
         }
     }
+}
+
+/// Neither is of steps of an epoch before, nor of those before a resume with another --log-every.
+#[test]
+fn a_training_value_is_a_mean_of_steps_of_its_epoch() {
+    let lab = Lab::new();
+    // 5 steps an epoch.
+    let options = ["--epochs=3", "--train-samples=160", "--test-samples=20"];
+    let printed = output_of(lab.command(1, "short", &options));
+    assert!(!printed.contains(" step 5/5: "), "an epoch has a line already: {printed}");
+    let means = lab.column::<f64>("short", "train_loss").into_iter();
+    let means: Vec<(usize, f64)> = means.enumerate().map(|(epoch, loss)| (5 * (epoch + 1), loss)).collect();
+    assert_eq!(lab.curve("short", 0, "train.loss"), means);
+
+    let of_steps = |name: &str, every: &str| {
+        lab.train(1, name, &[&options[..], &[every]].concat());
+        lab.curve(name, 0, "train.loss")
+    };
+    let each = of_steps("each", "--log-every=1");
+    let mean = |steps: std::ops::Range<usize>| {
+        let losses: Vec<f64> = each[steps.clone()].iter().map(|point| point.1).collect();
+        (steps.end, losses.iter().sum::<f64>() / losses.len() as f64)
+    };
+    let near = |found: Vec<(usize, f64)>, expected: &[(usize, f64)]| {
+        let is_near = |(a, b): (&(usize, f64), &(usize, f64))| a.0 == b.0 && near(a.1, b.1, 1e-9);
+        assert!(
+            found.len() == expected.len() && found.iter().zip(expected).all(is_near),
+            "{found:?} for {expected:?}"
+        );
+    };
+    near(of_steps("some", "--log-every=3"), &[mean(0..3), mean(5..8), mean(10..13)]);
+
+    for step in 1..=3 {
+        let job = if step == 1 { lab.command(1, "resumed", &options) } else { lab.resume(1, "resumed", &[]) };
+        job.stops[0].request(libc::SIGUSR1);
+        assert_eq!(run(job).status.code(), Some(75));
+    }
+    output_of(lab.resume(1, "resumed", &["--log-every=2"]));
+    let expected = [mean(3..4), mean(5..7), mean(7..9), mean(10..12), mean(12..14)];
+    near(lab.curve("resumed", 0, "train.loss"), &expected);
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod collectives;
 mod columns_tests;
 mod command;
 pub mod csv_table;
+mod curve_points;
 pub mod fused;
 pub mod inputs;
 pub mod link;

@@ -1,16 +1,12 @@
 //! The plots of a section: times by topology, and curves of loss and accuracy.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
 use plotters::style::RGBColor;
-use run_record::{EpochRow, out_of_bounds};
-use run_record::files::read_regular;
 
+use super::curve_points::{Point, tests, training};
 use super::matrix::Matrix;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::rows::{Row, Spread, varied};
-use super::runs::{Run, Section, epochs, overfitting_epoch};
+use super::runs::{Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
 
@@ -121,9 +117,6 @@ fn accuracy(row: &Row<'_>) -> f64 {
     row.first().results.test_accuracy
 }
 
-/// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
-type Point = [f64; 4];
-
 /// Training and test curves of each row's first run, from the files `train.ENDING` and `test.ENDING` of
 /// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
 /// run has any.
@@ -136,16 +129,13 @@ fn curves(
     let (mut panels, mut legend) = ([Vec::new(), Vec::new()], Vec::new());
     let (mut has_epochs, mut has_int8, mut has_rings) = (false, false, false);
     for Named { name, colour, row } in rows {
-        let read = |name: &str| read(row.first(), name, ending).map_err(|line| notes.push(line));
-        let [train, test, int8] = ["train", "test", "test.int8"].map(read);
-        let (is_whole, mut train) = (train.is_ok(), train.unwrap_or_default());
-        let [test, int8] = [test, int8].map(Result::unwrap_or_default);
-        // Of a run with fewer than two times --log-every steps.
-        let of_epochs = if is_whole && train.len() < 2 { by_epoch(row.first(), ending) } else { Vec::new() };
-        if of_epochs.len() > train.len() {
-            train = of_epochs;
-            has_epochs = true;
-        }
+        let (train, is_by_epoch) = training(row.first(), ending).unwrap_or_else(|line| {
+            notes.push(line);
+            Default::default()
+        });
+        has_epochs |= is_by_epoch;
+        let read = |name| tests(row.first(), name, ending).map_err(|line| notes.push(line));
+        let [test, int8] = ["test", "test.int8"].map(read).map(Result::unwrap_or_default);
         if train.is_empty() && test.is_empty() {
             continue;
         }
@@ -167,7 +157,8 @@ fn curves(
     let panels = panels.into_iter().zip(["training", "test"]);
     let panels = panels.map(|(lines, name)| panel(&format!("{name} {quantity}"), lines)).collect();
     let marks = [
-        (has_epochs, " Where training logged fewer than two values, the curve is the mean of each epoch."),
+        (true, " A training value is a mean, drawn in the middle of its steps."),
+        (has_epochs, " Short epochs have one training value, the mean of the epoch."),
         (has_int8, " Dashed: the int8 models, after each epoch."),
         (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
     ];
@@ -207,64 +198,6 @@ fn line(style: &Line, points: &[Point], overfits_after: Option<usize>) -> Line {
         points: means,
         ..style.clone()
     }
-}
-
-/// The training values of each epoch, from `epochs.csv`.
-fn by_epoch(run: &Run, ending: &str) -> Vec<Point> {
-    let point = |row: EpochRow| {
-        let value = if ending == "loss" { row.train_loss } else { row.train_accuracy };
-        [row.epoch as f64, value, value, value]
-    };
-    epochs(run).into_iter().map(point).filter(|point| point[1].is_finite()).collect()
-}
-
-/// All ranks' lines of the files `NAME.ENDING`, merged by step.
-///
-/// # Errors
-/// The first line of one that is damaged.
-fn read(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
-    let mut values: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for rank in 0..run.record.world_size {
-        let file = run.path.join(format!("rank{rank}/{name}.{ending}"));
-        let points = of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })?;
-        points.into_iter().for_each(|(step, value)| values.entry(step).or_default().push(value));
-    }
-    let steps_of_an_epoch = run.results.steps as f64 / run.results.epochs_run.max(1) as f64;
-    let point = |(step, values): (u64, Vec<f64>)| {
-        let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let (min, max) = span(values.into_iter());
-        [step as f64 / steps_of_an_epoch.max(1.0), mean, min, max]
-    };
-    Ok(values.into_iter().map(point).collect())
-}
-
-/// The steps of a file and their values, which are a `quantity`; none if there is no such file.
-fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
-    let bytes = read_regular(file).unwrap_or_default();
-    let mut points: Vec<(u64, f64)> = Vec::new();
-    for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
-        let words = line.split_once(' ').and_then(|(step, value)| Some((step.parse().ok()?, value)));
-        let last = points.last().map_or(0, |(step, _)| *step);
-        let damage = match words {
-            None => Some("not a step and a value".to_owned()),
-            Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
-            Some((step, value)) => match value.parse::<f64>() {
-                Err(error) => Some(format!("{value:?}: {error}")),
-                // Of a step at which the training diverged, which is no point of the plot.
-                Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
-                Ok(number) => {
-                    points.push((step, number));
-                    out_of_bounds(quantity, value)
-                }
-            },
-        };
-        if let Some(damage) = damage {
-            let (file, line) = (file.display(), at + 1);
-            let remedy = "the curve is left out: put the file back, or run it again";
-            return Err(format!("{file}: damaged (line {line}: {damage}); {remedy}"));
-        }
-    }
-    Ok(points)
 }
 
 #[cfg(test)]

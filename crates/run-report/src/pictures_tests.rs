@@ -4,6 +4,7 @@ use itertools::Itertools;
 
 use super::*;
 use crate::rows::group;
+use crate::runs::Run;
 use crate::testing::{run, with_test_losses};
 
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
@@ -113,8 +114,8 @@ fn a_plot_without_a_logged_value_says_so() {
     let run = with_test_losses(run((1, 1), &[], 4.0), folder.path(), &[2.0, 1.5, 1.6]);
     let (Plot::Lines(plot), marks) = drawn_curves("loss", &group(&[run])).unwrap() else { panic!("lines") };
     let points = &plot.panels[0].lines[0].points;
-    assert_eq!((points.len(), points[1]), (3, (2.0, 0.5)), "those of epochs.csv");
-    assert!(marks.contains("the mean of each epoch"), "{marks}");
+    assert_eq!((points.len(), points[1]), (3, (1.5, 0.5)), "those of epochs.csv");
+    assert!(marks.contains("the mean of the epoch"), "{marks}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::runs::{Config, Run, RunRecord};
-use run_record::{DataRecord, RankPlace, Results, Status, StepMs};
+use run_record::{DataRecord, RankPlace, RankRecord, Results, Status, StepMs};
 use serde_json::{Map, Value};
 
 /// `config` of a run with the default options.
@@ -155,4 +155,24 @@ pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     std::fs::create_dir_all(path).expect("the folder can be created");
     std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");
     Run { path: path.to_owned(), ..run }
+}
+
+/// Results of ranks that had so many test samples each, and as many training samples.
+pub fn ranks(samples: &[usize]) -> Vec<RankRecord> {
+    let of_rank = |(rank, &samples): (usize, &usize)| RankRecord {
+        rank,
+        host: String::new(),
+        train_samples: samples,
+        test_samples: samples,
+        train_loss: Some(0.5),
+        train_accuracy: Some(80.0),
+        test_loss: Some(0.5),
+        test_accuracy: Some(90.0),
+        int8_test_loss: None,
+        int8_test_accuracy: None,
+        comm_seconds: 0.0,
+        peak_rss_mb: 1.0,
+        live_mb: None,
+    };
+    samples.iter().enumerate().map(of_rank).collect()
 }

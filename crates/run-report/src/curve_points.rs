@@ -1,0 +1,223 @@
+//! The points of a run's curves, from the files of its ranks or from `epochs.csv`.
+//!
+//! A test belongs to the step after which it was made. A training value is a mean over steps, so it belongs to the
+//! middle of them: at their end, a falling loss would look higher than it is.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use run_record::files::read_regular;
+use run_record::{EpochRow, RankRecord, out_of_bounds};
+
+use super::plots::span;
+use super::runs::{Run, epochs};
+
+/// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
+pub type Point = [f64; 4];
+
+/// The training curve from the files `train.ENDING`, and whether it is from `epochs.csv` instead: it is where an epoch
+/// has fewer steps than `--log-every`, or where fewer than two values were logged.
+///
+/// # Errors
+/// The first line of a file that is damaged.
+pub fn training(run: &Run, ending: &str) -> Result<(Vec<Point>, bool), String> {
+    let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
+    let (steps, log_every) = (steps_of_epoch(run), log_every(run));
+    if values.len() < 2 || steps < log_every {
+        let points = by_epoch(run, ending);
+        if !points.is_empty() && (steps < log_every || points.len() > values.len()) {
+            return Ok((points, true));
+        }
+    }
+    let mut before = 0;
+    let point = |(step, values): (u64, Values)| {
+        let begin = begin(run, before, step);
+        before = step;
+        values.point((begin + step) as f64 / 2.0 / steps as f64)
+    };
+    Ok((values.into_iter().map(point).collect(), false))
+}
+
+/// The curve of tests from the files `NAME.ENDING`.
+///
+/// # Errors
+/// The first line of a file that is damaged.
+pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
+    let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
+    let steps = steps_of_epoch(run) as f64;
+    Ok(values.into_iter().map(|(step, values)| values.point(step as f64 / steps)).collect())
+}
+
+fn steps_of_epoch(run: &Run) -> u64 {
+    (run.results.steps / run.results.epochs_run.max(1)).max(1) as u64
+}
+
+fn log_every(run: &Run) -> u64 {
+    run.record.config.get("log_every").and_then(serde_json::Value::as_u64).unwrap_or(1).max(1)
+}
+
+/// Steps before those that the value of `step` is a mean of, where the curve's value before is of the step `before`.
+/// A mean begins with each epoch. Those of older programs did not: their lines counted the steps of the whole run.
+fn begin(run: &Run, before: u64, step: u64) -> u64 {
+    let steps = steps_of_epoch(run);
+    let in_epoch = match step % steps {
+        0 => steps,
+        rest => rest,
+    };
+    let counts_in_epoch = in_epoch.is_multiple_of(log_every(run)) || in_epoch == steps;
+    let of_epoch = if counts_in_epoch { step - in_epoch.min(step) } else { 0 };
+    // Another --log-every begins another mean.
+    let changes = run.record.history.iter().filter(|attempt| {
+        (attempt.step as u64) < step && attempt.changed.iter().any(|change| change.field == "log_every")
+    });
+    before.max(of_epoch).max(changes.map(|attempt| attempt.step as u64).max().unwrap_or(0))
+}
+
+/// The training values of each epoch, from `epochs.csv`.
+fn by_epoch(run: &Run, ending: &str) -> Vec<Point> {
+    let point = |row: EpochRow| {
+        let value = if ending == "loss" { row.train_loss } else { row.train_accuracy };
+        [row.epoch as f64 - 0.5, value, value, value]
+    };
+    epochs(run).into_iter().map(point).filter(|point| point[1].is_finite()).collect()
+}
+
+/// The ranks' values of one step, and how many samples each is of.
+#[derive(Default)]
+struct Values(Vec<(f64, f64)>);
+
+impl Values {
+    fn point(self, x: f64) -> Point {
+        let samples: f64 = self.0.iter().map(|(_, samples)| samples).sum();
+        let mean = self.0.iter().map(|(value, samples)| value * samples).sum::<f64>() / samples;
+        let (min, max) = span(self.0.into_iter().map(|(value, _)| value));
+        [x, mean, min, max]
+    }
+}
+
+/// All ranks' lines of the files `NAME.ENDING` by step; `samples` are a rank's, which counts by them in the mean.
+fn of_ranks(
+    run: &Run,
+    name: &str,
+    ending: &str,
+    samples: fn(&RankRecord) -> usize,
+) -> Result<BTreeMap<u64, Values>, String> {
+    let mut values: BTreeMap<u64, Values> = BTreeMap::new();
+    for rank in 0..run.record.world_size {
+        let file = run.path.join(format!("rank{rank}/{name}.{ending}"));
+        let weight = run.results.per_rank.get(rank).map(samples).filter(|samples| *samples > 0).unwrap_or(1);
+        for (step, value) in of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })? {
+            values.entry(step).or_default().0.push((value, weight as f64));
+        }
+    }
+    Ok(values)
+}
+
+/// The steps of a file and their values, which are a `quantity`; none if there is no such file.
+fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
+    let bytes = read_regular(file).unwrap_or_default();
+    let mut points: Vec<(u64, f64)> = Vec::new();
+    for (at, line) in String::from_utf8_lossy(&bytes).lines().enumerate() {
+        let words = line.split_once(' ').and_then(|(step, value)| Some((step.parse().ok()?, value)));
+        let last = points.last().map_or(0, |(step, _)| *step);
+        let damage = match words {
+            None => Some("not a step and a value".to_owned()),
+            Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
+            Some((step, value)) => match value.parse::<f64>() {
+                Err(error) => Some(format!("{value:?}: {error}")),
+                // Of a step at which the training diverged, which is no point of the plot.
+                Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
+                Ok(number) => {
+                    points.push((step, number));
+                    out_of_bounds(quantity, value)
+                }
+            },
+        };
+        if let Some(damage) = damage {
+            let (file, line) = (file.display(), at + 1);
+            let remedy = "the curve is left out: put the file back, or run it again";
+            return Err(format!("{file}: damaged (line {line}: {damage}); {remedy}"));
+        }
+    }
+    Ok(points)
+}
+
+#[cfg(test)]
+mod tests_of_points {
+    use run_record::{Attempt, Change};
+
+    use super::*;
+    use crate::testing::{run, with_test_losses};
+
+    /// A run of `epochs` epochs of `steps` steps in `folder`, with these files of rank 0.
+    fn with_files(folder: &Path, [epochs, steps, log_every]: [usize; 3], files: &[(&str, &str)]) -> Run {
+        let options = ["--epochs", &epochs.to_string(), "--log-every", &log_every.to_string()];
+        let losses: Vec<f64> = (0..epochs).map(|epoch| 2.0 / (epoch + 1) as f64).collect();
+        let mut run = with_test_losses(run((1, 1), &options, 4.0), folder, &losses);
+        run.results.steps = epochs * steps;
+        std::fs::create_dir_all(folder.join("rank0")).unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.join("rank0").join(name), text).unwrap();
+        }
+        run
+    }
+
+    fn drawn((points, is_by_epoch): (Vec<Point>, bool)) -> (Vec<(f64, f64)>, bool) {
+        (points.into_iter().map(|point| (point[0], point[1])).collect(), is_by_epoch)
+    }
+
+    #[test]
+    fn a_mean_is_drawn_in_the_middle_of_its_steps_and_short_epochs_are_those_of_epochs_csv() {
+        let folder = tempfile::tempdir().unwrap();
+        for (shape, lines, expected, is_by_epoch) in [
+            // A line each 10 of 40 steps.
+            (
+                [1, 40, 10],
+                "10 4\n20 3\n30 2\n40 1\n",
+                vec![(0.125, 4.0), (0.375, 3.0), (0.625, 2.0), (0.875, 1.0)],
+                false,
+            ),
+            // The means of 15 steps begin with each epoch of 20.
+            ([2, 20, 15], "15 4\n35 2\n", vec![(0.375, 4.0), (1.375, 2.0)], false),
+            // Those of an older program began with the line before.
+            ([3, 25, 20], "20 4\n40 3\n60 2\n", vec![(0.4, 4.0), (1.2, 3.0), (2.0, 2.0)], false),
+            // Two epochs of 5 steps in each line of an older program, and one in that of this program.
+            ([3, 5, 10], "10 4\n", vec![(0.5, 1.0), (1.5, 0.5), (2.5, 1.0 / 3.0)], true),
+            ([3, 5, 100], "5 1\n10 0.5\n15 0.25\n", vec![(0.5, 1.0), (1.5, 0.5), (2.5, 1.0 / 3.0)], true),
+        ] {
+            let run = with_files(folder.path(), shape, &[("train.loss", lines)]);
+            let (points, by_epoch) = drawn(training(&run, "loss").unwrap());
+            assert_eq!(by_epoch, is_by_epoch, "{shape:?}");
+            let is_near = |(a, b): (&(f64, f64), &(f64, f64))| (a.0 - b.0).abs() < 1e-9 && a.1 == b.1;
+            assert!(
+                points.len() == expected.len() && points.iter().zip(&expected).all(is_near),
+                "{shape:?}: {points:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_log_every_begins_another_mean() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = with_files(folder.path(), [1, 100, 10], &[("train.loss", "50 4\n80 3\n90 2\n")]);
+        let changed = vec![Change { field: "log_every".into(), from: 50.into(), to: 10.into() }];
+        run.record.history.push(Attempt { started_at: String::new(), step: 76, changed });
+        let points = drawn(training(&run, "loss").unwrap()).0;
+        assert_eq!(points.iter().map(|point| point.0).collect::<Vec<_>>(), [0.25, 0.78, 0.85]);
+    }
+
+    #[test]
+    fn ranks_count_by_their_samples() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = Run { path: folder.path().into(), ..run((1, 2), &["--epochs", "1"], 4.0) };
+        for (rank, accuracy) in [(0, 50.0), (1, 100.0)] {
+            std::fs::create_dir_all(folder.path().join(format!("rank{rank}"))).unwrap();
+            let line = format!("{} {accuracy}\n", run.results.steps);
+            std::fs::write(folder.path().join(format!("rank{rank}/test.acc")), line).unwrap();
+        }
+        assert_eq!(tests(&run, "test", "acc").unwrap(), [[1.0, 75.0, 50.0, 100.0]]);
+        run.results.per_rank = crate::testing::ranks(&[2, 1]);
+        let [x, mean, low, high] = tests(&run, "test", "acc").unwrap()[0];
+        assert!((mean - 200.0 / 3.0).abs() < 1e-9 && [x, low, high] == [1.0, 50.0, 100.0], "{mean}");
+    }
+}
