@@ -16,8 +16,8 @@ use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
 use run_record::{
-    ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
-    StepMs, now, overfits_after,
+    ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, now,
+    overfits_after,
 };
 use run_report::table::{shortened, table};
 
@@ -172,22 +172,26 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         peak_rss_mb: peak_rss_mb(),
         live_mb: live_mb(config),
     };
-    let ranks = world.gather(&(mine, trainer.step_ms(), cpu))?;
-    let (per_rank, phases, times): (Vec<RankRecord>, Vec<StepMs>, Vec<CpuTime>) = ranks.into_iter().collect();
+    let seconds =
+        [position.start_up_seconds, position.test_seconds, position.checkpoint_seconds, total_seconds];
+    let ranks = world.gather(&(mine, seconds, cpu))?;
+    let (per_rank, seconds, times): (Vec<RankRecord>, Vec<[f64; 4]>, Vec<CpuTime>) =
+        ranks.into_iter().collect();
+    let mean = |of: usize| seconds.iter().map(|rank| rank[of]).sum::<f64>() / world.size() as f64;
     let others = load_of_others(world.places(), &times);
     let steps = position.step;
     Ok(Results {
         steps,
         epochs_run: position.history.len(),
-        start_up_seconds: position.start_up_seconds,
+        start_up_seconds: mean(0),
         train_seconds: position.train_seconds,
-        test_seconds: position.test_seconds,
-        checkpoint_seconds: position.checkpoint_seconds,
-        total_seconds,
+        test_seconds: mean(1),
+        checkpoint_seconds: mean(2),
+        total_seconds: mean(3),
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
-        step_ms: StepMs::mean(&phases),
+        step_ms: trainer.step_ms(),
         test_accuracy: last.test_accuracy,
         int8_test_accuracy: last.int8_test_accuracy,
         int8_test_loss: last.int8_test_loss,

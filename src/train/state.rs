@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
 use burn_mpi::ArrivalOrder;
-use run_record::{Confusion, EpochRow};
+use run_record::{Confusion, EpochRow, Phases};
 
 /// Position of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ pub struct Position {
     /// file has averaged. Empty at its end, when all ranks have the averages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buffers: Vec<Vec<f32>>,
-    /// Seconds of training loops so far.
+    /// Seconds of training loops so far. All times are means over ranks at each checkpoint.
     pub train_seconds: f64,
     /// Seconds of the current epoch.
     pub epoch_seconds: f64,
@@ -73,6 +73,12 @@ pub struct Position {
     pub start_up_seconds: f64,
     /// Each rank's seconds of waiting for gradients so far.
     pub comm_seconds: Vec<f64>,
+    /// Seconds of each phase of the last [`phase_steps`](Self::phase_steps) steps, mean over ranks.
+    #[serde(default)]
+    pub phase_seconds: Phases<f64>,
+    /// All steps so far, unless an older program, which did not note phases, made the first ones.
+    #[serde(default)]
+    pub phase_steps: usize,
 }
 
 /// Finished epochs for which there is room before the history grows: a megabyte, of which a run's

@@ -17,7 +17,7 @@ use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, SharedError, World};
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, Curve, DataDigests, EpochRow, StepMs};
+use run_record::{Checkpoint, Curve, DataDigests, EpochRow, Phases, StepMs};
 
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
@@ -45,6 +45,11 @@ pub struct Trainer<'w> {
     /// This rank's logged points that are not written yet: steps and tallies.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
+    /// Of the processes before, mean over ranks.
+    phases_before: Phases<f64>,
+    phase_steps_before: usize,
+    /// Seconds of this process's training loops on this rank.
+    loop_seconds: f64,
     stop: StopRequest,
     stopping: bool,
     steps_here: usize,
@@ -131,6 +136,9 @@ impl<'w> Trainer<'w> {
             window_begin: 0,
             unwritten: Vec::new(),
             comm_before: 0.0,
+            phases_before: Phases::default(),
+            phase_steps_before: 0,
+            loop_seconds: 0.0,
             stop,
             stopping: false,
             steps_here: 0,
@@ -159,7 +167,8 @@ impl<'w> Trainer<'w> {
             {
                 let started = Instant::now();
                 self.load_shard()?;
-                self.position.epoch_seconds += started.elapsed().as_secs_f64();
+                self.learner.count_data(started.elapsed());
+                self.count_loop(started);
             }
             if let Some(quantizer) = &mut self.learner.quantizer {
                 quantizer.set_epoch(self.position.epoch);
@@ -221,7 +230,7 @@ impl<'w> Trainer<'w> {
             let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && in_epoch < steps {
-                self.position.epoch_seconds += started.elapsed().as_secs_f64();
+                self.count_loop(started);
                 let paused = Instant::now();
                 self.checkpoint_inside_epoch(recorder)?;
                 self.position.checkpoint_seconds += paused.elapsed().as_secs_f64();
@@ -231,9 +240,16 @@ impl<'w> Trainer<'w> {
                 break;
             }
         }
-        self.position.epoch_seconds += started.elapsed().as_secs_f64();
+        self.count_loop(started);
         self.live_after_steps = Some(live_bytes::live());
         Ok(())
+    }
+
+    /// Adds the time since `started` to that of the epoch.
+    fn count_loop(&mut self, started: Instant) {
+        let seconds = started.elapsed().as_secs_f64();
+        self.position.epoch_seconds += seconds;
+        self.loop_seconds += seconds;
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
@@ -282,7 +298,12 @@ impl<'w> Trainer<'w> {
                 self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
             }
         }
-        let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
+        let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
+        let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
+        let train = Tally::total(&tallies);
+        // As the waits for gradients are: a rank that waits for one that came late to the epoch waits longer than
+        // the other's loop takes.
+        self.position.epoch_seconds = seconds.iter().sum::<f64>() / seconds.len() as f64;
         let total = Tally::total(&test);
         let int8_tallies = int8.as_ref().map(|int8| int8.test.tallies.clone()).unwrap_or_default();
         let int8_total = Tally::total(&int8_tallies).metrics();
@@ -425,10 +446,17 @@ impl<'w> Trainer<'w> {
         sha256_of_f32(&self.learner.params)
     }
 
-    /// Times of this process's steps by phase, on this rank.
+    /// Seconds of each phase of this process's steps, on this rank. Their sum is the time of its loops.
+    fn phases(&self) -> Phases<f64> {
+        let phases = self.learner.times().map(|time| time.as_secs_f64());
+        let known: f64 = phases.into_array().iter().sum();
+        Phases { rest: (self.loop_seconds - known).max(0.0), ..phases }
+    }
+
+    /// Milliseconds of each phase of a step at the last checkpoint, mean over ranks and steps.
     pub fn step_ms(&self) -> StepMs {
-        let steps = self.steps_here.max(1) as f64;
-        self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
+        let steps = self.position.phase_steps.max(1) as f64;
+        self.position.phase_seconds.map(|seconds| 1e3 * seconds / steps)
     }
 
     /// The digests of all samples in use.
@@ -478,6 +506,8 @@ impl<'w> Trainer<'w> {
             self.epoch_tally = Tally::default();
         }
         self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
+        (self.phases_before, self.phase_steps_before) =
+            (self.position.phase_seconds, self.position.phase_steps);
         if !self.is_done() {
             self.load_shard()?;
         }
@@ -501,6 +531,23 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
+    /// Replaces this rank's times in the position by means over ranks, whose sums agree.
+    fn share_times(&mut self) -> Result<(), TrainError> {
+        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
+        let ranks: Vec<(f64, Phases<f64>, f64)> =
+            self.world.gather(&(comm_seconds, self.phases(), self.position.epoch_seconds))?;
+        let mean =
+            |of: fn(&(f64, Phases<f64>, f64)) -> f64| ranks.iter().map(of).sum::<f64>() / ranks.len() as f64;
+        let here = StepMs::mean(&ranks.iter().map(|rank| rank.1).collect::<Vec<_>>()).into_array();
+        let before = self.phases_before.into_array();
+        let position = &mut self.position;
+        position.epoch_seconds = mean(|rank| rank.2);
+        position.comm_seconds = ranks.iter().map(|rank| rank.0).collect();
+        position.phase_seconds = Phases::from_array(std::array::from_fn(|phase| before[phase] + here[phase]));
+        position.phase_steps = self.phase_steps_before + self.steps_here;
+        Ok(())
+    }
+
     /// Writes a checkpoint, with each rank's part of the position. One that cannot be written ends
     /// the run only if it is the last.
     fn checkpoint(&mut self, recorder: &mut Recorder<'_>, int8: Option<&Int8File>) -> Result<(), TrainError> {
@@ -516,8 +563,7 @@ impl<'w> Trainer<'w> {
             self.position.epoch_tallies = self.world.gather(&self.epoch_tally)?;
             self.position.window_tallies = self.world.gather(&self.window_tally)?;
             self.position.window_begin = Some(self.window_begin);
-            let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
-            self.position.comm_seconds = self.world.gather(&comm_seconds)?;
+            self.share_times()?;
             self.position.arrival = self.learner.sync.arrival().cloned();
             self.position.loss_scale = self.learner.loss_scale;
             self.position.ranges =

@@ -55,6 +55,25 @@ fn a_run_records_its_machine_its_data_and_the_load_of_others() {
     assert!(other["connection"].is_null() && other["versions"]["gloo"].is_null());
 }
 
+/// Ranks that start an epoch late make others wait; both waits and phases are on the clock of the training.
+#[test]
+fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
+    let lab = Lab::new();
+    let check = |run: &Value| {
+        let [waits, training] = ["comm_seconds", "train_seconds"].map(|name| seconds(run, name));
+        assert!(waits > 0.0 && waits <= training, "{waits} of {training} s");
+        let phases: f64 = run["step_ms"].as_object().unwrap().values().filter_map(Value::as_f64).sum();
+        let step = seconds(run, "ms_per_step");
+        assert!((phases - step).abs() <= 1e-6 * step, "{} are {phases} of {step} ms", run["step_ms"]);
+    };
+    // Epochs of one step, which takes less than their start.
+    check(&lab.train(2, "run", &["--epochs", "20", "--train-samples", "64", "--test-samples", "20"]));
+    let mut command = on_ranks(2, binary());
+    command.args(["train", "--epochs=40", "--resume"]).arg(lab.path("run"));
+    assert!(run(command).status.success());
+    check(&lab.run_json("run"));
+}
+
 /// Paths of all fields, such as `places[].host`. A map by host is one field.
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {

@@ -201,7 +201,8 @@ pub struct Results {
     pub steps: usize,
     /// Epochs that were trained.
     pub epochs_run: usize,
-    /// From the start of the process to the first step: MPI, data, network, connections.
+    /// From the start of the process to the first step: MPI, data, network, connections. This time and the
+    /// following ones are means over ranks.
     pub start_up_seconds: f64,
     /// Wall time of the training loops, with data and metrics, without tests.
     pub train_seconds: f64,
@@ -218,7 +219,7 @@ pub struct Results {
     /// Exposed communication: time in which a rank only waited for gradients, mean over ranks.
     /// Communication that backward hides is not in it.
     pub comm_seconds: f64,
-    /// Time of each phase of a step, mean over ranks and steps.
+    /// Time of each phase of a step, mean over ranks and steps. The sum is `ms_per_step`.
     pub step_ms: StepMs,
     /// Over all tested samples.
     pub test_accuracy: f64,
@@ -332,26 +333,27 @@ pub struct Phases<T> {
     pub exposed: T,
     /// Weight update, including the network that holds the weights.
     pub optimizer: T,
+    /// Everything else in the training loop.
+    pub rest: T,
 }
 
 impl<T> Phases<T> {
     /// The phases' names in tables.
-    pub const TITLES: [&'static str; 6] =
-        ["data", "forward", "backward", "copy of gradients", "communication, exposed", "optimizer"];
+    pub const TITLES: [&'static str; 7] =
+        ["data", "forward", "backward", "copy of gradients", "communication, exposed", "optimizer", "rest"];
 
     /// The values in the order of [`TITLES`](Self::TITLES).
-    pub fn into_array(self) -> [T; 6] {
-        [self.data, self.forward, self.backward, self.copy, self.exposed, self.optimizer]
+    pub fn into_array(self) -> [T; 7] {
+        [self.data, self.forward, self.backward, self.copy, self.exposed, self.optimizer, self.rest]
     }
 
     /// Values in the order of [`TITLES`](Self::TITLES).
-    pub fn from_array([data, forward, backward, copy, exposed, optimizer]: [T; 6]) -> Self {
-        Self { data, forward, backward, copy, exposed, optimizer }
+    pub fn from_array([data, forward, backward, copy, exposed, optimizer, rest]: [T; 7]) -> Self {
+        Self { data, forward, backward, copy, exposed, optimizer, rest }
     }
 }
 
-/// Mean milliseconds of each phase; for a resumed run, of the steps since the
-/// process started.
+/// Mean milliseconds of each phase.
 pub type StepMs = Phases<f64>;
 
 impl<T> Phases<T> {
@@ -375,10 +377,10 @@ mod phases_tests {
 
     #[test]
     fn the_fields_of_run_json_stay_in_their_order() {
-        let json = serde_json::to_string(&StepMs::from_array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
+        let json = serde_json::to_string(&StepMs::from_array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0])).unwrap();
         assert_eq!(
             json,
-            r#"{"data":1.0,"forward":2.0,"backward":3.0,"copy":4.0,"exposed":5.0,"optimizer":6.0}"#
+            r#"{"data":1.0,"forward":2.0,"backward":3.0,"copy":4.0,"exposed":5.0,"optimizer":6.0,"rest":7.0}"#
         );
     }
 

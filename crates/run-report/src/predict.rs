@@ -22,7 +22,7 @@
 //! ⌈s/(bp)⌉ steps.
 
 use super::link::Link;
-use super::runs::Run;
+use super::runs::{Run, wait_seconds};
 
 /// An all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Work {
         let width = if config.grad_dtype == "f32" { 4 } else { 2 };
         let (first, capacity) = bucket_limits(run.record.params, config.bucket_mb);
         Self {
-            compute_ms: (results.ms_per_step - results.step_ms.exposed).max(0.0),
+            compute_ms: (results.ms_per_step - 1e3 * wait_seconds(results) / results.steps as f64).max(0.0),
             backward_ms: results.step_ms.backward,
             buckets: buckets(run.record.params, first, capacity)
                 .into_iter()

@@ -10,7 +10,7 @@ use run_record::{INT8_FILE, method_of};
 
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, varied};
-use super::runs::{Run, Section, overfitting_epochs};
+use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
 use super::sheet::{Cell, Column, Field, Sheet, Value};
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
@@ -369,7 +369,7 @@ pub fn with_tests(run: &Run) -> f64 {
 pub fn exposed_percent(run: &Run) -> f64 {
     match run.record.world_size {
         1 => f64::NAN,
-        _ => 100.0 * run.results.comm_seconds / run.results.train_seconds,
+        _ => 100.0 * wait_seconds(&run.results) / run.results.train_seconds,
     }
 }
 

@@ -87,7 +87,10 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
                 measured.allocations += allocations() - allocated;
                 measured.steps.push(took);
                 let after = learner.times().into_array();
-                measured.phases.push(std::array::from_fn(|phase| after[phase] - before[phase]));
+                let mut phases: [Duration; PHASES] =
+                    std::array::from_fn(|phase| after[phase] - before[phase]);
+                phases[PHASES - 1] = took.saturating_sub(phases.iter().sum());
+                measured.phases.push(phases);
                 before = after;
             }
             measured.page_faults += page_faults() - faults;
