@@ -20,6 +20,8 @@ mod columns_tests;
 mod command;
 pub mod csv_table;
 mod curve_points;
+#[cfg(test)]
+mod extremes_tests;
 pub mod fused;
 pub mod inputs;
 pub mod link;
