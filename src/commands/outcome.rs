@@ -19,6 +19,7 @@ use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, now,
     overfits_after,
 };
+use run_report::digits::{decimals, seconds};
 use run_report::table::{shortened, table};
 
 /// `run.json` at the start of a run.
@@ -224,6 +225,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     let space = if quantized { "\n" } else { " " };
     let header: Vec<String> =
         columns.into_iter().chain(int8_columns).map(|title| title.replacen(' ', space, 1)).collect();
+    let places = history.iter().map(|row| decimals(row.seconds, 2)).max().unwrap_or(2);
     let lines = history.iter().map(|row| {
         let mut cells = vec![
             row.epoch.to_string(),
@@ -231,7 +233,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
             format!("{:.2}%", row.train_accuracy),
             format!("{:.4}", row.test_loss),
             format!("{:.2}%", row.test_accuracy),
-            format!("{:.2}", row.seconds),
+            format!("{:.places$}", row.seconds),
         ];
         if quantized {
             let shown = |value: Option<String>| value.unwrap_or_else(|| "–".into());
@@ -248,8 +250,9 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         print_classes(by_class);
     }
     println!(
-        "{:.2} s of training, {:.3} ms per step, {:.0} images/s; results in {}",
-        results.train_seconds,
+        "{} s of training, {:.*} ms per step, {:.0} images/s; results in {}",
+        seconds(results.train_seconds),
+        decimals(results.ms_per_step, 3),
         results.ms_per_step,
         results.images_per_second,
         dir.path().display()
@@ -264,7 +267,7 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let (Some(best), None) = (results.best_epoch, results.stopped_early_after) {
         println!("not stopped early: the test loss was lowest in epoch {best}");
     }
-    println!("{:.2} s waiting for gradients", results.comm_seconds);
+    println!("{} s waiting for gradients", seconds(results.comm_seconds));
     if let Some(line) = waiting(results) {
         println!("{line}");
     }
@@ -333,13 +336,16 @@ fn waiting(results: &Results) -> Option<String> {
     let name = |rank: &RankRecord| format!("rank {} on {}", rank.rank, rank.host);
     Some(match most.comm_seconds - least.comm_seconds > NOTABLE * results.train_seconds {
         true => format!(
-            "{} waited longest, {:.2} s, mostly for {}, which waited {:.2} s",
+            "{} waited longest, {} s, mostly for {}, which waited {} s",
             name(most),
-            most.comm_seconds,
+            seconds(most.comm_seconds),
             name(least),
-            least.comm_seconds
+            seconds(least.comm_seconds)
         ),
-        false => format!("ranks waited alike, {:.2} to {:.2} s", least.comm_seconds, most.comm_seconds),
+        false => {
+            let [least, most] = [least, most].map(|rank| seconds(rank.comm_seconds));
+            format!("ranks waited alike, {least} to {most} s")
+        }
     })
 }
 

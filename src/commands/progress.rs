@@ -12,6 +12,7 @@ use crate::data::ShardPlan;
 use crate::train::{Position, Tally, Watch};
 use run_record::EpochRow;
 use run_record::StepFile;
+use run_report::digits::seconds;
 
 /// Training observer that shows progress; silent on all ranks but 0.
 pub struct Progress {
@@ -134,7 +135,7 @@ fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64,
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
     let lr = learning_rate(row.learning_rate);
     let seconds = match row.seconds < 100.0 {
-        true => format!("{:.2}", row.seconds),
+        true => seconds(row.seconds),
         false => format!("{:.0}", row.seconds),
     };
     let (train, test) = (loss(row.train_loss, row.train_accuracy), loss(row.test_loss, row.test_accuracy));

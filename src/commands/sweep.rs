@@ -19,6 +19,7 @@ use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
+use run_report::digits::{decimals, seconds};
 
 /// Starts the runs that are not completed; returns the exit code.
 ///
@@ -237,8 +238,11 @@ fn make_one(
     match (outcome.code, record) {
         (0, Err(error)) => Err(error.into()),
         (0, Ok(Some(results))) => Ok(Some(format!(
-            "{:.2} s of training, {:.3} ms per step, test accuracy {:.2}%",
-            results.train_seconds, results.ms_per_step, results.test_accuracy
+            "{} s of training, {:.*} ms per step, test accuracy {:.2}%",
+            seconds(results.train_seconds),
+            decimals(results.ms_per_step, 3),
+            results.ms_per_step,
+            results.test_accuracy
         ))),
         (code, _) => bail!("{} ({})", reason(&path, code), path.display()),
     }

@@ -20,6 +20,7 @@ mod columns_tests;
 mod command;
 pub mod csv_table;
 mod curve_points;
+pub mod digits;
 #[cfg(test)]
 mod extremes_tests;
 pub mod fused;

@@ -3,6 +3,7 @@
 use plotters::style::RGBColor;
 
 use super::curve_points::{Point, tests, training};
+use super::digits::decimals;
 use super::matrix::Matrix;
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::rows::{Row, Spread, varied};
@@ -37,12 +38,15 @@ pub fn pictures(
         Some(Spread::of(vec![speed_up(row, base)?.1]))
     };
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
+    // Short bars of different lengths have different labels.
+    let times = rows.iter().map(|row| row.train_seconds().median);
+    let places = times.map(|time| decimals(time, 2)).max().unwrap_or(2);
     let of_several = "medians; error bars from minimum to maximum if there are repeats";
     let bars = [
         (
             "time",
             format!("Training time: {of_several}."),
-            bars(&named, "training time", "train s", 2, |row| Some(row.train_seconds())),
+            bars(&named, "training time", "train s", places, |row| Some(row.train_seconds())),
         ),
         (
             "efficiency",

@@ -4,6 +4,7 @@ use anyhow::bail;
 use plotters::style::BLACK;
 
 use super::command::ReportArgs;
+use super::digits::decimals;
 use super::link::Link;
 use super::page::Part;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
@@ -92,9 +93,11 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         let names = [("ring", "ring"), ("rec. doubling", "recursive_doubling")];
         for (model, (name, short)) in Algorithm::ALL.into_iter().zip(names) {
             let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
-            columns.push(
-                column.of(move |line: &Entry<'_, '_>| Cell::number(value(model, line.ranks), digits, vec![])),
-            );
+            columns.push(column.of(move |line: &Entry<'_, '_>| {
+                let found = value(model, line.ranks);
+                let places = if key.ends_with("percent") { digits } else { decimals(found, digits) };
+                Cell::number(found, places, vec![])
+            }));
         }
     }
     let label = |row: &Row<'_>| {

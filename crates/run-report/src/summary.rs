@@ -8,6 +8,7 @@ use itertools::Itertools;
 use run_record::checkpoint::{MODEL, list};
 use run_record::{INT8_FILE, method_of};
 
+use super::digits::decimals;
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, varied};
 use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
@@ -204,6 +205,8 @@ pub struct Measure {
     pub rank: u8,
     /// As [`Column::definition`].
     pub definition: &'static str,
+    /// Whether it is a time, which has three significant digits.
+    pub timed: bool,
     /// What stands beside its median.
     pub beside: Beside,
     /// The value of a run; NaN if it was not measured.
@@ -213,12 +216,17 @@ pub struct Measure {
 impl Measure {
     /// A measurement with two decimal places, and nothing beside it.
     pub const fn of(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
-        Self { title, key, digits: 2, rank: 0, definition: "", beside: Beside::Nothing, read }
+        Self { title, key, digits: 2, rank: 0, definition: "", timed: false, beside: Beside::Nothing, read }
     }
 
     /// With as many decimal places.
     pub const fn digits(self, digits: usize) -> Self {
         Self { digits, ..self }
+    }
+
+    /// As a time, with its range over repeats.
+    pub const fn timed(self) -> Self {
+        Self { timed: true, beside: Beside::Range, ..self }
     }
 
     /// With a rank.
@@ -243,7 +251,8 @@ impl Measure {
 
     /// The cell of a row; nothing if a run did not measure it.
     pub fn cell(&self, row: &Row<'_>) -> Cell {
-        let (spread, digits) = (row.spread(self.read), self.digits);
+        let spread = row.spread(self.read);
+        let digits = if self.timed { decimals(spread.median, self.digits) } else { self.digits };
         if !spread.is_known() {
             return Cell::of(paths(row));
         }
@@ -267,14 +276,14 @@ impl Measure {
 
 /// Training time, always the first.
 pub const TRAIN: Measure = Measure::of("train s", "train_seconds", |run| run.results.train_seconds)
-    .beside(Beside::Range)
+    .timed()
     .means("Seconds of the training loops, without tests, start-up and checkpoints");
 
 /// Time of a step.
 pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.results.ms_per_step)
     .digits(3)
     .ranked(7)
-    .beside(Beside::Range)
+    .timed()
     .means("train s over the optimizer steps, in milliseconds");
 
 /// Behind the speed-up.
@@ -315,7 +324,7 @@ pub const OTHERS: [Measure; 13] = [
     STEP,
     Measure::of("train+test s", "train_and_test_seconds", with_tests)
         .ranked(8)
-        .beside(Beside::Range)
+        .timed()
         .means("Seconds of training and of the tests after each epoch"),
     Measure::of("images/s", "images_per_second", |run| run.results.images_per_second)
         .digits(0)

@@ -1,0 +1,26 @@
+//! Digits of times: of two short ones, two decimal places may show no difference.
+
+/// Decimal places of a time: `least`, or as many as make three significant digits.
+pub fn decimals(time: f64, least: usize) -> usize {
+    match time > 0.0 && time < 1.0 {
+        true => (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize,
+        false => least,
+    }
+}
+
+/// Seconds with two decimal places, or three significant digits below one second.
+pub fn seconds(time: f64) -> String {
+    format!("{time:.*}", decimals(time, 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_significant_digits() {
+        let shown = [123.456, 4.0, 0.5, 0.0123456, 0.00999, 0.0].map(seconds);
+        assert_eq!(shown, ["123.46", "4.00", "0.500", "0.0123", "0.00999", "0.00"]);
+        assert_eq!((decimals(0.25, 3), decimals(0.025, 3), decimals(25.0, 3)), (3, 4, 3), "milliseconds");
+    }
+}
