@@ -107,8 +107,8 @@ mod tests {
             ],
             [
                 "accuracy lost",
-                "1.50 points",
-                "test accuracy 96.00% on 2x2 (mpi), 97.50% on 1x1 (mpi): -1.50 points",
+                "1.50 points, with fewer updates",
+                "test accuracy 96.00% on 2x2 (mpi), 97.50% on 1x1 (mpi): -1.50 points after 1407 updates instead of 5625",
             ],
             ["efficiency", "80%", "of 1x2 (mpi), over 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x2 (mpi), 77 MB on 1x1 (mpi)"],

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use itertools::{Itertools, MinMaxResult};
 
 use super::card::Question;
+use super::digits::seconds as shown;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
 use super::rows::{BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, times_differ, varied};
@@ -40,16 +41,20 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     if rows.is_empty() {
         return vec!["no finished run".into()];
     }
-    let sound = rows.iter().filter(|row| is_sound(row)).count();
-    if sound < rows.len() {
+    for (name, job) in jobs(rows) {
+        let found = match job.len() > 1 || job.len() == rows.len() {
+            true => of_job(&job, baseline),
+            false => unlearned(&job, "").map(Finding::of).into_iter().collect(),
+        };
+        lines.extend(found.into_iter().map(|found| format!("{name}{}", found.line)));
+    }
+    // One row is compared with none, whatever its time.
+    let doubted = rows.iter().filter(|row| !is_sound(row)).count();
+    if doubted > 0 && rows.len() > 1 {
         lines.push(format!(
-            "times of {} of {} rows are not compared: too short, disturbed or unsteady",
-            rows.len() - sound,
+            "times of {doubted} of {} rows are not compared: too short, disturbed or unsteady",
             rows.len()
         ));
-    }
-    for (name, job) in jobs(rows).into_iter().filter(|(_, job)| job.len() > 1 || job.len() == rows.len()) {
-        lines.extend(of_job(&job, baseline).into_iter().map(|found| format!("{name}{}", found.line)));
     }
     lines
 }
@@ -79,6 +84,16 @@ impl Finding {
 /// The findings of the rows of one job.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let mut found = Vec::new();
+    let lost = lost_accuracy(rows, baseline);
+    let said = lost.as_ref().map_or("", |lost| &lost.line);
+    if let Some(line) = unlearned(rows, said) {
+        let both = |(many, base): (&Row<'_>, &Row<'_>)| at_chance(many).and(at_chance(base)).is_some();
+        let found_none = Finding::of(line);
+        found.push(match most_ranks(rows, baseline).is_some_and(both) {
+            true => found_none.answers(Question::Accuracy, "accuracy lost", "chance level"),
+            false => found_none,
+        });
+    }
     // A row is named among all of the job, of which only some are compared.
     let varied = varied(rows);
     let on = |row: &Row<'_>| row.place(&varied);
@@ -94,7 +109,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
         }
     }
     found.extend(transports(rows));
-    found.extend(lost_accuracy(rows, baseline));
+    found.extend(lost);
     found.extend(representative(rows, |rows| waiting(rows, on)));
     found.extend(smaller(rows, on));
     found
@@ -132,7 +147,11 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
         others => format!("; {} left out", count(others, "oversubscribed row")),
     };
     let with = |found: Finding, word: &str| Finding { line: found.line + word, ..found };
-    let doubted = "; oversubscribed or doubted rows are among these, for lack of others";
+    let doubted = match rows {
+        [row] if row.first().record.oversubscribed => "; its ranks shared cores",
+        [_] => "; its time is too short, disturbed or unsteady to tell",
+        _ => "; oversubscribed or doubted rows are among these, for lack of others",
+    };
     let found = find(&standing(rows)).map(|found| with(found, &left_out));
     found.or_else(|| Some(with(find(rows)?, doubted)))
 }
@@ -174,9 +193,11 @@ fn topologies<'a>(
     if !differ(row, base) {
         let [of_row, of_base] = [row, base].map(|row| row.train_seconds().median);
         let line = format!(
-            "{} and {} do not differ beyond noise ({of_row:.2} and {of_base:.2} s)",
+            "{} and {} do not differ beyond noise ({} and {} s)",
             name(row),
-            name(base)
+            name(base),
+            shown(of_row),
+            shown(of_base)
         );
         return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
@@ -205,10 +226,10 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Findi
     let MinMaxResult::MinMax(first, last) = ends else { return None };
     if !differ(first, last) {
         let [least, most] = [seconds(first), seconds(last)];
-        let line = format!("times from {least:.2} to {most:.2} s do not differ beyond noise");
+        let line = format!("times from {} to {} s do not differ beyond noise", shown(least), shown(most));
         return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
-    let of = |row: &Row<'_>| format!("{} with {:.2} s{}", name(row), seconds(row), alike(row, rows));
+    let of = |row: &Row<'_>| format!("{} with {} s{}", name(row), shown(seconds(row)), alike(row, rows));
     let line = format!("fastest: {}; slowest: {}", of(first), of(last));
     Some(Finding::of(line).answers(Question::Fastest, "fastest", name(first)))
 }
@@ -229,14 +250,41 @@ fn at_chance(row: &Row<'_>) -> Option<f64> {
     row.runs.iter().all(is_at).then(|| chance(row.first()))
 }
 
-/// The most accurate of rows with one recipe, if it differs from any of them.
+/// The rows that may have learned nothing, but those that a line has `said` to be at chance level.
+fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
+    /// Rows that are named; the others are counted.
+    const MOST: usize = 3;
+    let found: Vec<(&Row<'_>, f64)> = rows.iter().filter_map(|row| Some((row, at_chance(row)?))).collect();
+    let &(row, share) = found.iter().max_by(|(a, _), (b, _)| accuracy(a).total_cmp(&accuracy(b)))?;
+    let best = accuracy(row);
+    if rows.len() == 1 {
+        return Some(format!(
+            "test accuracy {best:.2}% is at chance level: naming the largest class for every sample gives {share:.2}%"
+        ));
+    }
+    if found.len() == rows.len() {
+        return Some(format!("no test accuracy is above chance level, {share:.2}%: at most {best:.2}%"));
+    }
+    let varied = varied(rows);
+    let name = |(row, share): &(&Row<'_>, f64)| {
+        let on = row.place(&varied);
+        let is_said = said.contains(&format!("{on} is at chance level"));
+        (!is_said).then(|| format!("{on} with {:.2}% (largest class {share:.2}%)", accuracy(row)))
+    };
+    let names: Vec<String> = found.iter().filter_map(name).collect();
+    let more = match names.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {}", count(more, "more row")),
+    };
+    let named = names.iter().take(MOST).join(", ");
+    (!names.is_empty()).then(|| format!("at chance level: {named}{more}"))
+}
+
+/// The most accurate of rows with one recipe, if it differs from any of them and is above chance level.
 fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     let best = rows.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b))).filter(|_| rows.len() > 1)?;
-    if let Some(chance) = at_chance(best) {
-        return Some(format!(
-            "{heading}no test accuracy is above chance level, {chance:.2}%: at most {:.2}%",
-            accuracy(best)
-        ));
+    if at_chance(best).is_some() {
+        return None;
     }
     let of_best = interval(best)?;
     let apart = |row: &&Row<'_>| interval(row).is_some_and(|of| of.is_apart(of_best));
@@ -288,9 +336,9 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
             format!("{other} takes {:.2} times as long as mpi on {}{range}", ratio.median, place(pair))
         }
         None => {
-            let [of_other, of_mpi] = [pair.other, pair.base].map(|row| row.train_seconds().median);
+            let [of_other, of_mpi] = [pair.other, pair.base].map(|row| shown(row.train_seconds().median));
             let place = place(pair);
-            format!("{other} and mpi do not differ beyond noise on {place} ({of_other:.2} and {of_mpi:.2} s)")
+            format!("{other} and mpi do not differ beyond noise on {place} ({of_other} and {of_mpi} s)")
         }
     };
     let elsewhere =
@@ -305,14 +353,26 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
     Some(Finding::of(line).answers(Question::Transport, format!("mpi : {other}"), value))
 }
 
-/// The row of most ranks, and that of `baseline` with the same settings. Of several, those whose accuracies differ most.
+/// The row of most ranks, and that of `baseline` with the same settings. Of several, those that made equally many
+/// updates and whose accuracies differ most. Where none did, those of the highest accuracy: with fewer updates a low
+/// learning rate loses most, and nobody would use it.
 fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a>, &'r Row<'a>)> {
     let with_base = rows.iter().filter_map(|row| Some((row, row.baseline(rows, baseline)?)));
     let pairs: Vec<_> = with_base.filter(|(row, base)| base.ranks() < row.ranks()).collect();
     let most = pairs.iter().map(|(row, _)| row.ranks()).max()?;
     let lost = |(row, base): &(&Row<'_>, &Row<'_>)| (accuracy(row) - accuracy(base)).abs();
+    let is_equal = |(row, base): &(&Row<'_>, &Row<'_>)| updates(row) == updates(base);
+    let highest = |pair: &(&Row<'_>, &Row<'_>)| match is_equal(pair) {
+        true => f64::INFINITY,
+        false => accuracy(pair.0).max(accuracy(pair.1)),
+    };
     let of_most = pairs.into_iter().filter(|(row, _)| row.ranks() == most);
-    of_most.max_by(|a, b| lost(a).total_cmp(&lost(b)))
+    of_most.max_by(|a, b| highest(a).total_cmp(&highest(b)).then(lost(a).total_cmp(&lost(b))))
+}
+
+/// Optimizer steps of the row's first run.
+fn updates(row: &Row<'_>) -> usize {
+    row.first().results.steps
 }
 
 /// The accuracy of most ranks, relative to the row of `baseline` with the same settings.
@@ -321,11 +381,10 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let varied = varied(rows);
     let [on_many, on_base] = [many, base].map(|row| row.place(&varied));
     let [of_many, of_base] = [many, base].map(accuracy);
+    let is_fewer = updates(many) < updates(base);
     let (line, value) = match (at_chance(many), at_chance(base)) {
-        (Some(chance), Some(_)) => (
-            format!("test accuracy is at chance level, {chance:.2}%, on {on_many} and on {baseline}"),
-            "chance level".into(),
-        ),
+        // Which is another finding.
+        (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
                 "test accuracies of {on_many} and {on_base} cannot be told apart: {of_many:.2}% and {of_base:.2}%, \
@@ -338,12 +397,17 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
             let at_chance = [(chance_of_many, on_many.as_str()), (chance_of_base, on_base.as_str())];
             let at_chance = at_chance.into_iter().filter_map(|(chance, on)| Some((chance?, on)));
             let at_chance = at_chance.map(|(chance, on)| format!("; {on} is at chance level, {chance:.2}%"));
+            let after = match updates(many) == updates(base) {
+                true => String::new(),
+                false => format!(" after {} instead of {}", count(updates(many), "update"), updates(base)),
+            };
             let line = format!(
-                "test accuracy {of_many:.2}% on {on_many}, {of_base:.2}% on {on_base}: {points:+.2} points{}",
+                "test accuracy {of_many:.2}% on {on_many}, {of_base:.2}% on {on_base}: {points:+.2} points{after}{}",
                 at_chance.collect::<String>()
             );
             let value = match points > 0.0 {
                 true => format!("none, {points:.2} points gained"),
+                false if is_fewer => format!("{:.2} points, with fewer updates", -points),
                 false => format!("{:.2} points", -points),
             };
             (line, value)

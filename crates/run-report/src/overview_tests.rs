@@ -25,7 +25,11 @@ fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
         "{}",
         seeds([11.2; 3])
     );
-    assert!(!seeds([11.2, 97.0, 97.2]).contains("chance level"), "{}", seeds([11.2, 97.0, 97.2]));
+    let text = seeds([11.2, 97.0, 97.2]);
+    assert!(
+        text.contains("at chance level: 1x1 (mpi, threads 2) with 11.00%") && !text.contains("threads 1"),
+        "{text}"
+    );
 }
 
 fn of(runs: &[Run]) -> String {
@@ -203,9 +207,83 @@ fn a_gain_is_none_lost_and_one_row_at_chance_level_is_named() {
     };
     let (value, line) = of([80.0, 95.0]);
     assert_eq!(value, "none, 15.00 points gained");
-    assert!(line.ends_with("+15.00 points"), "{line}");
+    assert!(line.ends_with("+15.00 points after 2814 updates instead of 5625"), "{line}");
     let (value, line) = of([95.0, 11.0]);
-    assert_eq!(value, "84.00 points");
-    assert!(line.ends_with("-84.00 points; 1x2 (mpi) is at chance level, 11.35%"), "{line}");
+    assert_eq!(value, "84.00 points, with fewer updates");
+    assert!(line.ends_with("instead of 5625; 1x2 (mpi) is at chance level, 11.35%"), "{line}");
     assert_eq!(of([11.0, 11.0]).0, "chance level");
+}
+
+#[test]
+fn a_run_at_chance_level_is_called_so_whatever_else_is_compared() {
+    let with = |topology, options: &[&str], accuracy| {
+        let mut run = run(topology, options, 4.0);
+        run.results.test_accuracy = accuracy;
+        run
+    };
+    let single =
+        "test accuracy 11.20% is at chance level: naming the largest class for every sample gives 11.35%";
+    assert!(
+        of(&[with((1, 1), &[], 11.2)]).lines().any(|line| line == single),
+        "{}",
+        of(&[with((1, 1), &[], 11.2)])
+    );
+    assert!(!of(&[with((1, 1), &[], 97.0)]).contains("chance"));
+    // The only row of its job.
+    let text = of(&[with((1, 1), &["--epochs", "1"], 11.2), with((1, 1), &["--epochs", "2"], 97.0)]);
+    assert_eq!(text, format!("epochs 1: {single}"));
+    let text = of(&[
+        with((1, 1), &["--lr", "1"], 11.2),
+        with((1, 1), &["--lr", "2"], 97.0),
+        with((1, 2), &["--lr", "1"], 97.0),
+    ]);
+    assert_eq!(text.matches("is at chance level").count(), 1, "{text}");
+    assert!(text.contains("1x1 (mpi, lr 1.0) is at chance level, 11.35%"), "{text}");
+    let text = of(&[with((1, 1), &["--lr", "1"], 11.2), with((1, 1), &["--lr", "2"], 97.0)]);
+    assert!(text.contains("at chance level: 1x1 (mpi, lr 1.0) with 11.20% (largest class 11.35%)"), "{text}");
+    // Nothing was tested.
+    let mut untested = with((1, 1), &[], 0.0);
+    untested.record.data.test_samples = 0;
+    assert!(!of(&[untested]).contains("chance"));
+}
+
+#[test]
+fn accuracy_is_lost_in_equally_many_updates_or_the_finding_has_both_numbers() {
+    let of_lr = |topology, lr, steps, accuracy| {
+        let mut run = run(topology, &["--lr", lr], 4.0);
+        (run.results.steps, run.results.test_accuracy) = (steps, accuracy);
+        run
+    };
+    let lost = |runs: &[Run]| {
+        let mut found = of_job(&group(runs), "1x1").into_iter();
+        let lost = found.find(|found| matches!(&found.answer, Some((Question::Accuracy, ..)))).unwrap();
+        (lost.answer.unwrap().2, lost.line)
+    };
+    // The low rate loses more, because it has half the updates.
+    let mut runs = vec![
+        of_lr((1, 1), "0.001", 188, 76.5),
+        of_lr((1, 2), "0.001", 94, 62.0),
+        of_lr((1, 1), "0.01", 188, 95.0),
+        of_lr((1, 2), "0.01", 94, 92.0),
+    ];
+    let (value, line) = lost(&runs);
+    assert_eq!(value, "3.00 points, with fewer updates");
+    assert!(line.ends_with("-3.00 points after 94 updates instead of 188"), "{line}");
+    runs[1].results.steps = 188;
+    let (value, line) = lost(&runs);
+    assert_eq!(value, "14.50 points");
+    assert!(line.ends_with("-14.50 points"), "{line}");
+}
+
+#[test]
+fn one_run_is_compared_with_none_and_its_doubt_is_named() {
+    let mut runs = [run((1, 2), &[], 1.0)];
+    let text = of(&runs);
+    assert!(!text.contains("not compared") && !text.contains("rows"), "{text}");
+    assert!(text.ends_with("on 1x2 (mpi); its time is too short, disturbed or unsteady to tell"), "{text}");
+    runs[0].record.oversubscribed = true;
+    assert!(of(&runs).ends_with("; its ranks shared cores"), "{}", of(&runs));
+    let short = |seconds: f64| run((1, 1), &["--lr", &seconds.to_string()], seconds);
+    let text = of(&[short(0.0123), short(0.0124)]);
+    assert!(text.contains("times of 2 of 2 rows are not compared"), "{text}");
 }

@@ -1,14 +1,14 @@
 //! Remarks below the main table: what a reader would otherwise take for something else. Marks beside the times of a row,
 //! each with a footnote: reasons to doubt a time, options that a resume changed, and attempts that failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 use itertools::Itertools;
 use run_record::{Change, FailedAttempt, LEAST_RISE, count};
 use serde_json::Value;
 
-use super::rows::{BACKEND, Interval, Row, varied};
+use super::rows::{BACKEND, Interval, Row, SAMPLES, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
@@ -119,7 +119,20 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             ),
         }
     };
-    rows.iter().map(of).sorted().dedup().join(", or ")
+    // What tells the samples of rows apart, of which each row is one or the other.
+    let mut varied = varied(rows);
+    varied.retain(|name| [&["data", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str()));
+    let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for row in rows {
+        let words = Some(row.words(&varied).join(" ")).filter(|words| !words.is_empty());
+        texts.entry(of(row)).or_default().insert(words.unwrap_or_else(|| "the others".into()));
+    }
+    let is_one = texts.len() == 1;
+    let text = |(text, names): (String, BTreeSet<String>)| match is_one {
+        true => text,
+        false => format!("{text} ({})", names.iter().join(", ")),
+    };
+    texts.into_iter().map(text).join(", or ")
 }
 
 /// More ranks make fewer updates where the batch is each rank's.

@@ -92,6 +92,28 @@ fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
     assert!(of(&runs).contains(expected), "{}", of(&runs));
 }
 
+#[test]
+fn samples_are_said_with_the_rows_that_they_are_of() {
+    let of_options = |options: &[&str], all: usize| {
+        let mut run = run((1, 1), options, 8.0);
+        let data = &mut run.record.data;
+        (data.train_available, data.test_available) = (all, 500);
+        data.train_samples = data.train_samples.min(all);
+        data.test_samples = 500;
+        run
+    };
+    let few = of_options(&["--train-samples", "640"], 6000);
+    let text = of(&[of_options(&[], 6000), few.clone()]);
+    let expected = "over all 500 test samples, after training on the first 640 of 6000 samples (train samples 640), \
+                    or the whole test set (the others)";
+    assert!(text.contains(expected), "{text}");
+    let text = of(&[of_options(&["--data-root", "d/pets"], 60), few]);
+    assert!(
+        text.contains("(data root data/digits train samples 640), or the whole test set (data root d/pets)"),
+        "{text}"
+    );
+}
+
 fn names(row: &Row<'_>, rows: &[Row<'_>]) -> String {
     warnings(row, rows).map(|warning| warning.name).collect::<Vec<_>>().join(" ")
 }
