@@ -92,10 +92,19 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     });
     let parts: Vec<Part<'_, '_>> = parts.collect();
     let mut remarks = vec![format!(
-        "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks. – \
-         stands for a rank without samples, and for an int8 model that could not be made.",
+        "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks.",
         tested(rows)
     )];
+    // A column without any value is left out.
+    let is_missing = |of: &ByRank| {
+        let missing = parts.iter().filter(|part| ours(part, of).value == Value::Nothing).count();
+        (1..parts.len()).contains(&missing)
+    };
+    if measures.iter().any(is_missing) {
+        remarks.push(
+            "– stands for a rank without samples, and for an int8 model that could not be made.".into(),
+        );
+    }
     if let Some(reference) = reference.filter(|_| shown.iter().any(|row| line_of(row).is_some())) {
         remarks.push(format!(
             "Published: {}; beside `all` is the figure of the whole job. The hardware and perhaps the data differ.",

@@ -17,6 +17,7 @@ use crate::runs::{Run, Section};
 use crate::sheet::Sheet;
 use crate::summary::summary;
 use crate::testing::run;
+use run_record::ByClass;
 
 /// The tables of runs that differ in topology, backend and quantization.
 fn of_runs() -> Vec<Sheet> {
@@ -25,6 +26,8 @@ fn of_runs() -> Vec<Sheet> {
         let results = &mut run.results;
         (results.weights_sha256, results.int8_test_loss) = ("a".into(), Some(0.125));
         (results.float_inference_seconds, results.int8_inference_seconds) = (Some(3.0), Some(1.0));
+        let names = ["a".to_owned(), "b".to_owned()];
+        results.by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names);
         results.int8_test_accuracy = options.contains(&"--quantized").then_some(97.25);
         run
     };

@@ -85,15 +85,11 @@ impl<'a> Row<'a> {
         self.runs.iter().map(|run| run.config.seed).collect()
     }
 
-    /// Whether repeats of one seed ended with the same weights; `None` if no seed has repeats.
+    /// Whether repeats ended with the same weights; `None` of one run, and of several seeds, whose weights differ.
     pub fn same_weights(&self) -> Option<bool> {
-        let mut by_seed: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
-        for run in &self.runs {
-            by_seed.entry(run.config.seed).or_default().push(&run.results.weights_sha256);
-        }
-        let repeated: Vec<Vec<&str>> = by_seed.into_values().filter(|digests| digests.len() > 1).collect();
-        let same = |digests: &Vec<&str>| digests.iter().all(|digest| *digest == digests[0]);
-        (!repeated.is_empty()).then(|| repeated.iter().all(same))
+        let digest = |run: &Run| run.results.weights_sha256.clone();
+        let is_repeated = self.runs.len() > 1 && self.seeds().len() == 1;
+        is_repeated.then(|| self.runs.iter().all(|run| digest(run) == digest(self.first())))
     }
 
     /// Number of ranks.
@@ -214,14 +210,15 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
     let own_column = |name: &&String| PLACED.contains(&name.as_str()) && name.as_str() != "launcher";
-    // Other samples have another digest, which says nothing where the options already tell.
-    let is_told = |name: &&String| {
-        let told = |a: &Row<'_>, b: &Row<'_>| SAMPLES.iter().any(|name| a.setting(name) != b.setting(name));
-        let same = |a: &Row<'_>, b: &Row<'_>| a.setting("data") == b.setting("data");
-        name.as_str() == "data" && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
-    };
-    let shown = |name: &&String| !own_column(name) && !is_told(name);
+    let shown = |name: &&String| !own_column(name) && !is_told(name, rows);
     names.into_iter().filter(differs).filter(shown).cloned().collect()
+}
+
+/// Whether `name` is the digest of the samples, and options tell those of `rows` apart already.
+pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
+    let told = |a: &Row<'_>, b: &Row<'_>| SAMPLES.iter().any(|name| a.setting(name) != b.setting(name));
+    let same = |a: &Row<'_>, b: &Row<'_>| a.setting("data") == b.setting("data");
+    name == "data" && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
 }
 
 /// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: the ranges of three repeats of a

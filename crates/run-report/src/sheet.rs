@@ -372,7 +372,8 @@ impl Sheet {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| equal(n));
         let common = left_out
             .iter()
-            .filter(|&&n| self.rows[0][n].value != Value::Nothing && !self.columns[n].for_programs);
+            .filter(|&&n| ![Value::Nothing, Value::Text(String::new())].contains(&self.rows[0][n].value))
+            .filter(|&&n| !self.columns[n].for_programs);
         let common: Vec<String> =
             common.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
         let mut sheet = self.select(&kept);

@@ -10,7 +10,7 @@ use run_record::{INT8_FILE, method_of};
 
 use super::digits::decimals;
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
-use super::rows::{Interval, Row, varied};
+use super::rows::{Interval, Row, chance, is_told, varied};
 use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
 use super::sheet::{Cell, Column, Field, Sheet, Value};
 
@@ -61,7 +61,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             .means("Epoch with the lowest test loss, after which test loss rises while training loss falls")
             .of(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
         Column::words("weights", "weights")
-            .means("Whether repeats of one seed ended with the same weights")
+            .means("Whether repeats ended with the same weights; not of several seeds")
             .of(|row: &Row<'_>| {
                 let same = row.same_weights();
                 Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
@@ -92,6 +92,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         }),
     ]);
     let optional = [
+        "balanced_accuracy",
         "int8_test_accuracy",
         "float_kb",
         "int8_kb",
@@ -141,16 +142,17 @@ pub fn labels<'a, R: 'a>(
 ) -> Vec<Field<'a, R>> {
     let names: BTreeSet<&str> =
         shown.iter().flat_map(|row| row.settings.keys()).map(String::as_str).collect();
-    let differs = |name: &str| shown.iter().any(|row| row.setting(name) != shown[0].setting(name));
+    let rows: Vec<Row<'_>> = shown.iter().map(|row| (*row).clone()).collect();
+    let differs = |name: &str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
     // What was changed in mid-run is a footnote of the main table.
-    let own = names.into_iter().filter(|name| !["topology", "changed"].contains(name) && differs(name));
+    let is_left_out = |name: &str| ["topology", "changed"].contains(&name) || is_told(name, &rows);
+    let own: Vec<&str> = names.into_iter().filter(|name| !is_left_out(name) && differs(name)).collect();
     ["topology"].into_iter().chain(own).map(|name| setting(name, row)).collect()
 }
 
 /// The column of a setting of the row that `row` takes.
 pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + 'a) -> Field<'a, R> {
     let title = if name == "oversubscribed" { "oversub.".to_owned() } else { name.replace('_', " ") };
-    let option = name.replace('_', "-");
     let definition = match name {
         "topology" => "Machines x processes on each",
         "backend" => "Transport of the gradients",
@@ -158,11 +160,20 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
         "oversubscribed" => {
             "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
         }
-        _ => &format!("The option --{option}"),
+        "data" => "Digest of the training samples",
+        "epochs_run" => "Epochs that were trained, with early stopping",
+        "mpi" => "The MPI library",
+        "processor" => "Processors of the machines",
+        "quantized" => "The option --quantize",
+        "simd_level" => "Vector instructions that the ranks used",
+        "sweep" => "The sweep that the run is of",
+        _ => &format!("The option --{}", name.replace('_', "-")),
     };
     let name = name.to_owned();
     let column = Column::words(&title, &name).means(definition);
-    column.of(move |of: &R| Cell::text(row(of).setting(&name)))
+    // A dash is a value that is missing, and an option that was not typed is none.
+    let unset = if ["train_samples", "test_samples"].contains(&name.as_str()) { "all" } else { "" };
+    column.of(move |of: &R| Cell::text(row(of).settings.get(&name).map_or(unset, String::as_str)))
 }
 
 /// Whether a row is of a quantized training.
@@ -287,7 +298,7 @@ pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.result
     .means("train s over the optimizer steps, in milliseconds");
 
 /// Behind the speed-up.
-pub const OTHERS: [Measure; 13] = [
+pub const OTHERS: [Measure; 15] = [
     Measure::of("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
         .ranked(3)
@@ -299,6 +310,16 @@ pub const OTHERS: [Measure; 13] = [
     Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Beside::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
+    Measure::of("balanced acc %", "balanced_accuracy", balanced_accuracy)
+        .ranked(5)
+        .beside(Beside::Deviation)
+        .means("The same with each class counted alike: the mean of the classes' recalls"),
+    Measure::of("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
+        0 => f64::NAN,
+        _ => chance(run),
+    })
+    .ranked(5)
+    .means("Share of the largest class among the tested samples: the accuracy of naming it for every sample"),
     Measure::of("int8 test acc %", "int8_test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(f64::NAN)
     })
@@ -371,6 +392,11 @@ fn deviation(row: &Row<'_>, read: fn(&Run) -> f64) -> f64 {
 /// Seconds of training and tests.
 pub fn with_tests(run: &Run) -> f64 {
     run.results.train_seconds + run.results.test_seconds
+}
+
+/// The balanced accuracy of the last test; NaN of a run that did not note it.
+pub fn balanced_accuracy(run: &Run) -> f64 {
+    run.results.by_class.as_ref().map_or(f64::NAN, |by_class| by_class.balanced_accuracy)
 }
 
 /// Share of the training time in which a rank only waited for gradients; NaN for one rank, which

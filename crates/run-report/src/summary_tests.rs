@@ -159,3 +159,66 @@ fn an_unsteady_baseline_is_marked_and_gives_no_ratio() {
         "{findings}"
     );
 }
+
+#[test]
+fn seeds_say_nothing_of_weights_and_short_times_have_three_digits() {
+    let of = |seed, seconds| {
+        let mut run = Run { sweep: Some("s".into()), ..run((1, 1), &["--seed", seed], seconds) };
+        run.results.weights_sha256 = seed.into();
+        run
+    };
+    let seeds = section(vec![of("1", 0.012), of("1", 0.014), of("2", 0.0131)]);
+    let sheet = summary(&seeds, &group(&seeds.runs), "1x1");
+    assert!(sheet.columns.iter().all(|column| column.key != "weights"), "{}", sheet.markdown());
+    assert!(sheet.markdown().contains("| 0.0131 (0.0120–0.0140) "), "{}", sheet.markdown());
+    let one = section(seeds.runs[..2].to_vec());
+    assert_eq!(value(&csv(&one), 1, "weights"), "same");
+}
+
+#[test]
+fn an_option_that_was_not_typed_is_no_dash_and_titles_name_options_that_exist() {
+    let options =
+        ["--train-samples", "640", "--test-samples", "100", "--clip-norm", "1", "--quantize", "qat"];
+    let mut other = run((1, 1), &options, 4.0);
+    other.record.data.train_sha256 = "0123456789".into();
+    other.record.simd_level = Some("avx2".into());
+    let both = section(vec![run((1, 1), &[], 4.0), other]);
+    let rows = group(&both.runs);
+    let sheet = summary(&both, &rows, "1x1");
+    let cell = |key: &str| {
+        let column = sheet.columns.iter().position(|column| column.key == key).expect(key);
+        let cells: Vec<String> = sheet.rows.iter().map(|row| row[column].shown()).sorted().collect();
+        cells.join(" ")
+    };
+    assert_eq!([cell("train_samples"), cell("test_samples")], ["640 all", "100 all"]);
+    assert_eq!(cell("clip_norm"), " 1");
+    for column in &sheet.columns {
+        if let Some(option) = column.definition.strip_prefix("The option --") {
+            assert!(rows[0].first().record.config.contains_key(&option.replace('-', "_")), "{option}");
+        }
+    }
+    for name in rows.iter().flat_map(|row| row.settings.keys()) {
+        let definition =
+            Sheet::of("", "", vec![setting(name, |row: &Row<'_>| row)], &rows).columns[0].definition.clone();
+        if let Some(option) = definition.strip_prefix("The option --") {
+            assert!(
+                rows[0].first().record.config.contains_key(&option.replace('-', "_")),
+                "{name}: {option}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_network_has_to_beat_is_beside_its_accuracy() {
+    let mut run = run((1, 1), &[], 4.0);
+    let pairs = [(0, 0, 3), (0, 1, 1), (1, 1, 1)];
+    run.results.by_class = run_record::ByClass::of(&pairs.into_iter().collect(), &["a".into(), "b".into()]);
+    let with = section(vec![run.clone()]);
+    let lines = csv(&with);
+    assert_eq!(value(&lines, 1, "balanced_accuracy"), "87.5");
+    assert_eq!(value(&lines, 1, "largest_class_percent"), "11.35");
+    run.results.by_class = None;
+    let without = section(vec![run]);
+    assert!(!csv(&without)[0].iter().any(|name| name == "balanced_accuracy"), "an older run");
+}
