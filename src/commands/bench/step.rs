@@ -286,10 +286,11 @@ impl StepReport {
     }
 
     fn table(&self) -> run_report::table::Table {
+        // The rest of a step is in the whole one.
         let cells = |timing: &Timing| {
-            timing.parts.into_array().into_iter().chain([timing.median]).collect::<Vec<_>>()
+            timing.parts.into_array().into_iter().take(PHASES - 1).chain([timing.median]).collect::<Vec<_>>()
         };
-        let names = StepMs::TITLES.into_iter().chain(["whole step"]);
+        let names = StepMs::TITLES.into_iter().take(PHASES - 1).chain(["whole step"]);
         let (header, columns) = match &self.overlap_off {
             Some(off) => (
                 vec!["median ms per step, mean over ranks", "overlap on", "overlap off"],
