@@ -382,13 +382,17 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let [on_many, on_base] = [many, base].map(|row| row.place(&varied));
     let [of_many, of_base] = [many, base].map(accuracy);
     let is_fewer = updates(many) < updates(base);
+    let after = match updates(many) == updates(base) {
+        true => String::new(),
+        false => format!(" after {} instead of {}", count(updates(many), "update"), updates(base)),
+    };
     let (line, value) = match (at_chance(many), at_chance(base)) {
         // Which is another finding.
         (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
                 "test accuracies of {on_many} and {on_base} cannot be told apart: {of_many:.2}% and {of_base:.2}%, \
-                 whose 95% intervals overlap"
+                 whose 95% intervals overlap{after}"
             ),
             NONE.into(),
         ),
@@ -397,10 +401,6 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
             let at_chance = [(chance_of_many, on_many.as_str()), (chance_of_base, on_base.as_str())];
             let at_chance = at_chance.into_iter().filter_map(|(chance, on)| Some((chance?, on)));
             let at_chance = at_chance.map(|(chance, on)| format!("; {on} is at chance level, {chance:.2}%"));
-            let after = match updates(many) == updates(base) {
-                true => String::new(),
-                false => format!(" after {} instead of {}", count(updates(many), "update"), updates(base)),
-            };
             let line = format!(
                 "test accuracy {of_many:.2}% on {on_many}, {of_base:.2}% on {on_base}: {points:+.2} points{after}{}",
                 at_chance.collect::<String>()

@@ -123,6 +123,7 @@ fn differences_within_noise_are_no_findings() {
     runs[1].results.test_accuracy += 0.2;
     let text = of(&runs);
     assert!(text.contains("test accuracies of 1x2 (mpi) and 1x1 (mpi) cannot be told apart"), "{text}");
+    assert!(text.contains("intervals overlap after 2814 updates instead of 5625"), "{text}");
     assert!(!text.contains("points"), "{text}");
 }
 

@@ -124,13 +124,13 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     varied.retain(|name| [&["data", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str()));
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows {
-        let words = Some(row.words(&varied).join(" ")).filter(|words| !words.is_empty());
+        let words = Some(row.words(&varied).join(", ")).filter(|words| !words.is_empty());
         texts.entry(of(row)).or_default().insert(words.unwrap_or_else(|| "the others".into()));
     }
     let is_one = texts.len() == 1;
     let text = |(text, names): (String, BTreeSet<String>)| match is_one {
         true => text,
-        false => format!("{text} ({})", names.iter().join(", ")),
+        false => format!("{text} ({})", names.iter().join("; ")),
     };
     texts.into_iter().map(text).join(", or ")
 }

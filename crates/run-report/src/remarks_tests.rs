@@ -109,7 +109,7 @@ fn samples_are_said_with_the_rows_that_they_are_of() {
     assert!(text.contains(expected), "{text}");
     let text = of(&[of_options(&["--data-root", "d/pets"], 60), few]);
     assert!(
-        text.contains("(data root data/digits train samples 640), or the whole test set (data root d/pets)"),
+        text.contains("(data root data/digits, train samples 640), or the whole test set (data root d/pets)"),
         "{text}"
     );
 }
