@@ -7,7 +7,7 @@ use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::place::{Encoded, Place};
-use crate::table_file::is_table;
+use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
 use crate::{ImportError, arrays, cifar, idx, metadata};
 

@@ -28,6 +28,7 @@ mod set;
 mod sources_tests;
 mod table;
 mod table_file;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -37,7 +38,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use job::Job;
-use table_file::Tables;
+use tables::Tables;
 
 pub use data_file::DataFile;
 pub use error::ImportError;
@@ -234,7 +235,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
             if let Some(arrays) = arrays::find(source, args)? {
                 return arrays.import(job);
             }
-            let Some(tables) = table_file::tables(source, args.test_split.as_deref())? else {
+            let Some(tables) = tables::tables(source, args.test_split.as_deref())? else {
                 let found = folder::find(source, args.test_split.as_deref(), args.label.as_deref())?;
                 return pictures::import(found, job);
             };

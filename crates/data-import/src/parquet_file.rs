@@ -15,7 +15,8 @@ use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
-use crate::table_file::{LABELS, Tables};
+use crate::table_file::LABELS;
+use crate::tables::Tables;
 use crate::{DataFile, ImportError};
 
 /// Is told each row that is read, and their number; an error stops the reading.

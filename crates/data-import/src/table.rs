@@ -7,7 +7,8 @@ use crate::job::Job;
 use crate::labels::{Labels, twin};
 use crate::plan;
 use crate::set::Numbers;
-use crate::table_file::{self, TableFile, Tables, is_missing, text};
+use crate::table_file::{self, TableFile, is_missing, text};
+use crate::tables::Tables;
 use crate::writer::Writer;
 use crate::{ImportError, Imported, parquet_file};
 
