@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::{DataError, DataFormat, Description, Element, SampleSource, Samples};
 use data_import::DataFile;
+use run_record::files;
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
@@ -116,9 +117,13 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
     let what = match (file.len, file.len % RECORD) {
         (0, _) => "it contains no image".to_owned(),
         (_, 0) => return Ok(file),
-        (found, rest) => format!(
-            "cut short or too long: {found} bytes are {} records of {RECORD} bytes and {rest} more",
-            found / RECORD
+        // Not asked of files of the right length: dark pixels may look like another file's first bytes.
+        (found, rest) => files::foreign_file(path).map_or_else(
+            || {
+                let records = found / RECORD;
+                format!("cut short or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} more")
+            },
+            |kind| format!("is {kind}"),
         ),
     };
     Err(DataError::invalid(path, &what, DataFormat::Cifar10))
@@ -126,7 +131,7 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
 
 /// The names in `batches.meta.txt` if it exists; numbers otherwise.
 fn class_names(root: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(root.join(META)).unwrap_or_default();
+    let text = files::read_text(&root.join(META)).unwrap_or_default();
     let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
     match names.len() {
         CLASSES => names,
@@ -223,6 +228,8 @@ mod tests {
         assert!(long.contains("test_batch.bin") && long.contains("3 records of 3073"), "{long}");
         let empty = edit("data_batch_1.bin", &|bytes| bytes.clear());
         assert!(empty.contains("data_batch_1.bin: it contains no image"), "{empty}");
+        let page = edit("data_batch_1.bin", &|bytes| *bytes = b"<!DOCTYPE html>".to_vec());
+        assert!(page.contains("data_batch_1.bin: is a page of HTML, not the file"), "{page}");
         let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
         assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
         assert!(label.contains("mpiburn data import"), "{label}");

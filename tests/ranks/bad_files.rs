@@ -66,7 +66,7 @@ fn a_report_does_not_wait_for_pipes() {
     for (options, named) in [
         (&link[..], "not a regular file"),
         // No run is left.
-        (&["--format", "terminal"], "epochs.csv: damaged (not a regular file)"),
+        (&["--format", "terminal"], "epochs.csv: damaged (not a regular file but a pipe)"),
     ] {
         let output = report(options);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));

@@ -7,6 +7,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use run_record::files::{FileKind, foreign_file};
 
 use crate::arrays::{self, Arrays};
 use crate::job::Job;
@@ -93,17 +94,17 @@ impl IdxFile {
         let mut number = || {
             let mut bytes = [0; 4];
             let read = reader.read_exact(&mut bytes);
-            read.map_err(|error| file.damaged(format!("ends inside its header: {error}")))?;
+            read.map_err(|error| file.other(format!("ends inside its header: {error}")))?;
             Ok::<_, ImportError>(u32::from_be_bytes(bytes))
         };
         // Two zeros, the type of the numbers, and the number of dimensions.
         let dimensions = match number()? {
             magic @ (0x0801 | 0x0803) => magic & 0xff,
             magic => {
-                bail!(
-                    path,
-                    "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are expected"
-                );
+                return Err(file.other(format!(
+                    "its magic number is {magic:#010x}: bytes of pictures (0x00000803) or of labels (0x00000801) are \
+                     expected"
+                )));
             }
         };
         file.shape = (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<_, ImportError>>()?;
@@ -128,6 +129,15 @@ impl IdxFile {
     /// That it is not whole.
     pub fn damaged(&self, what: String) -> ImportError {
         ImportError::Damaged { path: self.path.clone(), what }
+    }
+
+    /// That it is another kind of file, or else not whole.
+    fn other(&self, what: String) -> ImportError {
+        let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
+        match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {
+            Some(kind) => ImportError::source(&self.path, format!("is {kind}")),
+            None => self.damaged(what),
+        }
     }
 
     fn header(&self) -> u64 {

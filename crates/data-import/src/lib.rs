@@ -14,6 +14,8 @@ mod data_file;
 mod folder;
 mod idx;
 mod job;
+#[cfg(test)]
+mod kind_tests;
 mod labels;
 mod metadata;
 mod npy;
@@ -34,6 +36,7 @@ mod tests;
 mod writer;
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -257,6 +260,13 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
 
 /// Checks that neither folder is in the other.
 fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
+    if !source.is_dir() {
+        // A pipe without a name (`<(command)`) cannot be resolved, and another is waited for without end.
+        if std::fs::metadata(source).is_ok_and(|found| found.file_type().is_fifo()) {
+            bail!(source, "is a pipe, and a file is needed: write its contents to a file first");
+        }
+        run_record::files::open_regular(source).map_err(ImportError::read(source))?;
+    }
     let from = source.canonicalize().map_err(ImportError::read(source))?;
     let to = std::path::absolute(out).map_err(ImportError::write(out))?;
     // Through links as far as there is anything.

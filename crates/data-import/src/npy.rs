@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use run_record::files::WholeFile;
+use run_record::files::{BEGINNING, WholeFile, foreign};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -115,6 +115,11 @@ impl NpyFile {
         let file = DataFile::open(path)?;
         let invalid = |what| ImportError::Damaged { path: path.to_owned(), what };
         let beginning = file.beginning(MOST_OF_HEADER)?;
+        if let Some(kind) = foreign(&beginning[..beginning.len().min(BEGINNING)])
+            && !beginning.starts_with(MAGIC)
+        {
+            bail!(path, "is {kind}");
+        }
         if let Some(&[major, minor, ..]) = beginning.strip_prefix(MAGIC)
             && !((1..=3).contains(&major) && minor == 0)
         {
@@ -302,7 +307,7 @@ mod tests {
         version[6] = 4;
         let cases: [(Vec<u8>, &str); 16] = [
             (vec![], "does not begin"),
-            (b"PK\x03\x04 a zip archive".to_vec(), "does not begin"),
+            (b"PK\x03\x04 a zip archive".to_vec(), "is a zip archive: unpack it"),
             (version, "version 4.0 of the .npy format, expected 1.0"),
             (file("<f4", &[2, 1], numbers)[..40].to_vec(), "ends inside its header"),
             (file("<f4", &[2, 1], &numbers[1..]), "truncated: 7 bytes"),

@@ -37,7 +37,10 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
     let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
-    guarded(path, || SerializedFileReader::new(file))
+    match run_record::files::foreign_file(path).filter(|_| !is_parquet(path)) {
+        Some(kind) => bail!(path, "is {kind}"),
+        None => guarded(path, || SerializedFileReader::new(file)),
+    }
 }
 
 fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {

@@ -12,6 +12,7 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
+use run_record::files::{BEGINNING, foreign};
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Encoded, Place};
@@ -92,11 +93,17 @@ pub(crate) struct Target {
 /// The file's decoder, the format that its first bytes have, and how the picture is to be turned.
 fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
     let mut contents = file.contents()?;
-    if contents.fill_buf().map_err(|error| error.to_string())?.is_empty() {
+    let beginning = contents.fill_buf().map_err(|error| error.to_string())?;
+    if beginning.is_empty() {
         return Err("is empty".into());
     }
+    let kind = foreign(&beginning[..beginning.len().min(BEGINNING)]);
     let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
-    let format = reader.format().ok_or("is no picture in a format that is read here")?;
+    let other = || match kind {
+        Some(kind) => format!("is {kind}"),
+        None => "is no picture in a format that is read here".into(),
+    };
+    let format = reader.format().filter(ImageFormat::reading_enabled).ok_or_else(other)?;
     let mut limits = image::Limits::default();
     limits.max_alloc = Some(MOST_PIXELS * 8);
     reader.limits(limits);

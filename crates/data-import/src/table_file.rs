@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use flate2::read::MultiGzDecoder;
 use run_record::count;
+use run_record::files::{BEGINNING, foreign};
 
 use crate::folder;
 use crate::job::Job;
 use crate::parquet_file::Tell;
 use crate::tables::Tables;
+use crate::writer::NPY_MAGIC;
 use crate::{Header, ImportError, parquet_file};
 
 /// What may separate cells.
@@ -136,20 +138,27 @@ impl TableFile {
     ) -> Result<Self, ImportError> {
         let path = &*paths[0];
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
-        let mut magic = [0; 4];
-        let read = file.read(&mut magic).and_then(|read| file.seek(SeekFrom::Start(0)).map(|_| read));
-        let magic = &magic[..read.map_err(ImportError::read(path))?];
-        let is_parquet = magic == parquet_file::MAGIC;
+        let mut magic = beginning(&mut file).map_err(ImportError::read(path))?;
         if magic.starts_with(&[0x1f, 0x8b]) {
             file = unpacked(file).map_err(ImportError::read(path))?;
-        } else if is_parquet {
+            magic = beginning(&mut file).map_err(ImportError::read(path))?;
+        }
+        let is_parquet = magic.starts_with(parquet_file::MAGIC);
+        if is_parquet {
             if header.is_some() {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
                 return Err(ImportError::option("header", "", problem));
             }
             file = parquet_file::as_csv(paths, tell)?;
-        } else if let Some(what) = foreign(magic) {
-            bail!(path, "is {what}; a table or a folder of pictures is expected");
+        } else if let Some(kind) = foreign(&magic) {
+            match kind.advice {
+                "" if magic.starts_with(NPY_MAGIC) => bail!(
+                    path,
+                    "is {kind}: import the folder with that of the labels, or an .npz file of both"
+                ),
+                "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
+                _ => bail!(path, "is {kind}"),
+            }
         }
         let found =
             if is_parquet { Ok(None) } else { Format::of(&mut file) }.map_err(ImportError::read(path))?;
@@ -344,27 +353,12 @@ fn unpacked(file: File) -> io::Result<File> {
     Ok(plain)
 }
 
-/// What begins with these bytes, if no table does.
-fn foreign(magic: &[u8]) -> Option<&'static str> {
-    let kinds: [(&[u8], &str); 10] = [
-        (b"\xff\xfe", "in UTF-16: save it in UTF-8"),
-        (b"\xfe\xff", "in UTF-16: save it in UTF-8"),
-        (b"BZh", "packed by bzip2: unpack it"),
-        (b"\xfd7zX", "packed by xz: unpack it"),
-        (b"Rar!", "a .rar archive: unpack it"),
-        (
-            b"\x93NUM",
-            "one array of NumPy: import the folder with that of the labels, or an .npz file of both",
-        ),
-        (b"PK", "an archive or a spreadsheet"),
-        (b"\x89PNG", "a picture"),
-        (b"\xff\xd8", "a picture"),
-        (
-            b"\x80",
-            "a Python pickle: save it as .csv, .npz or pictures; of CIFAR's batches, import the folder",
-        ),
-    ];
-    kinds.into_iter().find(|(start, _)| magic.starts_with(start)).map(|(_, what)| what)
+/// The first bytes of a file, by which other kinds of files are named.
+fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(BEGINNING as u64).read_to_end(&mut bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(bytes)
 }
 
 /// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.

@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
-use crate::files::read_regular;
+use crate::files::{BEGINNING, foreign, read_regular};
 
 /// Name suffixes of PyTorch's batch norm tensors.
 const RUNNING_VAR: &str = "running_var";
@@ -121,6 +121,16 @@ pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Resu
     }
 }
 
+/// What is wrong with a file that has no tensors: it is of another kind, or not whole.
+fn not_whole(bytes: &[u8]) -> String {
+    // Behind eight bytes of its length, the header is JSON.
+    let is_one = bytes.get(8) == Some(&b'{');
+    match foreign(&bytes[..bytes.len().min(BEGINNING)]).filter(|_| !is_one) {
+        Some(kind) => format!("is {kind}; weights are read from .safetensors files"),
+        None => "not a whole safetensors file".into(),
+    }
+}
+
 /// The buffer from the tensors with the layout's names and a prefix.
 pub(super) fn decode(
     file: &Path,
@@ -132,8 +142,7 @@ pub(super) fn decode(
     if is_int8(bytes) {
         return Err(RecordError::Int8Weights(file.to_owned()));
     }
-    let tensors = SafeTensors::deserialize(bytes)
-        .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(|_| damaged(not_whole(bytes)))?;
     let mut flat = vec![0.0; layout.len()];
     for spec in &layout.0 {
         let name = format!("{prefix}{}", spec.name);
@@ -192,8 +201,7 @@ pub enum Method {
 /// # Errors
 /// If the bytes are no safetensors file.
 pub fn int8_entry(bytes: &[u8]) -> Result<Option<String>, String> {
-    let (_, metadata) =
-        SafeTensors::read_metadata(bytes).map_err(|e| format!("not a whole safetensors file ({e:?})"))?;
+    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|_| not_whole(bytes))?;
     Ok(metadata.metadata().as_ref().and_then(|entries| entries.get(INT8_ENTRY).cloned()))
 }
 
@@ -281,6 +289,23 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         }
     }
+
+    #[test]
+    fn a_file_of_another_kind_is_named() {
+        let layout = layout(false);
+        let whole = file(&layout, None);
+        let zipped = [b"PK\x03\x04", &[0; 22][..], &[14, 0, 0, 0], b"model/data.pkl", &[0; 9]].concat();
+        for (bytes, expected) in [
+            (&zipped[..], "is a checkpoint of PyTorch: save its state_dict with safetensors"),
+            (b"<!DOCTYPE html>", "is a page of HTML"),
+            (&whole[..whole.len() - 1], "not a whole safetensors file"),
+            (b"", "not a whole safetensors file"),
+        ] {
+            let error = decode_weights(Path::new("file"), bytes, &layout).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
     #[test]
     fn matrices_are_transposed_in_files() {
         let layout = layout(false);

@@ -2,17 +2,19 @@
 //! and "cannot be read" is never taken for "nothing there".
 
 mod folder_lock;
+mod kind;
 mod links;
 mod whole_file;
 
 use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 pub use folder_lock::{FolderLock, LOCK, lock};
+pub use kind::{BEGINNING, FileKind, foreign, foreign_file};
 pub use links::{append_here, append_in, create_here, open_here, refuse_link, write_here, write_synced};
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};
 
@@ -77,14 +79,27 @@ pub fn free_bytes(path: &Path) -> Option<u128> {
 /// Opens a regular file, or a link to one.
 ///
 /// # Errors
-/// When it is something else, or cannot be opened.
+/// When it is something else, cannot be opened, or is a pointer of Git LFS in place of the file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // A folder is the system's own error.
-    let kind = fs::metadata(path)?.file_type();
-    match kind.is_file() || kind.is_dir() {
-        true => File::open(path),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")),
+    let found = fs::metadata(path)?;
+    let kind = found.file_type();
+    let wrong = |what: String| Err(io::Error::new(ErrorKind::InvalidInput, what));
+    if kind.is_fifo() {
+        return wrong("not a regular file but a pipe".into());
     }
+    // A folder is the system's own error.
+    if !kind.is_file() && !kind.is_dir() {
+        return wrong("not a regular file".into());
+    }
+    let file = File::open(path)?;
+    if kind.is_file() && found.len() <= kind::MOST_OF_POINTER {
+        let mut beginning = vec![0; found.len() as usize];
+        let read = file.read_at(&mut beginning, 0)?;
+        if kind::is_pointer(&beginning[..read]) {
+            return wrong(format!("it is {}", kind::POINTER));
+        }
+    }
+    Ok(file)
 }
 
 /// The bytes of a regular file.
@@ -159,10 +174,23 @@ mod tests {
         assert_eq!(read_text(&file).unwrap(), "text");
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
-        assert_eq!(read_regular(&fifo).unwrap_err().to_string(), "not a regular file");
+        let pipe = read_regular(&fifo).unwrap_err().to_string();
+        assert!(pipe == "not a regular file but a pipe", "{pipe}");
         assert_eq!(open_regular(Path::new("/dev/zero")).unwrap_err().to_string(), "not a regular file");
         assert!(read_regular(folder.path()).is_err());
         assert_eq!(read_regular(&folder.path().join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_not_read_in_place_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("model.safetensors");
+        let pointer =
+            format!("version https://git-lfs.github.com/spec/v1\noid sha256:{NO_DIGEST}\nsize 48321094\n");
+        fs::write(&file, pointer).unwrap();
+        let error = open_regular(&file).unwrap_err().to_string();
+        assert!(error.contains("a pointer of Git LFS, not the file: run git lfs pull"), "{error}");
+        assert_eq!(foreign_file(&file), None, "no reader meets it");
     }
 
     #[test]
