@@ -33,6 +33,7 @@ mod table_file;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod truncated;
 mod writer;
 
 use std::ops::ControlFlow;

@@ -16,6 +16,7 @@ use run_record::files::{BEGINNING, foreign};
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Encoded, Place};
+use crate::truncated;
 
 /// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
 const MOST_PIXELS: u64 = 2 * 89_478_485;
@@ -212,10 +213,14 @@ fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
 /// The picture in a file, turned as it is to be shown.
 fn decode(file: &Encoded) -> Result<DynamicImage, String> {
     let (decoder, format, orientation) = open(file)?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
-    if format == ImageFormat::Jpeg && !has_end(file)? {
-        return Err("is truncated: it has no end marker".into());
+    if matches!(format, ImageFormat::Jpeg | ImageFormat::WebP) {
+        let mut bytes = Vec::new();
+        file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if let Some(what) = truncated::missing(format, &bytes) {
+            return Err(what.into());
+        }
     }
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
     picture.apply_orientation(orientation);
     Ok(picture)
 }
@@ -234,15 +239,6 @@ pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
             (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
         }
     })
-}
-
-/// Whether a JPEG file has its end marker; the decoder fills up with grey what is missing before it.
-fn has_end(file: &Encoded) -> Result<bool, String> {
-    let mut bytes = Vec::new();
-    file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    // Cameras write thumbnails with markers of their own at the beginning: the last scan is what must end.
-    let scan = bytes.windows(2).rposition(|pair| pair == [0xff, 0xda]).unwrap_or_default();
-    Ok(bytes[scan..].windows(2).any(|pair| pair == [0xff, 0xd9]))
 }
 
 /// Grey values: those of a grey picture, and for others ITU-R 601's luma as Pillow rounds it.
