@@ -29,10 +29,12 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let network = config.network(stored.noted.dimensions, &config.device.device());
     let layout = network.parameters();
     let weights = checkpoint::load(&args.run, &layout)?;
-    let OnnxFile { bytes, opset, ir_version } = match args.int8 {
+    let mut file = match args.int8 {
         false => float_network(&layout.write(network, &weights.values)),
         true => int8_network(&checkpoint::load_int8(&weights, &config, &network)?.file),
     };
+    file.describe(&stored.noted.data);
+    let (bytes, OnnxFile { opset, ir_version, .. }) = (file.bytes(), file);
     replace_file(&args.out, &bytes).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(format!(
         "{}: {} bytes, opset {opset}, IR version {ir_version}, of {}",

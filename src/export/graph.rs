@@ -1,8 +1,6 @@
 //! Sequential ONNX graphs from `input` `[batch, channels, height, width]` to `logits`
 //! `[batch, classes]`.
 
-use prost::Message;
-
 use super::proto::{
     AttributeProto, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
@@ -11,8 +9,7 @@ use crate::model::Dimensions;
 
 /// An ONNX file: old runtimes read one of old operators.
 pub struct OnnxFile {
-    /// Its content.
-    pub bytes: Vec<u8>,
+    pub(super) model: ModelProto,
     /// The lowest version of the operator set that has its operators.
     pub opset: i64,
     /// Version of the format, of the ONNX release that began that operator set.
@@ -135,8 +132,9 @@ impl Graph {
             producer_version: env!("CARGO_PKG_VERSION").to_owned(),
             graph: Some(graph),
             opset_import: vec![OperatorSetIdProto { domain: String::new(), version: opset }],
+            metadata_props: Vec::new(),
         };
-        OnnxFile { bytes: model.encode_to_vec(), opset, ir_version }
+        OnnxFile { model, opset, ir_version }
     }
 }
 

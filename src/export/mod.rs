@@ -5,6 +5,7 @@
 mod float;
 mod graph;
 mod int8;
+mod metadata;
 mod proto;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::{Quantized, Ranges, WeightScheme};
 
 fn graph(file: &OnnxFile) -> GraphProto {
-    let model = ModelProto::decode(&file.bytes[..]).expect("a protobuf message");
+    let model = ModelProto::decode(&file.bytes()[..]).expect("a protobuf message");
     assert_eq!((model.ir_version, model.opset_import.len()), (file.ir_version, 1));
     assert_eq!((model.opset_import[0].domain.as_str(), model.opset_import[0].version), ("", file.opset));
     model.graph.expect("a graph")
@@ -92,6 +92,37 @@ fn the_opset_is_the_lowest_that_the_network_needs() {
         let OnnxFile { opset, ir_version, .. } = float_network(&network(kind, &options));
         assert_eq!([opset, ir_version], expected, "{kind} {activation}");
     }
+}
+
+#[test]
+fn the_file_says_how_an_input_is_made_and_what_a_score_is_of() {
+    let mut file = float_network(&network(ModelKind::Convnet, &NetworkOptions::default()));
+    let mut read = |data: &run_record::DataRecord| -> Vec<(String, String)> {
+        file.describe(data);
+        let model = ModelProto::decode(&file.bytes()[..]).expect("a protobuf message");
+        model.metadata_props.into_iter().map(|entry| (entry.key, entry.value)).collect()
+    };
+    let pictures = run_record::DataRecord {
+        shape: [3, 4, 5],
+        class_names: vec!["cat".into(), "a \"b\"".into()],
+        element: "u8".into(),
+        mean: vec![0.1307, 0.5, 1.0],
+        std: vec![0.3081, 0.25, 1.0],
+        fit: Some("crop".into()),
+        ..Default::default()
+    };
+    let expected = [
+        ("shape", "[3,4,5]"),
+        ("class_names", r#"["cat","a \"b\""]"#),
+        ("element", r#""u8""#),
+        ("mean", "[0.1307,0.5,1.0]"),
+        ("std", "[0.3081,0.25,1.0]"),
+        ("fit", r#""crop""#),
+    ];
+    assert_eq!(read(&pictures), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    let rows = run_record::DataRecord { features: vec!["width".into()], ..Default::default() };
+    let keys: Vec<String> = read(&rows).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["shape", "class_names", "element", "features"]);
 }
 
 #[test]
