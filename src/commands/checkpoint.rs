@@ -19,6 +19,7 @@ use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir};
+use run_report::table::shortened;
 
 /// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
 #[derive(Default)]
@@ -142,11 +143,14 @@ impl Noted {
             ));
         }
         if let Some(set) = source.imported().filter(|set| set.features != *features) {
-            return refuse(format!(
-                "has the features {}, …, and the run's data set {}, …: import it with the run's columns",
-                set.features.first().map_or("without names", String::as_str),
-                features.first().map_or("without names", String::as_str)
-            ));
+            let what = match first_difference(&set.features, features) {
+                Some((_, [found, expected])) => {
+                    format!("has the feature {found} where the run's data set has {expected}")
+                }
+                None if features.is_empty() => "names its features, and the run's data set does not".into(),
+                None => "does not name its features, and the run's data set does".into(),
+            };
+            return refuse(format!("{what}: import it with the run's columns"));
         }
         if *class_names != data.class_names {
             let sorted = |names: &[String]| {
@@ -159,12 +163,12 @@ impl Noted {
                     "has the run's classes in another order: import it with the run's classes".into(),
                 );
             }
-            if world.is_root() {
+            let different = first_difference(&data.class_names, class_names);
+            if let Some((class, [found, expected])) = different.filter(|_| world.is_root()) {
                 log::warn!(
-                    "the classes of {} are {}, …, and those of the run {}, …: they are compared by number",
+                    "class {class} of {} is {found}, and class {class} of the run is {expected}: classes are compared \
+                     by number",
                     config.data.data_root.display(),
-                    data.class_names[0],
-                    class_names.first().map_or("unnamed", String::as_str)
                 );
             }
         }
@@ -172,6 +176,14 @@ impl Noted {
         (description.mean, description.std) = (mean.clone(), std.clone());
         Ok(source)
     }
+}
+
+/// The first names that differ, shortened, and their place.
+fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [String; 2])> {
+    const MOST: usize = 60;
+    let mut pairs = found.iter().zip(expected).enumerate();
+    let (place, (found, expected)) = pairs.find(|(_, (found, expected))| found != expected)?;
+    Some((place, [found, expected].map(|name| shortened(name, MOST))))
 }
 
 /// What a run has stored.

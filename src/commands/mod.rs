@@ -1,6 +1,7 @@
 //! The subcommands, one file each. Errors of the libraries get their context here.
 
 mod bench;
+mod brightness;
 mod checkpoint;
 mod covered;
 mod data;
@@ -17,6 +18,7 @@ mod predict;
 mod profile;
 mod progress;
 mod quantize;
+mod standard_input;
 pub mod start;
 mod subject;
 mod sweep;

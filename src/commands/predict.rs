@@ -1,19 +1,21 @@
 //! `mpiburn predict`: the classes of pictures, or of the rows of tables.
 
-use std::io::{self, BufRead};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_mpi::World;
 use clap::ValueEnum;
 use data_import::{Fit, ImportError};
 use rayon::prelude::*;
-use run_record::DataRecord;
+use run_record::{DataRecord, count};
 use run_report::console::without_controls;
 
+use super::brightness::Brightness;
 use super::checkpoint::{self, Noted};
+use super::standard_input::each_name;
 use super::{on_root, use_threads};
 use crate::data::{DataFormat, Description, Element, Normalizer};
 use crate::device::DeviceKind;
@@ -32,23 +34,29 @@ pub fn run(world: &World, args: &PredictArgs) -> anyhow::Result<()> {
 
 fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     let mut predictor = Predictor::open(args)?;
-    let mut lines = Lines { top: args.top, csv: args.csv, failed: 0 };
+    let mut lines = Lines { top: args.top, csv: args.csv, failed: [0; 2] };
     if args.csv {
         lines.header(predictor.classes.len())?;
     }
     for path in &args.files {
         if path == Path::new("-") {
-            for name in io::stdin().lock().lines() {
-                predictor.path(Path::new(&name.context("standard input")?), &mut lines)?;
+            if each_name(io::stdin().lock(), |name| predictor.path(name, &mut lines))? == 0 {
+                log::warn!("standard input has no name of a file");
             }
         } else {
             predictor.path(path, &mut lines)?;
         }
     }
     predictor.read(&mut lines)?;
-    let failed = lines.failed;
-    ensure!(failed == 0, "{failed} of the files or rows above could not be read; all others have a line");
-    Ok(())
+    if let Some(warning) = predictor.brightness.warning() {
+        log::warn!("{warning}");
+    }
+    match lines.failed {
+        [0, 0] => Ok(()),
+        [files, 0] => bail!("{} could not be read", count(files, "file")),
+        [0, rows] => bail!("{} could not be read", count(rows, "row")),
+        [files, rows] => bail!("{} and {} could not be read", count(files, "file"), count(rows, "row")),
+    }
 }
 
 /// A trained network, or its int8 model.
@@ -61,6 +69,7 @@ enum Trained {
 struct Predictor {
     trained: Trained,
     normalizer: Normalizer,
+    brightness: Brightness,
     dimensions: Dimensions,
     element: Element,
     classes: Vec<String>,
@@ -107,6 +116,7 @@ impl Predictor {
         Ok(Self {
             trained,
             normalizer: Normalizer::new(&description),
+            brightness: Brightness::of_training_set(&description.mean, &description.std),
             dimensions,
             element,
             classes: description.class_names,
@@ -145,6 +155,7 @@ impl Predictor {
             match pixels {
                 Ok(pixels) => {
                     names.push(path.display().to_string());
+                    self.brightness.look(&names[names.len() - 1], &pixels);
                     values.extend(self.normalizer.values(&pixels));
                 }
                 Err(error) => lines.failed(&error.into()),
@@ -157,21 +168,27 @@ impl Predictor {
     fn table(&mut self, path: &Path, lines: &mut Lines) -> anyhow::Result<()> {
         let features = self.dimensions.input.iter().product();
         let column_names = self.features.clone();
-        let (mut names, mut values, mut passed) = (Vec::new(), Vec::new(), Ok(()));
+        let (mut names, mut values, mut passed, mut found) = (Vec::new(), Vec::new(), Ok(()), 0);
         let read = data_import::rows(path, features, &column_names, |line, row| match row {
             Ok(row) => {
+                found += 1;
                 names.push(format!("{}:{line}", path.display()));
                 values.extend(self.normalizer.floats(row));
                 if names.len() == BATCH && passed.is_ok() {
                     passed = self.pass(&std::mem::take(&mut names), std::mem::take(&mut values), lines);
                 }
             }
-            Err(error) => lines.failed(&error.into()),
+            Err(error) => {
+                found += 1;
+                lines.failed_row(&error.into());
+            }
         });
         passed?;
         self.pass(&names, values, lines)?;
-        if let Err(error) = read {
-            lines.failed(&error.into());
+        match read {
+            Err(error) => lines.failed(&error.into()),
+            Ok(()) if found == 0 => log::warn!("{}: has no rows", path.display()),
+            Ok(()) => {}
         }
         Ok(())
     }
@@ -204,13 +221,20 @@ impl Predictor {
 struct Lines {
     top: usize,
     csv: bool,
-    failed: usize,
+    /// Number of files and of rows that could not be read.
+    failed: [usize; 2],
 }
 
 impl Lines {
-    /// One that could not be read.
+    /// A file that could not be read.
     fn failed(&mut self, error: &anyhow::Error) {
-        self.failed += 1;
+        self.failed[0] += 1;
+        log::warn!("{error:#}");
+    }
+
+    /// A row that could not be read.
+    fn failed_row(&mut self, error: &anyhow::Error) {
+        self.failed[1] += 1;
         log::warn!("{error:#}");
     }
 

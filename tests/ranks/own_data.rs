@@ -123,11 +123,9 @@ fn pictures_become_a_network_that_names_them() {
     let output = must_fail(predict(&lab, "run", &["skies/grass", "nowhere.png"], &[]));
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 9);
     let lines = text(&output);
-    for words in [
-        "grass/x.png: is no picture in a format",
-        "nowhere.png: No such file",
-        "2 of the files or rows above",
-    ] {
+    for words in
+        ["grass/x.png: is no picture in a format", "nowhere.png: No such file", "2 files could not be read"]
+    {
         assert!(lines.contains(words), "{words}: {lines}");
     }
 
@@ -211,7 +209,7 @@ fn a_table_becomes_a_network_that_names_its_rows() {
     refused(
         other.arg("--data-root").arg(lab.path("swapped")).clone(),
         2,
-        &["has the features size, …, and the run's data set length, …"],
+        &["has the feature size where the run's data set has length: import it"],
     );
     import(&lab, "table.csv", "seeded", &["--drop", "id", "--seed", "9"]);
     fs::copy(lab.path("seeded/train-labels.npy"), lab.path("data/train-labels.npy")).unwrap();
@@ -287,5 +285,28 @@ fn imported_samples_are_those_of_the_original() {
         };
         let original = digest("idx");
         sets.iter().for_each(|set| assert_eq!(digest(set), original, "{model}, {set}"));
+    }
+
+    // Black on white, for a network that learned white on black.
+    for (name, value) in [("paper.png", 230), ("night.png", 30)] {
+        write_png(&lab.path(name), [28, 28], &vec![value; 28 * 28 * 3]).unwrap();
+    }
+    let told = |names: &[&str]| text(&run(predict(&lab, "convnet-png-set", names, &[])));
+    let both = told(&["night.png", "paper.png"]);
+    let words =
+        format!("(the first: {}, with mean 0.90, and theirs is 0.13)", lab.path("paper.png").display());
+    assert!(both.contains("1 of 2 pictures are much brighter") && both.contains(&words), "{both}");
+    let ordinary = told(&["night.png"]);
+    assert!(!ordinary.contains("much"), "{ordinary}");
+    // A table in place of a picture, and the other way round.
+    fs::write(lab.path("empty.csv"), (0..784).map(|at| format!("p{at}")).collect::<Vec<_>>().join(","))
+        .unwrap();
+    let output = must_fail(predict(&lab, "mlp-table-set", &["empty.csv", "night.png"], &[]));
+    for words in [
+        "empty.csv: has no rows",
+        "night.png: is a picture (PNG), and the run takes tables",
+        "1 file could not",
+    ] {
+        assert!(text(&output).contains(words), "{words}: {}", text(&output));
     }
 }

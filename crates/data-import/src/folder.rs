@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
+use crate::picture::foreign_picture;
 use crate::place::{Encoded, Place};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
@@ -84,9 +85,10 @@ impl LeftOut {
     fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
-                "left out: {} with {ending}, which is no picture that is read here (the first: {})",
+                "left out: {} with {ending}, which is no picture that is read here (the first: {}{})",
                 count(*number, "file"),
-                first.strip_prefix(source).unwrap_or(first).display()
+                first.strip_prefix(source).unwrap_or(first).display(),
+                foreign_picture(first).map_or_else(String::new, |kind| format!(", {kind}"))
             );
         }
         if self.loops > 0 {

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::reading;
 use crate::tests::Lab;
+use crate::{picture, reading};
 
 const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:3b3b\nsize 48321094\n";
 const PAGE: &str =
@@ -59,6 +59,9 @@ fn pictures_that_are_not_read_are_named_with_the_way_out() {
         lab.write(name, contents);
         let error = reading::picture(&lab.path(name), [3, 4, 4], crate::Fit::Crop).unwrap_err().to_string();
         assert!(error.contains(expected) && error.contains(name), "{error}");
+        // Files of a folder that are left out are named where another format would be read.
+        let is_other = picture::foreign_picture(&lab.path(name)).is_some();
+        assert_eq!(is_other, expected.contains("save it as PNG"), "{name}");
     }
 }
 

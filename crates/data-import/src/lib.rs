@@ -24,6 +24,7 @@ mod picture;
 mod pictures;
 mod place;
 mod plan;
+mod quote;
 mod reading;
 mod set;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 use std::str::FromStr;
 
 use clap::ValueEnum;
@@ -12,7 +13,7 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
-use run_record::files::{BEGINNING, foreign};
+use run_record::files::{BEGINNING, FileKind, foreign, foreign_file};
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Encoded, Place};
@@ -117,6 +118,11 @@ fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orien
         orientation = late.unwrap_or(orientation);
     }
     Ok((decoder, format, orientation))
+}
+
+/// What a file is, if it is a picture in a format that is not read here.
+pub(crate) fn foreign_picture(path: &Path) -> Option<FileKind> {
+    foreign_file(path).filter(|kind| kind.name.contains("picture") && !kind.advice.is_empty())
 }
 
 fn reason(error: image::ImageError) -> String {

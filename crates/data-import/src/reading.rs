@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use run_record::count;
+use run_record::files::foreign_file;
 
-use crate::ImportError;
 use crate::folder::{LeftOut, walk};
 use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};
+use crate::quote::listed;
 use crate::table_file::TableFile;
+use crate::{ImportError, parquet_file};
 
 /// The picture `path`, or the pictures below the folder `path`, in the order of their names.
 ///
@@ -21,8 +23,18 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let mut left_out = LeftOut::default();
     let pictures = walk(path, &mut left_out)?;
     let others: usize = left_out.endings.values().map(|(number, _)| number).sum();
-    if others > 0 {
-        log::warn!("{}: left out {others} whose names do not end as those of pictures", path.display());
+    let mut firsts = left_out.endings.values().map(|(_, first)| first);
+    let what = match others {
+        1 => "1 file that is not a picture".to_owned(),
+        others => format!("{others} files that are not pictures"),
+    };
+    match firsts.find_map(|first| Some((first, picture::foreign_picture(first)?))) {
+        Some((first, kind)) => {
+            let others = count(others, "file");
+            log::warn!("{}: left out {others}; {} is {kind}", path.display(), first.display());
+        }
+        None if others > 0 => log::warn!("{}: left out {what}", path.display()),
+        None => {}
     }
     Ok(pictures)
 }
@@ -49,6 +61,13 @@ pub fn rows(
     names: &[String],
     mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
 ) -> Result<(), ImportError> {
+    if path.is_dir() {
+        bail!(path, "is a folder, and the run takes tables: name the files");
+    }
+    let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !parquet_file::is_parquet(path));
+    if let Some(kind) = kind {
+        bail!(path, "is {kind}, and the run takes tables");
+    }
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut table = TableFile::open(&[path.to_owned()], None, &known, features.min(2), &|_, _| Ok(()))?;
     let columns: Vec<usize> = match &table.header {
@@ -59,12 +78,12 @@ pub fn rows(
         _ => {
             bail!(
                 path,
-                "has {}, and the network takes {}{}: leave all others out",
+                "has {}, and the network takes {}{}; leave out all other columns",
                 count(table.columns, "column"),
                 count(features, "feature"),
                 match names {
-                    [first, .., last] => format!(" ({first}, …, {last})"),
-                    _ => String::new(),
+                    [] => String::new(),
+                    names => format!(": {}", listed(names)),
                 }
             );
         }

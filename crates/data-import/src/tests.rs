@@ -436,7 +436,7 @@ fn pictures_and_rows_are_read_as_those_of_the_data_set() {
     assert_eq!(rows("x,y,name\n1,2,a\n3,?,b\n").unwrap(), [(2, Some(vec![2.0, 1.0])), (3, None)]);
     assert_eq!(rows("1,2\n3,4\n").unwrap(), [(1, Some(vec![1.0, 2.0])), (2, Some(vec![3.0, 4.0]))]);
     assert!(
-        rows("1,2,3\n").unwrap_err().contains("has 3 columns, and the network takes 2 features (y, …, x)")
+        rows("1,2,3\n").unwrap_err().contains("has 3 columns, and the network takes 2 features: y, x; leave")
     );
 }
 

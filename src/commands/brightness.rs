@@ -1,0 +1,112 @@
+//! Warns of pictures in which light and dark are swapped: ink on paper, for a network that learned white on black.
+//!
+//! The network names a class for them all the same, and nothing else tells that it is wrong.
+
+/// How much closer to the training set's mean the negative of such a picture is than the picture.
+///
+/// A training set with a mean from 0.375 to 0.625 has no such picture, whatever it shows: natural pictures are not
+/// warned of. Of MNIST's 70,000 digits none is such a picture, and every one of their negatives is.
+const CLOSER: f32 = 0.25;
+/// How many of the training set's standard deviations the mean of such a picture is away from the training set's.
+const FAR: f32 = 1.5;
+/// A warning needs such a picture among as many: of natural pictures that are darkened to a mean of 0.2, 1 % is one.
+const FEW: usize = 10;
+
+/// The brightness of the pictures that are predicted, beside that of the training set.
+#[derive(Debug)]
+pub struct Brightness {
+    /// Mean and standard deviation of the training set; none of one that is not known.
+    learned: Option<[f32; 2]>,
+    pictures: usize,
+    swapped: usize,
+    /// The first with light and dark swapped: its name and its mean.
+    first: Option<(String, f32)>,
+}
+
+impl Brightness {
+    /// Of a training set with this mean and deviation of each channel, scaled to 0..1.
+    pub fn of_training_set(mean: &[f32], std: &[f32]) -> Self {
+        let average = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
+        // `--mean` of an import may be any number.
+        let learned = [average(mean), average(std)];
+        let is_known = (0.0..=1.0).contains(&learned[0]) && learned[1] > 0.0;
+        Self { learned: is_known.then_some(learned), pictures: 0, swapped: 0, first: None }
+    }
+
+    /// Looks at a picture's bytes.
+    pub fn look(&mut self, name: &str, bytes: &[u8]) {
+        let Some([learned, deviation]) = self.learned else { return };
+        let sum: u64 = bytes.iter().map(|&byte| u64::from(byte)).sum();
+        let mean = sum as f32 / 255.0 / bytes.len().max(1) as f32;
+        let [away, negative] = [mean, 1.0 - mean].map(|mean| (mean - learned).abs());
+        self.pictures += 1;
+        if away - negative > CLOSER && away > FAR * deviation {
+            self.swapped += 1;
+            self.first.get_or_insert_with(|| (name.to_owned(), mean));
+        }
+    }
+
+    /// What to tell of the pictures.
+    pub fn warning(&self) -> Option<String> {
+        let [learned, _] = self.learned?;
+        let (first, mean) = self.first.as_ref().filter(|_| self.swapped * FEW >= self.pictures)?;
+        let [how, were, are] = match *mean > learned {
+            true => ["brighter", "light on dark", "dark on light"],
+            false => ["darker", "dark on light", "light on dark"],
+        };
+        Some(format!(
+            "{} of {} much {how} than the training pictures (the first: {first}, with mean {mean:.2}, and theirs is \
+             {learned:.2}): a network that learned {were} does not know {are}; invert the pictures, as \
+             PIL.ImageOps.invert does, or train on pictures like them",
+            self.swapped,
+            match self.pictures {
+                1 => "1 picture is".to_owned(),
+                pictures => format!("{pictures} pictures are"),
+            }
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The warning of pictures of one value each.
+    fn warning(mean: &[f32], std: &[f32], pictures: &[u8]) -> Option<String> {
+        let mut brightness = Brightness::of_training_set(mean, std);
+        for (number, &value) in pictures.iter().enumerate() {
+            brightness.look(&format!("{number}.png"), &[value; 9]);
+        }
+        brightness.warning()
+    }
+
+    #[test]
+    fn swapped_light_and_dark_is_told_and_ordinary_pictures_are_not() {
+        const DIGITS: [&[f32]; 2] = [&[0.1307], &[0.3081]];
+        const NATURAL: [&[f32]; 2] = [&[0.49, 0.48, 0.45], &[0.25, 0.24, 0.26]];
+        const PAPER: [&[f32]; 2] = [&[0.92], &[0.26]];
+        let dark: Vec<u8> = vec![30; 11];
+        let one_of_twelve = [&dark[..], &[240]].concat();
+        for ([mean, std], pictures, expected) in [
+            (DIGITS, &[30, 222, 240][..], Some("2 of 3 pictures are much brighter")),
+            (DIGITS, &[222], Some("1 of 1 picture is much brighter")),
+            (DIGITS, &[7, 30, 100], None),
+            (DIGITS, &one_of_twelve, None),
+            (PAPER, &[10, 235], Some("1 of 2 pictures are much darker")),
+            (PAPER, &[235, 160], None),
+            (NATURAL, &[0, 20, 120, 235, 255], None),
+            ([&[-0.5], &[0.5]], &[255], None),
+            ([&[0.0], &[1.0]], &[255], None),
+            ([&[], &[]], &[255], None),
+        ] {
+            let found = warning(mean, std, pictures);
+            let is_right = match expected {
+                Some(words) => found.as_deref().is_some_and(|text| text.starts_with(words)),
+                None => found.is_none(),
+            };
+            assert!(is_right, "{mean:?} {pictures:?}: {found:?}, not {expected:?}");
+        }
+        let text = warning(DIGITS[0], DIGITS[1], &[30, 255]).unwrap();
+        assert!(text.contains("the first: 1.png, with mean 1.00, and theirs is 0.13"), "{text}");
+    }
+}
