@@ -13,14 +13,20 @@ use crate::labels::Labels;
 use crate::pictures;
 use crate::place::{Pixels, Place};
 use crate::plan;
-use crate::set::Numbers;
+use crate::quote;
+use crate::ranges::Ranges;
+use crate::set::{self, DataSet, Numbers};
 use crate::writer::Writer;
 use crate::{ImportArgs, ImportError, Imported, NpyFile};
 
 /// What an array's name has if it holds samples, or labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
 const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
+/// What an array of strings is called that has the names of the classes, in the order of their numbers.
+const CLASS_NAMES: [&str; 7] =
+    ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names", "names"];
 const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
+const BOOL: &str = "|b1";
 /// The folder of those that are made of other files.
 pub(crate) const FOLDER: &str = "arrays";
 
@@ -43,6 +49,8 @@ pub(crate) struct Arrays {
     test: Option<Pair>,
     /// Names of the classes, if they are known.
     names: Option<Vec<String>>,
+    /// What is known of them if they are an imported data set.
+    set: Option<DataSet>,
 }
 
 /// The words of a file's name, in small letters: `x_train.npy` has x and train.
@@ -51,16 +59,26 @@ fn words(path: &Path) -> Vec<String> {
     name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
 }
 
+/// Whether an array has the names of the classes; its numbers are labels, and so are strings with no other labels.
+fn has_class_names(path: &Path, has_other_labels: bool) -> bool {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    CLASS_NAMES.contains(&&*name)
+        && (name != "classes" || has_other_labels && NpyFile::open(path, &NpyFile::STRINGS).is_ok())
+}
+
 /// Finds the arrays in a folder; none if it has no array.
 pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, ImportError> {
     let (_, files) = folder::inside(source)?;
+    let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
     let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
     if arrays.is_empty() {
         return Ok(None);
     }
-    let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
+    let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has(other, &LABELS));
+    let (names, arrays): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        arrays.iter().partition(|path| has_class_names(path, other_labels(path)));
     let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let listed = arrays.iter().map(|path| name(path)).collect::<Vec<_>>().join(", ");
+    let listed = quote::listed(arrays.iter().map(|path| name(path)));
     // The name without the words of the split.
     let rest = |path: &Path| -> String {
         let is_split = |word: &String| TRAIN.contains(&&**word) || OTHERS.contains(&&**word);
@@ -105,26 +123,56 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
     for split in OTHERS {
         others.extend(pair(&|path| has(path, &[split]))?.map(|pair| (split.to_owned(), pair)));
     }
+    let pairs = || std::iter::once(&train).chain(others.iter().map(|(_, pair)| pair));
+    let is_used = |path: &Path| pairs().any(|pair| pair.samples == path || pair.labels == path);
+    let unused: Vec<String> = arrays.iter().filter(|path| !is_used(path)).map(|path| name(path)).collect();
+    if !unused.is_empty() {
+        let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
+        log::warn!(
+            "left out: {arrays} {}, which {are} neither samples nor their labels",
+            quote::listed(&unused)
+        );
+    }
     let test = folder::test_of(&args.source, args.test_split.as_deref(), others)?;
-    Ok(Some(Arrays { train, test, names: None }))
+    let names = match &names[..] {
+        [] => None,
+        [only] => Some(NpyFile::open(only, &NpyFile::STRINGS)?.strings()?),
+        [first, second, ..] => bail!(
+            source,
+            "has two arrays with names of classes, {} and {}: leave one out",
+            name(first),
+            name(second)
+        ),
+    };
+    if !source.join(set::FILE).is_file() {
+        return Ok(Some(Arrays { train, test, names, set: None }));
+    }
+    let set = DataSet::read(source)?;
+    log::info!("{} is an imported data set, whose names are kept", args.source.display());
+    Ok(Some(Arrays { train, test, names: Some(set.classes.clone()), set: Some(set) }))
 }
 
 /// The samples of a split and the numbers of their labels.
 struct Split {
     samples: NpyFile,
-    labels: Vec<u32>,
+    /// None of samples that are left out.
+    labels: Vec<Option<u32>>,
     files: Vec<(usize, String)>,
 }
 
 impl Split {
     fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, ImportError> {
-        let dtypes: Vec<&str> = FLOATS.into_iter().chain(NpyFile::INTEGERS).collect();
-        let samples = NpyFile::open(&pair.samples, &dtypes)?;
-        let file = NpyFile::open(&pair.labels, &NpyFile::INTEGERS)?;
+        let numbers: Vec<&str> = FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect();
+        let samples = NpyFile::open(&pair.samples, &numbers)?;
+        let file = NpyFile::open(&pair.labels, &[&numbers[..], &NpyFile::STRINGS].concat())?;
         if file.columns != 1 {
+            let how = match file.shape[..] {
+                [_, classes] => format!("; of one-hot labels of {classes} classes, save y.argmax(1)"),
+                _ => String::new(),
+            };
             bail!(
                 &file.file.path,
-                "its shape is {:?}, and one label for each sample is expected",
+                "its shape is {:?}, and one label for each sample is expected{how}",
                 file.shape
             );
         }
@@ -137,13 +185,35 @@ impl Split {
         if samples.fortran && samples.columns > 1 {
             bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
         }
-        let number = |(row, label): (usize, i128)| {
-            labels
-                .number(&label.to_string(), None)
-                .map_err(|what| ImportError::source(&pair.labels, format!("label [{row}]: {what}")))
+        let mut found = Vec::with_capacity(file.rows);
+        let mut add = |label: &str, value: Option<f64>| {
+            let place = format!("label [{}]", found.len());
+            let number = labels.number(place, label, value);
+            found.push(number.map_err(|what| ImportError::source(&pair.labels, what))?);
+            Ok::<(), ImportError>(())
         };
-        let labels = file.integers()?.into_iter().enumerate().map(number).collect::<Result<_, _>>()?;
+        match &*file.dtype {
+            dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
+                let value = number(bytes, dtype);
+                add(&value.to_string(), Some(value))
+            })?,
+            dtype if dtype == BOOL || NpyFile::INTEGERS.contains(&dtype) => {
+                file.integers()?.into_iter().try_for_each(|label| add(&label.to_string(), None))?;
+            }
+            _ => file.strings()?.iter().try_for_each(|label| add(label, label.parse().ok()))?,
+        }
+        let labels = found;
         Ok(Self { samples, labels, files: pair.files.clone() })
+    }
+
+    /// The rows that are used.
+    fn rows(&self) -> Vec<usize> {
+        (0..self.labels.len()).filter(|&row| self.labels[row].is_some()).collect()
+    }
+
+    /// The class of a row that is used, by the `class` of each label.
+    fn class(&self, row: usize, class: &[u16]) -> u16 {
+        self.labels[row].map_or(0, |label| class[label as usize])
     }
 
     fn name(&self, row: usize) -> String {
@@ -165,14 +235,17 @@ impl Arrays {
             files,
         };
         let test = Some(test).filter(|files| !files.is_empty()).map(|files| pair("test", files));
-        Self { train: pair("train", train), test, names }
+        Self { train: pair("train", train), test, names, set: None }
     }
 
     pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, ImportError> {
-        let mut labels = Labels::of(self.names);
+        let mut labels = Labels::of(self.names, job.args.missing_labels);
         let train = Split::open(&self.train, &mut labels)?;
         let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
+        for split in std::iter::once(&train).chain(&test).filter(|split| split.rows().is_empty()) {
+            bail!(&split.samples.file.path, "no sample has a class");
+        }
         let kind = |split: &Split| match split.samples.shape.len() {
             1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
             _ => format!("pictures of {}", split.samples.dtype),
@@ -181,32 +254,55 @@ impl Arrays {
             bail!(&test.samples.file.path, "has {}, and the training split {}", kind(test), kind(&train));
         }
         match train.samples.shape.len() {
-            1 | 2 => features(train, test, classes, &class, job),
+            1 | 2 => features(
+                train,
+                test,
+                classes,
+                &class,
+                self.set.map(|set| set.features).unwrap_or_default(),
+                job,
+            ),
             _ if train.samples.dtype == "|u1" => {
                 let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
-                    let names: Vec<String> = (0..split.labels.len()).map(|row| split.name(row)).collect();
-                    let pixels = Arc::new(Pixels::of(split.samples)?);
-                    let rows = split.labels.into_iter().zip(names).enumerate();
-                    let picture = |(row, (label, name)): (usize, (u32, String))| Picture {
-                        place: Place::Row(pixels.clone(), row),
-                        name,
-                        class: class[label as usize],
-                    };
-                    Ok(rows.map(picture).collect())
+                    let rows = split.rows().into_iter();
+                    let rows: Vec<_> =
+                        rows.map(|row| (row, split.name(row), split.class(row, &class))).collect();
+                    let pixels = Arc::new(Pixels::of(split.samples, self.set.is_some())?);
+                    let picture =
+                        |(row, name, class)| Picture { place: Place::Row(pixels.clone(), row), name, class };
+                    Ok(rows.into_iter().map(picture).collect())
                 };
                 let (train, test) = (pictures(train)?, test.map(pictures).transpose()?);
-                pictures::import(Found { classes, train, test }, job)
+                pictures::import(Found { classes, train, test }, self.set.and_then(|set| set.fit), job)
             }
             _ => {
                 let NpyFile { dtype, shape, file, .. } = &train.samples;
                 bail!(
                     &file.path,
-                    "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 \
-                     ((255 * x).round().astype(\"uint8\") for values from 0 to 1), and features [samples, features]"
+                    "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 ({}), and features \
+                     have the shape [samples, features] (x.reshape(len(x), -1))",
+                    as_bytes(&train.samples)?
                 );
             }
         }
     }
+}
+
+/// How numbers become the bytes of pictures.
+fn as_bytes(samples: &NpyFile) -> Result<String, ImportError> {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    samples.for_each_row(samples.rows, |_, bytes| {
+        let numbers = bytes.chunks_exact(samples.width).map(|bytes| number(bytes, &samples.dtype));
+        numbers.for_each(|value| (low, high) = (low.min(value), high.max(value)));
+        Ok::<_, ImportError>(())
+    })?;
+    Ok(match () {
+        () if low >= 0.0 && high <= 1.0 => "(255 * x).round().astype(\"uint8\")".into(),
+        () if low >= 0.0 && high <= 255.0 => "x.round().astype(\"uint8\")".into(),
+        () => format!(
+            "its numbers are from {low} to {high}: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype(\"uint8\")"
+        ),
+    })
 }
 
 /// Imports features: a row for each sample.
@@ -215,51 +311,59 @@ fn features(
     test: Option<Split>,
     classes: Vec<String>,
     class: &[u16],
+    names: Vec<String>,
     job: &Job<'_>,
 ) -> Result<Imported, ImportError> {
     let args = job.args;
     args.refuse_those_of_pictures()?;
     args.refuse_those_of_tables()?;
-    let all = train.labels.len() + test.as_ref().map_or(0, |test| test.labels.len());
+    let (train_rows, test_rows) = (train.rows(), test.as_ref().map(Split::rows));
+    let all = train_rows.len() + test_rows.as_ref().map_or(0, Vec::len);
     let columns = train.samples.columns;
-    let (number, of) = (count(all, "row"), count(columns, "feature"));
-    log::info!("{}: {number} of {of} in {}", args.source.display(), count(classes.len(), "class"));
-    let rows = |split: &Split| (0..split.labels.len()).collect::<Vec<usize>>();
-    let label = |split: &Split, row: usize| class[split.labels[row] as usize];
-    let (train_rows, test_rows) = (rows(&train), test.as_ref().map(rows));
-    let splits = plan::splits(args, train_rows, test_rows, classes.len(), |row| label(&train, *row))?;
+    let (all_rows, of) = (count(all, "row"), count(columns, "feature"));
+    log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
+    let splits = plan::splits(args, train_rows, test_rows, classes.len(), |row| train.class(*row, class))?;
+    let mut ranges = Ranges::of(columns);
     let mut writer = Writer::create(job, [1, 1, columns], Numbers::F32, all)?;
-    let (mut bytes, mut done) = (vec![0; columns * train.samples.width], 0);
+    let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
     let of_test = test.as_ref().unwrap_or(&train);
     for (place, (split, rows)) in [&train, of_test].into_iter().zip(splits).enumerate() {
         for row in rows {
             split.samples.row(row, &mut bytes)?;
-            let sample = floats(&bytes, &split.samples.dtype, split.samples.width);
-            if let Some(column) = sample.iter().position(|value| !value.is_finite()) {
-                bail!(
-                    &split.samples.file.path,
-                    "[{row}, {column}] is {} as f32: clean or scale the features",
-                    sample[column]
-                );
+            sample.clear();
+            for (column, bytes) in bytes.chunks_exact(split.samples.width).enumerate() {
+                let value = number(bytes, &split.samples.dtype);
+                if !(value as f32).is_finite() {
+                    bail!(
+                        &split.samples.file.path,
+                        "[{row}, {column}] is {value}{}",
+                        match value.is_finite() {
+                            true => ", which is beyond f32: scale the features",
+                            false => ": clean the features",
+                        }
+                    );
+                }
+                ranges.add(column, value, bytes);
+                sample.extend((value as f32).to_le_bytes());
             }
-            let sample: Vec<u8> = sample.into_iter().flat_map(f32::to_le_bytes).collect();
-            writer.add(place, &sample, label(split, row), split.name(row))?;
+            writer.add(place, &sample, split.class(row, class), split.name(row))?;
             done += 1;
             job.row(done, all)?;
         }
     }
-    writer.finish(job, classes, Vec::new(), None)
+    let name = |column: usize| names.get(column).cloned().unwrap_or_else(|| format!("[:, {column}]"));
+    for problem in ranges.problems(name, "leave such columns out before the import") {
+        log::warn!("{problem}");
+    }
+    writer.finish(job, classes, names, None)
 }
 
-/// Numbers of a type as f32.
-fn floats(bytes: &[u8], dtype: &str, width: usize) -> Vec<f32> {
-    let is_float = dtype.contains('f');
-    let is_signed = dtype.contains('i');
-    let number = |bytes: &[u8]| match (is_float, bytes) {
-        (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
-        (true, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-        (true, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]) as f32,
-        _ => NpyFile::integer(bytes, is_signed) as f32,
-    };
-    bytes.chunks_exact(width).map(number).collect()
+/// A number of a type, as f64.
+fn number(bytes: &[u8], dtype: &str) -> f64 {
+    match (dtype.contains('f'), bytes) {
+        (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f64(),
+        (true, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
+        (true, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => NpyFile::integer(bytes, dtype.contains('i')) as f64,
+    }
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
+use crate::labels::LabelOptions;
 use crate::picture::foreign_picture;
 use crate::place::{Encoded, Place};
 use crate::tables::is_table;
@@ -127,7 +128,7 @@ pub(crate) fn test_of<T>(
 pub(crate) fn find(
     source: &Path,
     test_split: Option<&str>,
-    label: Option<&str>,
+    label: LabelOptions<'_>,
 ) -> Result<Found, ImportError> {
     let (folders, _) = inside(source)?;
     // A folder of pictures alone is a class, whatever its name.
@@ -231,7 +232,7 @@ struct Classes {
 fn classes(
     source: &Path,
     split: &Path,
-    label: Option<&str>,
+    label: LabelOptions<'_>,
     left_out: &mut LeftOut,
 ) -> Result<Classes, ImportError> {
     let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
@@ -240,11 +241,15 @@ fn classes(
     {
         if let Some(listed) = metadata::read(&file, label)? {
             let listed = listed.into_iter().map(|(name, class)| (folder.join(name), class));
-            let pictures: Vec<_> = listed
-                .filter(|(path, _)| path.starts_with(split))
-                .map(|(path, class)| (path.clone(), below(&path), class))
-                .collect();
-            let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(pictures.len());
+            let listed: Vec<_> = listed.filter(|(path, _)| path.starts_with(split)).collect();
+            let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(listed.len());
+            let all = listed.len();
+            let with_class = listed.into_iter().filter_map(|(path, class)| Some((path, class?)));
+            let pictures: Vec<_> =
+                with_class.map(|(path, class)| (path.clone(), below(&path), class)).collect();
+            if all > pictures.len() {
+                log::info!("left out: {} without a class", count(all - pictures.len(), "picture"));
+            }
             if others > 0 {
                 log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
             }
@@ -252,7 +257,7 @@ fn classes(
             return Ok(Classes { names, pictures, is_listed: true });
         }
         log::info!("{} has no column label, class or target: folders are the classes", below(&file));
-    } else if let Some(label) = label {
+    } else if let Some(label) = label.column {
         let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
         return Err(ImportError::option("label", label, problem));
     }

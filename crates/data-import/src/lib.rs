@@ -9,6 +9,7 @@ mod error;
 
 mod archive;
 mod arrays;
+mod beginning;
 mod cifar;
 mod data_file;
 mod folder;
@@ -18,6 +19,7 @@ mod job;
 mod kind_tests;
 mod labels;
 mod metadata;
+mod missing;
 mod npy;
 mod parquet_file;
 mod picture;
@@ -25,6 +27,7 @@ mod pictures;
 mod place;
 mod plan;
 mod quote;
+mod ranges;
 mod reading;
 mod set;
 #[cfg(test)]
@@ -35,6 +38,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod truncated;
+#[cfg(test)]
+mod values_tests;
 mod writer;
 
 use std::ops::ControlFlow;
@@ -49,6 +54,7 @@ pub use data_file::DataFile;
 pub use error::ImportError;
 pub use folder::recognised;
 pub use idx::IdxFile;
+pub use labels::MissingLabels;
 pub use npy::{NpyFile, ONE_ROW, write_npy};
 pub use picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
@@ -83,7 +89,7 @@ pub struct ImportArgs {
     #[arg(long)]
     pub overwrite: bool,
     /// Share of each class that becomes the test split, where SOURCE has none [default: 0.2].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "SHARE", value_parser = share)]
     pub test_fraction: Option<f64>,
     /// Which of SOURCE's folders is the test split, where there are several: test before val.
     #[arg(long, value_name = "NAME", hide_short_help = true)]
@@ -96,10 +102,10 @@ pub struct ImportArgs {
     pub seed: u64,
     /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default: that of
     /// the training split].
-    #[arg(long, value_name = "X,…", value_delimiter = ',', hide_short_help = true)]
+    #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = finite, hide_short_help = true)]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].
-    #[arg(long, value_name = "X,…", value_delimiter = ',', hide_short_help = true)]
+    #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = above_0, hide_short_help = true)]
     pub std: Option<Vec<f32>>,
     /// Height and width of all pictures, such as 64x96, or 64 for both [default: theirs, if all have one].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
@@ -121,6 +127,11 @@ pub struct ImportArgs {
     /// class, target or species]; of arrays, the one of the labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
+    /// What is done with samples whose label says that there is none, such as an empty cell, NA, NaN, null or ?: stop
+    /// at the first, leave them out (drop), or make a class of that name (keep).
+    #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
+    #[arg(value_name = "error|drop|keep")]
+    pub missing_labels: MissingLabels,
     /// Whether the first row has the names of the columns [default: if it looks like it].
     #[arg(long, value_name = "yes|no", value_enum, help_heading = "Tables")]
     pub header: Option<Header>,
@@ -142,26 +153,57 @@ impl ImportArgs {
     /// An error if an option was given that is for pictures.
     fn refuse_those_of_pictures(&self) -> Result<(), ImportError> {
         let given = [
-            ("size", self.size.is_some()),
-            ("grey", self.grey),
-            ("rgb", self.rgb),
-            ("skip-broken", self.skip_broken),
+            ("size", self.size.map(|size| size.to_string())),
+            ("grey", self.grey.then(String::new)),
+            ("rgb", self.rgb.then(String::new)),
+            ("skip-broken", self.skip_broken.then(String::new)),
         ];
-        refuse(&given, "is for pictures, and SOURCE has none: leave it out")
+        self.refuse(given, "pictures")
     }
 
     /// An error if an option was given that is for tables alone.
     fn refuse_those_of_tables(&self) -> Result<(), ImportError> {
-        let given = [("drop", !self.drop.is_empty()), ("header", self.header.is_some())];
-        refuse(&given, "is for tables, and SOURCE is none: leave it out")
+        let name = |header: Header| if header == Header::Yes { "yes" } else { "no" };
+        let given = [
+            ("drop", Some(self.drop.join(",")).filter(|drop| !drop.is_empty())),
+            ("header", self.header.map(|header| name(header).to_owned())),
+        ];
+        self.refuse(given, "tables")
+    }
+
+    /// An error if an option has a value, and is for other sources.
+    fn refuse<const N: usize>(
+        &self,
+        given: [(&'static str, Option<String>); N],
+        what: &str,
+    ) -> Result<(), ImportError> {
+        let Some((option, value)) = given.into_iter().find_map(|(option, value)| Some((option, value?)))
+        else {
+            return Ok(());
+        };
+        let why = format!("is for {what}, and {} has none: leave it out", self.source.display());
+        Err(ImportError::option(option, value, why))
     }
 }
 
-fn refuse(given: &[(&'static str, bool)], why: &str) -> Result<(), ImportError> {
-    match given.iter().find(|(_, given)| *given) {
-        Some((option, _)) => Err(ImportError::option(option, "", why)),
-        None => Ok(()),
-    }
+/// A share between 0 and 1, as it is typed.
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "must be above 0 and below 1, such as 0.2".into())
+}
+
+/// A number that f32 has.
+fn finite(text: &str) -> Result<f32, String> {
+    let number = text.trim().parse().ok().filter(|number: &f32| number.is_finite());
+    number.ok_or_else(|| "must be a number such as 0.5, from -3.4e38 to 3.4e38".into())
+}
+
+/// A number above 0 that f32 has.
+fn above_0(text: &str) -> Result<f32, String> {
+    finite(text).and_then(|number| match number > 0.0 {
+        true => Ok(number),
+        false => Err("must be above 0".into()),
+    })
 }
 
 /// The order of the samples in a data set.
@@ -191,9 +233,6 @@ pub type Progress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
 /// # Errors
 /// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
 pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
-    if let Some(share) = args.test_fraction.filter(|share| !(*share > 0.0 && *share < 1.0)) {
-        return Err(ImportError::option("test-fraction", share, "must be above 0 and below 1"));
-    }
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
     writer::check_free(&args.out, args.overwrite)?;
@@ -241,8 +280,8 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
                 return arrays.import(job);
             }
             let Some(tables) = tables::tables(source, args.test_split.as_deref())? else {
-                let found = folder::find(source, args.test_split.as_deref(), args.label.as_deref())?;
-                return pictures::import(found, job);
+                let found = folder::find(source, args.test_split.as_deref(), args.label_options())?;
+                return pictures::import(found, None, job);
             };
             tables
         }
@@ -256,7 +295,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
     };
     match parquet_file::column_of_pictures(&tables.train)? {
         None => table::import(&tables, job),
-        Some(column) => pictures::import(parquet_file::pictures(&tables, &column, job)?, job),
+        Some(column) => pictures::import(parquet_file::pictures(&tables, &column, job)?, None, job),
     }
 }
 

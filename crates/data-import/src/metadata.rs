@@ -7,12 +7,15 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::labels::twin;
+use crate::labels::{LabelOptions, class_name, twin};
 use crate::table_file::{LABELS, TableFile, text};
 use crate::{Header, ImportError};
 
 /// The column with the path of the picture, below the folder of the file.
 const FILE_NAME: &str = "file_name";
+
+/// The path of a picture and its class; none if it has none and is to be left out.
+type Named = (PathBuf, Option<String>);
 
 /// A line of the file: its number, and its columns that have text or a number.
 type Line = (u64, BTreeMap<String, String>);
@@ -24,7 +27,7 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
 
 /// The paths of the pictures below the folder of `path`, and their classes: column `label`, or one with a name by
 /// which it is known. None if there is no such column.
-pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathBuf, String)>>, ImportError> {
+pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Named>>, ImportError> {
     let is_csv = path.extension().is_some_and(|ending| ending == "csv");
     let lines = if is_csv { csv_lines(path)? } else { json_lines(path)? };
     let Some((_, first)) = lines.first() else {
@@ -32,7 +35,7 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
     };
     let columns = || first.keys().cloned().collect::<Vec<_>>().join(", ");
     let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
-    let label = match label {
+    let label = match options.column {
         Some(label) if first.contains_key(label) => label,
         Some(label) => {
             return Err(ImportError::option("label", label, format!("{} has {}", path.display(), columns())));
@@ -50,7 +53,11 @@ pub(crate) fn read(path: &Path, label: Option<&str>) -> Result<Option<Vec<(PathB
         };
         let name = PathBuf::from(cell(FILE_NAME)?);
         match name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            true => Ok((name, cell(label)?)),
+            true => {
+                let text = line.get(label).map_or("", |cell| cell.trim());
+                let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
+                Ok((name, class.map_err(wrong)?))
+            }
             false => Err(wrong(format!("{} is not below this folder", name.display()))),
         }
     };

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::ImportError;
 use crate::data_file::DataFile;
+use crate::quote::short;
 use crate::writer::{NPY_MAGIC as MAGIC, npy_header};
 
 /// The dictionary in a header.
@@ -105,6 +106,8 @@ pub struct NpyFile {
 impl NpyFile {
     /// Types of integers, as labels are.
     pub const INTEGERS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
+    /// Types of strings, of Unicode and of bytes, whatever their length.
+    pub(crate) const STRINGS: [&str; 2] = ["<U", "|S"];
 
     /// Opens `path`, whose dtype must be one of `dtypes`.
     ///
@@ -131,10 +134,14 @@ impl NpyFile {
         let (Header { descr, fortran_order, shape }, start) = Header::read(&beginning).map_err(invalid)?;
         // A list of fields is no text.
         let dtype = descr.as_str().map_or_else(|| descr.to_string(), ToOwned::to_owned);
-        if !dtypes.contains(&&*dtype) {
+        let length = Self::STRINGS.iter().find_map(|kind| dtype.strip_prefix(kind)?.parse::<usize>().ok());
+        let is_string = length.is_some_and(|length| length > 0) && dtypes.contains(&&dtype[..2]);
+        if !(is_string || dtypes.contains(&&*dtype)) {
             bail!(path, "{}", unknown_dtype(&dtype, dtypes));
         }
-        let width = dtype[2..].parse().unwrap_or(1);
+        // A character of Unicode has four bytes.
+        let unit = if dtype.starts_with("<U") { 4 } else { 1 };
+        let width = dtype[2..].parse().ok().and_then(|width: usize| width.checked_mul(unit)).unwrap_or(1);
         let (rows, columns) = match &shape[..] {
             [rows, rest @ ..] if rest.len() < 2 || !fortran_order => {
                 (*rows, rest.iter().try_fold(1usize, |count, size| count.checked_mul(*size)))
@@ -217,6 +224,29 @@ impl NpyFile {
         Ok(values)
     }
 
+    /// All strings of a file of [`Self::STRINGS`].
+    ///
+    /// # Errors
+    /// When the file cannot be read to its end.
+    pub(crate) fn strings(&self) -> Result<Vec<String>, ImportError> {
+        let is_unicode = self.dtype.starts_with("<U");
+        let string = |bytes: &[u8]| match is_unicode {
+            true => {
+                let (letters, _) = bytes.as_chunks();
+                let letter = |bytes: &[u8; 4]| char::from_u32(u32::from_le_bytes(*bytes));
+                letters.iter().map(|bytes| letter(bytes).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+            }
+            false => String::from_utf8_lossy(bytes).into_owned(),
+        };
+        let mut values = Vec::with_capacity(self.rows * self.columns);
+        self.for_each_row(self.rows, |_, bytes| {
+            let strings = bytes.chunks_exact(self.width).map(string);
+            values.extend(strings.map(|text| text.trim_end_matches('\0').trim().to_owned()));
+            Ok::<_, ImportError>(())
+        })?;
+        Ok(values)
+    }
+
     /// The integer in up to 16 bytes, the lowest of which is the first.
     pub(crate) fn integer(bytes: &[u8], signed: bool) -> i128 {
         let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
@@ -234,7 +264,12 @@ fn unknown_dtype(found: &str, dtypes: &[&str]) -> String {
         _ if found.get(1..2) == Some("c") => " (complex)",
         _ => "",
     };
-    format!("its dtype is {found}{why}, expected one of {}; convert it with numpy's astype", dtypes.join(" "))
+    let how = if found.ends_with('O') { ", as with .astype(str) or .astype(float)" } else { "" };
+    format!(
+        "its dtype is {}{why}, expected one of {}; convert it with numpy's astype{how}",
+        short(found),
+        dtypes.join(" ")
+    )
 }
 
 #[cfg(test)]
@@ -282,6 +317,21 @@ mod tests {
         let images = file_of(&[2, 1, 3, 1]);
         assert_eq!((images.columns, &images.shape[..]), (3, &[2, 1, 3, 1][..]));
         assert_eq!(rows(&images, 9), [[1, 2, 3], [4, 5, 6]]);
+    }
+
+    #[test]
+    fn strings_are_read_without_what_fills_them_up() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("names.npy");
+        let unicode: Vec<u8> = "catäb\0".chars().flat_map(|letter| u32::from(letter).to_le_bytes()).collect();
+        for (dtype, bytes, expected) in
+            [("<U3", &unicode[..], ["cat", "äb"]), ("|S3", b"cat\xc3\xa4\0", ["cat", "ä"])]
+        {
+            std::fs::write(&path, file(dtype, &[2], bytes)).unwrap();
+            assert_eq!(NpyFile::open(&path, &NpyFile::STRINGS).unwrap().strings().unwrap(), expected);
+        }
+        std::fs::write(&path, file("<U0", &[2], &[])).unwrap();
+        NpyFile::open(&path, &NpyFile::STRINGS).unwrap_err();
     }
 
     #[test]

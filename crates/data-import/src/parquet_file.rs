@@ -219,7 +219,7 @@ type Unpacked = (usize, usize, String, u32);
 pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
     let args = job.args;
     let (label, names) = label(tables, Some(column), args.label.as_deref())?;
-    let mut labels = Labels::of(names);
+    let mut labels = Labels::of(names, args.missing_labels);
     let folder = job.folder("pictures")?;
     let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<_, ImportError> {
         let place = folder.join(name);
@@ -230,11 +230,9 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
             let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
             let field =
                 |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
-            let class = match field(&label) {
-                None | Some(Field::Null) => return Err(wrong(format!("has no class in column {label}"))),
-                Some(field) => cell(field),
-            };
-            let number = labels.number(&class, class.parse().ok()).map_err(wrong)?;
+            let class = field(&label).map(cell).unwrap_or_default();
+            let number = labels.number(format!("column {label}"), class.trim(), class.trim().parse().ok());
+            let Some(number) = number.map_err(wrong)? else { return Ok(()) };
             let bytes = field(column).and_then(bytes).unwrap_or_default();
             file.write_all(bytes).map_err(failed)?;
             let name = folder::name(path);

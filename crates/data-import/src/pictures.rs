@@ -19,7 +19,8 @@ const TOGETHER: usize = 128;
 /// Sizes that a message lists.
 const LISTED: usize = 3;
 
-pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportError> {
+/// Imports pictures; `known_fit` is how they got their size in an import before.
+pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, ImportError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
     let Found { classes, train, test } = found;
@@ -59,7 +60,7 @@ pub(crate) fn import(found: Found, job: &Job<'_>) -> Result<Imported, ImportErro
         }
     }
     broken.finish(args)?;
-    let fit = args.size.map(|_| args.fit.unwrap_or_default());
+    let fit = args.size.map(|_| args.fit.unwrap_or_default()).or(known_fit);
     writer.finish(job, classes, Vec::new(), fit)
 }
 

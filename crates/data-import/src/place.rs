@@ -64,13 +64,13 @@ pub(crate) struct Pixels {
 }
 
 impl Pixels {
-    /// The pictures of an array of bytes.
-    pub(crate) fn of(npy: NpyFile) -> Result<Self, ImportError> {
+    /// The pictures of an array of bytes, whose channels are known to be before height and width if `is_planar`.
+    pub(crate) fn of(npy: NpyFile, is_planar: bool) -> Result<Self, ImportError> {
         /// Most channels: red, green, blue and transparency.
         const MOST: usize = 4;
         let [height, width, channels, is_planar] = match npy.shape[..] {
             [_, height, width] => [height, width, 1, 0],
-            [_, height, width, channels @ 1..=MOST] => [height, width, channels, 0],
+            [_, height, width, channels @ 1..=MOST] if !is_planar => [height, width, channels, 0],
             [_, channels @ 1..=MOST, height, width] => [height, width, channels, 1],
             _ => {
                 bail!(

@@ -94,15 +94,8 @@ pub fn rows(
             return Ok(());
         }
         let value = |&column: &usize| {
-            let cell = &row[column];
-            table.number(cell).map(|value| value as f32).filter(|value| value.is_finite()).ok_or_else(|| {
-                let what = format!(
-                    "column {} is {:?}, which is no number that f32 has",
-                    table.column_name(column),
-                    String::from_utf8_lossy(cell)
-                );
-                table.wrong(position, what)
-            })
+            let value = table.feature(row, column).map(|value| value as f32);
+            value.map_err(|[what, _]| table.wrong(position, what))
         };
         visit(table.line(position), columns.iter().map(value).collect());
         Ok(())

@@ -13,11 +13,11 @@ use parquet::schema::parser::parse_message_type;
 use crate::tests::Lab;
 use crate::{Imported, Numbers, npy_header};
 
-fn npy(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn npy(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     [&npy_header(dtype, shape), bytes].concat()
 }
 
-fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
     for (name, bytes) in arrays {
         archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
@@ -170,7 +170,11 @@ fn what_is_wrong_in_arrays_is_one_line() {
             &[],
             "[2, 2], and one label for each sample",
         ),
-        (&[("x", &pixels), ("y", &npy("<f4", &[2], &[0; 8]))], &[], "its dtype is <f4, expected one of"),
+        (
+            &[("x", &pixels), ("y", &npy("<c8", &[2], &[0; 16]))],
+            &[],
+            "its dtype is <c8 (complex), expected one of",
+        ),
         (&[("x", &npy("<f4", &[2, 1, 1], &[0; 8])), ("y", &two)], &[], "pictures are bytes from 0 to 255"),
         (
             &[("x", &npy("|u1", &[2, 5, 5, 5], &[0; 250])), ("y", &two)],
@@ -180,9 +184,9 @@ fn what_is_wrong_in_arrays_is_one_line() {
         (
             &[("x", &npy("<f4", &[2, 1], &[0, 0, 0, 0, 0, 0, 0xc0, 0x7f])), ("y", &two)],
             &[],
-            "[1, 0] is NaN as f32",
+            "[1, 0] is NaN: clean the features",
         ),
-        (&[("x", &pixels), ("y", &two)], &["--drop", "y"], "--drop: is for tables"),
+        (&[("x", &pixels), ("y", &two)], &["--drop", "y"], "--drop y: is for tables"),
     ];
     for (arrays, options, expected) in cases {
         let _ = std::fs::remove_dir_all(lab.path("in"));
@@ -347,7 +351,7 @@ fn columns_of_parquet_are_features() {
     assert_eq!(lab.data("train-images.npy")[..4], 0.1f32.to_le_bytes());
     let message = lab.import("one.parquet", &["--overwrite", "--label", "a"]).unwrap_err();
     assert!(
-        message.contains("row 1: the class is 0.1: ") || message.contains("row 1: column kind is"),
+        message.contains("row 1: column a: the class is 0.1: ") || message.contains("row 1: column kind is"),
         "{message}"
     );
     let message =
@@ -428,7 +432,7 @@ fn a_file_beside_pictures_names_their_classes() {
     assert_eq!(lab.imported("set", &[]).counts, [[1, 1], [0, 1]]);
     for (text, expected) in [
         ("file_name,species\n../set/train/0.png,a\n", "line 2: ../set/train/0.png is not below this folder"),
-        ("file_name,species\ntrain/0.png,\n", "line 2: has no species, among file_name, species"),
+        ("file_name,species\ntrain/0.png,\n", "line 2: column species has no class"),
         ("file_name,species\n", "names no picture"),
         ("file_name;species\ntrain/0.png;a\ntrain/0.png;b\n", "names train/0.png twice"),
         ("file_name,label,label\ntrain/0.png,a,b\n", "has two columns \"label\": rename one"),

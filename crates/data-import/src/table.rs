@@ -3,11 +3,14 @@
 use csv::{ByteRecord, Position};
 use run_record::count;
 
+use crate::beginning::text;
 use crate::job::Job;
 use crate::labels::{Labels, twin};
 use crate::plan;
+use crate::quote::listed;
+use crate::ranges::Ranges;
 use crate::set::Numbers;
-use crate::table_file::{self, TableFile, is_missing, text};
+use crate::table_file::{self, TableFile};
 use crate::tables::Tables;
 use crate::writer::Writer;
 use crate::{ImportError, Imported, parquet_file};
@@ -41,7 +44,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         }
     }
     if dropped.contains(&label) {
-        return Err(ImportError::option("drop", train.column_name(label), "is the column of the class"));
+        return Err(ImportError::option("drop", train.typed(label), "is the column of the class"));
     }
     let features: Vec<usize> =
         (0..train.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
@@ -50,8 +53,8 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     }
     describe(&train, label);
     check_names(&train, &features)?;
-    let mut labels = Labels::of(names);
-    let mut ranges = vec![[f64::INFINITY, f64::NEG_INFINITY]; features.len()];
+    let mut labels = Labels::of(names, args.missing_labels);
+    let mut ranges = Ranges::of(features.len());
     let lines = train.lines() + test.as_ref().map_or(0, TableFile::lines);
     let tell = |row: usize| job.row(row, 2 * lines);
     let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
@@ -59,12 +62,17 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         None => (None, None),
         Some(mut test) => {
             let (label, features) = same_columns(&train, &test, label, &features)?;
+            say_what_is_left_out(&train, &test);
             let tell = |row: usize| tell(rows.len() + row);
             let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
             (Some((test, features)), Some(rows))
         }
     };
-    warn_of_rounding(&train, &features, &ranges);
+    for problem in
+        ranges.problems(|feature| train.typed(features[feature]), "leave such columns out with --drop")
+    {
+        log::warn!("{problem}");
+    }
     let (classes, number) = labels.classes(&train.path)?;
     let class = |row: &Row| number[row.label as usize];
     let all = rows.len() + test_rows.as_ref().map_or(0, Vec::len);
@@ -85,7 +93,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         };
         for row in rows {
             table.row(&row.position, &mut cells)?;
-            let value = |&column: &usize| Some(table.number(cells.get(column)?)? as f32);
+            let value = |&column: &usize| Some(table.format.value(cells.get(column)?)? as f32);
             sample.clear();
             sample.extend(features.iter().filter_map(value).flat_map(f32::to_le_bytes));
             if sample.len() != size_of::<f32>() * features.len() {
@@ -108,68 +116,72 @@ fn read(
     label: usize,
     features: &[usize],
     labels: &mut Labels,
-    ranges: &mut [[f64; 2]],
+    ranges: &mut Ranges,
     tell: &dyn Fn(usize) -> Result<(), ImportError>,
 ) -> Result<Vec<Row>, ImportError> {
-    let mut rows = Vec::new();
+    let (mut rows, mut is_unlabelled) = (Vec::new(), false);
     table.for_each_row(|table, row, position| {
         tell(rows.len())?;
         table.check_width(row, position)?;
         let wrong = |what: String| table.wrong(position, what);
-        let cell = &row[label];
-        if text(cell).is_ok_and(str::is_empty) {
-            return Err(wrong(format!("has no class in column {}", table.column_name(label))));
+        let (place, cell) = (table.shown(label), &row[label]);
+        let name = text(cell).map_err(|what| wrong(format!("{place}: {what}")))?;
+        let Some(label) = labels.number(place, name, table.number(cell)).map_err(wrong)? else {
+            is_unlabelled = true;
+            return Ok(());
+        };
+        for (feature, &column) in features.iter().enumerate() {
+            let value = table.feature(row, column).map_err(|what| wrong(what.join(": ")))?;
+            ranges.add(feature, value, &row[column]);
         }
-        for (&column, range) in features.iter().zip(&mut *ranges) {
-            let cell = &row[column];
-            let value = table.number(cell);
-            if let Some(value) = value {
-                *range = [range[0].min(value), range[1].max(value)];
-            }
-            if value.is_none_or(|value| !(value as f32).is_finite()) {
-                let name = table.column_name(column);
-                return Err(wrong(match (is_missing(cell), text(cell)) {
-                    (false, Ok(text)) if value.is_some() => {
-                        format!("column {name} is {text}, which is beyond f32: scale the column")
-                    }
-                    (true, _) => format!("column {name} has no value: fill it in, or leave the row out"),
-                    (_, Ok(text)) => format!(
-                        "column {name} is {text:?}, which is no number: make it one, or leave the column out with \
-                         --drop {name}"
-                    ),
-                    (_, Err(what)) => format!("column {name}: {what}"),
-                }));
-            }
-        }
-        let name = text(cell).map_err(|what| wrong(format!("column {}: {what}", table.column_name(label))))?;
-        rows.push(Row { position: position.clone(), label: labels.number(name, table.number(cell)).map_err(wrong)? });
+        rows.push(Row { position: position.clone(), label });
         Ok(())
     })?;
-    match rows.is_empty() {
-        true => bail!(&table.path, "has no row of a sample"),
-        false => Ok(rows),
+    match (rows.is_empty(), is_unlabelled) {
+        (false, _) => Ok(rows),
+        (true, true) => bail!(&table.path, "no row has a class in {}", table.shown(label)),
+        (true, false) => bail!(&table.path, "has no row of a sample"),
     }
 }
 
 /// Says how a table is read.
 fn describe(table: &TableFile, label: usize) {
     if table.is_parquet {
-        return log::info!("{}: the class is column {}", table.name, table.column_name(label));
+        return log::info!("{}: the class is {}", table.name, table.shown(label));
     }
     let separator = match table.format.separator {
         b'\t' => "tabs".to_owned(),
         byte => format!("\"{}\"", char::from(byte)),
     };
     log::info!(
-        "{}: cells are separated by {separator}{}; the first row {}; the class is column {}",
+        "{}: cells are separated by {separator}{}; the first row {}; the class is {}{}",
         table.name,
         if table.format.comma { ", the decimal sign is a comma" } else { "" },
         match table.header {
             Some(_) => "names the columns (--header no: it is a sample)",
             None => "is a sample (--header yes: it names the columns)",
         },
-        table.column_name(label)
+        table.shown(label),
+        table.notes.iter().map(|note| format!("; {note}")).collect::<String>()
     );
+}
+
+/// Says which lines of the table of the test split are left out, and which columns the other table does not have.
+fn say_what_is_left_out(train: &TableFile, test: &TableFile) {
+    if !test.notes.is_empty() {
+        log::info!("{}: {}", test.name, test.notes.join("; "));
+    }
+    let [known, found] = [train, test].map(|table| table.header.as_deref().unwrap_or_default());
+    let others: Vec<&String> = found.iter().filter(|name| !known.contains(name)).collect();
+    if let [_, ..] = &others[..] {
+        let columns = if others.len() == 1 { "column" } else { "columns" };
+        log::warn!(
+            "{}: left out: {columns} {}, which {} does not have",
+            test.name,
+            listed(&others),
+            train.name
+        );
+    }
 }
 
 /// Checks that features have names of their own, by which those of other tables are found.
@@ -177,9 +189,7 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
     let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
         let number = column + 1;
-        log::warn!(
-            "column {number} has no name, and is a feature as the others: --drop {number} leaves it out"
-        );
+        log::warn!("column {number} has no name and is used as a feature: --drop {number} leaves it out");
     }
     match twin(&names) {
         Some(name) => bail!(
@@ -213,21 +223,4 @@ fn same_columns(
     let class = test.named(&train.column_name(label))?;
     let column = |&column: &usize| test.named(&train.column_name(column));
     Ok((class, features.iter().map(column).collect::<Result<_, _>>()?))
-}
-
-/// Warns of features whose values f32 can hardly tell apart.
-fn warn_of_rounding(table: &TableFile, features: &[usize], ranges: &[[f64; 2]]) {
-    /// Values that f32 has in a range, for a network to learn from.
-    const FEW: f64 = 1000.0;
-    for (&column, &[low, high]) in features.iter().zip(ranges) {
-        let largest = low.abs().max(high.abs()) as f32;
-        let step = f64::from(largest.next_up() - largest);
-        if high > low && high - low < FEW * step {
-            log::warn!(
-                "column {}: f32 has less than {FEW} values from {low} to {high}, so samples become alike: subtract a \
-                 constant from it, or leave it out with --drop",
-                table.column_name(column)
-            );
-        }
-    }
 }

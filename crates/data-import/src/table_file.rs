@@ -1,25 +1,25 @@
-//! Table files: how their cells are separated, whether the first row names the columns, and their rows.
+//! Table files: their columns and their rows.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use csv::{ByteRecord, Position, Reader, ReaderBuilder};
+use csv::{ByteRecord, Position, Reader};
 use flate2::read::MultiGzDecoder;
 use run_record::count;
 use run_record::files::{BEGINNING, foreign};
 
+pub(crate) use crate::beginning::text;
+use crate::beginning::{Beginning, Format, Known, from_utf16, is_empty_from};
 use crate::folder;
 use crate::job::Job;
+use crate::missing::is_missing;
 use crate::parquet_file::Tell;
+use crate::quote::{listed, quoted, short};
 use crate::tables::Tables;
 use crate::writer::NPY_MAGIC;
 use crate::{Header, ImportError, parquet_file};
 
-/// What may separate cells.
-const SEPARATORS: [u8; 4] = *b",;\t|";
-/// Rows by which separator and decimal sign are found.
-const SAMPLE: usize = 1000;
 /// Names of a column of classes.
 pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
 
@@ -37,92 +37,26 @@ pub(crate) struct TableFile {
     start: Position,
     /// Where lines that are not empty begin, and their numbers.
     lines: Vec<(u64, u64)>,
+    /// Lines and columns that are left out, in words.
+    pub(crate) notes: Vec<String>,
     /// Whether rows are counted in place of lines, of which the first has the names.
     pub(crate) is_parquet: bool,
-}
-
-/// How cells are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Format {
-    pub(crate) separator: u8,
-    /// Whether the decimal sign is a comma.
-    pub(crate) comma: bool,
 }
 
 /// Opens the tables of a source.
 pub(crate) fn open(tables: &Tables, job: &Job<'_>) -> Result<(TableFile, Option<TableFile>), ImportError> {
     let args = job.args;
-    let typed =
-        args.label.iter().chain(&args.drop).map(String::as_str).filter(|word| word.parse::<usize>().is_err());
+    let typed = args
+        .label
+        .iter()
+        .chain(&args.drop)
+        .map(|word| word.trim())
+        .filter(|word| word.parse::<usize>().is_err());
     let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
     let tell = |row: usize, rows: usize| job.row(row, rows);
     let open = |paths: &Vec<PathBuf>| TableFile::open(paths, args.header, &known, 2, &tell);
     let test = tables.test.as_ref().map(open).transpose()?;
     Ok((open(&tables.train)?, test))
-}
-
-fn reader(file: File, separator: u8) -> Reader<File> {
-    ReaderBuilder::new().has_headers(false).flexible(true).delimiter(separator).from_reader(file)
-}
-
-/// A cell as text, without spaces around it.
-pub(crate) fn text(cell: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(cell)
-        .map(str::trim)
-        .map_err(|_| format!("{:?} is not UTF-8: save the table in UTF-8", String::from_utf8_lossy(cell)))
-}
-
-/// Whether a cell says that there is no value.
-pub(crate) fn is_missing(cell: &[u8]) -> bool {
-    let text = text(cell).unwrap_or("x").to_ascii_lowercase();
-    ["", "?", "na", "n/a", "nan", "null", "none"].contains(&text.as_str())
-}
-
-/// Whether `names` are 0, 1, 2, …, as pandas names columns without names.
-fn count_columns(names: &ByteRecord) -> bool {
-    names.len() > 2 && names.iter().enumerate().all(|(column, name)| text(name) == Ok(&*column.to_string()))
-}
-
-impl Format {
-    /// The number in a cell.
-    fn number(self, cell: &[u8]) -> Option<f64> {
-        let text = text(cell).ok()?;
-        let parsed = match self.comma {
-            true if text.contains('.') => return None,
-            true => text.replacen(',', ".", 1).parse(),
-            false => text.parse(),
-        };
-        parsed.ok().filter(|value: &f64| value.is_finite())
-    }
-
-    /// That of a file, whose numbers are most in its first rows; none if these have no common number of cells.
-    fn of(file: &mut File) -> io::Result<Option<Self>> {
-        let mut best = None;
-        for separator in SEPARATORS {
-            file.seek(SeekFrom::Start(0))?;
-            let mut reader = reader(file.try_clone()?, separator);
-            let rows: Vec<ByteRecord> = reader.byte_records().take(SAMPLE).collect::<Result<_, _>>()?;
-            let Some(columns) = rows.first().map(ByteRecord::len).filter(|&columns| columns > 1) else {
-                continue;
-            };
-            let alike = rows.iter().filter(|row| row.len() == columns).count();
-            let numbers =
-                |format: Self| rows.iter().flatten().filter(|cell| format.number(cell).is_some()).count();
-            let point = Self { separator, comma: false };
-            let comma = Self { separator, comma: separator != b',' };
-            let has_comma = rows
-                .iter()
-                .flatten()
-                .any(|cell| comma.number(cell).is_some() && point.number(cell).is_none());
-            let format = if has_comma { comma } else { point };
-            let score = (alike, numbers(format), columns);
-            if best.is_none_or(|(known, _)| score > known) {
-                best = Some((score, format));
-            }
-        }
-        file.seek(SeekFrom::Start(0))?;
-        Ok(best.map(|(_, format)| format))
-    }
 }
 
 impl TableFile {
@@ -144,7 +78,11 @@ impl TableFile {
             magic = beginning(&mut file).map_err(ImportError::read(path))?;
         }
         let is_parquet = magic.starts_with(parquet_file::MAGIC);
-        if is_parquet {
+        if magic.starts_with(b"\xff\xfe") {
+            file = from_utf16(file, u16::from_le_bytes).map_err(ImportError::read(path))?;
+        } else if magic.starts_with(b"\xfe\xff") {
+            file = from_utf16(file, u16::from_be_bytes).map_err(ImportError::read(path))?;
+        } else if is_parquet {
             if header.is_some() {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
                 return Err(ImportError::option("header", "", problem));
@@ -160,58 +98,33 @@ impl TableFile {
                 _ => bail!(path, "is {kind}"),
             }
         }
-        let found =
-            if is_parquet { Ok(None) } else { Format::of(&mut file) }.map_err(ImportError::read(path))?;
-        let commas = (is_parquet || least == 1).then_some(Format { separator: b',', comma: false });
-        let Some(format) = found.or(commas) else {
-            bail!(
-                path,
-                "has no rows with the same number of cells, separated by a comma, semicolon, tab or |: a table \
-                 with a row for each sample is expected"
-            );
-        };
         let lines = lines(&mut file).map_err(ImportError::read(path))?;
-        let mut table = Self {
+        let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
+        let known = Known {
+            names: known,
+            has_header: header.map(|header| header == Header::Yes),
+            may_be_one_column: least == 1,
+        };
+        let beginning = match is_parquet {
+            true => of_parquet(),
+            false => Beginning::of(&mut file, &known, |position| line_at(&lines, position)),
+        };
+        let beginning = beginning.map_err(ImportError::read(path))?;
+        let Beginning { format, header, columns, start, notes } =
+            beginning.map_err(|what| ImportError::source(path, what))?;
+        file.seek(SeekFrom::Start(0)).map_err(ImportError::read(path))?;
+        Ok(Self {
             path: path.to_owned(),
             name: folder::name(path),
-            reader: reader(file, format.separator),
+            reader: format.reader(file),
             format,
-            header: None,
-            columns: 0,
-            start: Position::new(),
+            header,
+            columns,
+            start,
             lines,
+            notes,
             is_parquet,
-        };
-        let (mut first, mut second) = (ByteRecord::new(), ByteRecord::new());
-        table.next(&mut first)?;
-        table.columns = first.len();
-        let start = table.reader.position().clone();
-        table.next(&mut second)?;
-        let is_header = match header {
-            _ if is_parquet => true,
-            Some(header) => header == Header::Yes,
-            None => table.looks_like_names(&first, &second, known),
-        };
-        if is_header {
-            let names: Result<Vec<String>, String> =
-                first.iter().map(|cell| text(cell).map(str::to_owned)).collect();
-            table.header = Some(names.map_err(|what| ImportError::source(path, format!("line 1: {what}")))?);
-            table.start = start;
-        }
-        Ok(table)
-    }
-
-    /// Whether a row has names: one of those that are `known`, numbers that count the columns, or words alone above
-    /// numbers.
-    fn looks_like_names(&self, first: &ByteRecord, second: &ByteRecord, known: &[&str]) -> bool {
-        let is_known =
-            |cell| text(cell).is_ok_and(|name| known.iter().any(|known| name.eq_ignore_ascii_case(known)));
-        // Infinite values are no names either.
-        let is_number =
-            |cell: &[u8]| text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok());
-        first.iter().any(is_known)
-            || count_columns(first)
-            || (!first.iter().any(is_number) && second.iter().any(is_number))
+        })
     }
 
     /// Lines that are not empty, which are at least as many as the rows.
@@ -221,9 +134,7 @@ impl TableFile {
 
     /// The number of the line in which the row at `position` begins, or of the row in a table of Parquet.
     pub(crate) fn line(&self, position: &Position) -> u64 {
-        let at = self.lines.partition_point(|(start, _)| *start < position.byte());
-        let line = self.lines.get(at).map_or_else(|| position.line(), |(_, line)| *line);
-        line - u64::from(self.is_parquet)
+        line_at(&self.lines, position) - u64::from(self.is_parquet)
     }
 
     /// An error in the row at `position`.
@@ -258,9 +169,9 @@ impl TableFile {
         Ok(())
     }
 
-    /// Checks that a row has as many cells as the first.
+    /// Checks that a row has as many cells as the first, or empty ones behind them.
     pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), ImportError> {
-        match row.len() == self.columns {
+        match row.len() >= self.columns && is_empty_from(row, self.columns) {
             true => Ok(()),
             false => {
                 let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
@@ -274,8 +185,29 @@ impl TableFile {
         self.format.number(cell)
     }
 
+    /// The value of a feature, which f32 has; or what is wrong with it, and what to do.
+    pub(crate) fn feature(&self, row: &ByteRecord, column: usize) -> Result<f64, [String; 2]> {
+        let (cell, name) = (&row[column], self.shown(column));
+        let value = self.format.value(cell);
+        match (value.filter(|value| (*value as f32).is_finite()), text(cell)) {
+            (Some(value), _) => Ok(value),
+            (None, Ok(text)) if value.is_some() => {
+                Err([format!("{name} is {}, which is beyond f32", short(text)), "scale the column".into()])
+            }
+            (None, Ok(text)) if is_missing(text) => {
+                Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
+            }
+            (None, Ok(text)) => Err([
+                format!("{name} is {}, which is no number", quoted(text)),
+                format!("make it one, or leave the column out with --drop {}", self.typed(column)),
+            ]),
+            (None, Err(_)) => Err([format!("{name} is not UTF-8"), "save the table in UTF-8".into()]),
+        }
+    }
+
     /// The column of that name, or of that number from 1.
     pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, ImportError> {
+        let wanted = wanted.trim();
         let exact = self.called(|name| name == wanted);
         let found =
             if exact.is_empty() { self.called(|name| name.eq_ignore_ascii_case(wanted)) } else { exact };
@@ -283,6 +215,9 @@ impl TableFile {
         let problem = match (&found[..], number) {
             (&[only], _) => return Ok(only),
             ([], Some(number)) => return Ok(number - 1),
+            ([], None) if wanted.parse::<i64>().is_ok() => {
+                format!("columns are counted from 1, and {} has {}", self.name, count(self.columns, "column"))
+            }
             ([], None) => format!("{} has {}", self.name, self.named_columns()),
             ([first, second, ..], _) => format!(
                 "{} has two columns of that name: say {} or {}, their numbers",
@@ -300,7 +235,7 @@ impl TableFile {
             [only] => Ok(only),
             ref found => {
                 let number = if found.is_empty() { "no column" } else { "two columns" };
-                let among = self.header.as_deref().unwrap_or_default().join(", ");
+                let among = listed(self.header.as_deref().unwrap_or_default());
                 bail!(&self.path, "has {number} {name:?}, among {among}");
             }
         }
@@ -332,11 +267,19 @@ impl TableFile {
     fn named_columns(&self) -> String {
         match &self.header {
             None => format!("columns 1 to {}, without names", self.columns),
-            Some(names) if names.len() <= 12 => format!("the columns {}", names.join(", ")),
-            Some(names) => {
-                format!("{} columns: {}, …, {}", names.len(), names[..3].join(", "), names[names.len() - 1])
-            }
+            Some(names) => format!("the columns {}", listed(names)),
         }
+    }
+
+    /// A column in a message: by its name or, where it has none, by its number.
+    pub(crate) fn shown(&self, column: usize) -> String {
+        format!("column {}", self.typed(column))
+    }
+
+    /// A column as it is typed in an option.
+    pub(crate) fn typed(&self, column: usize) -> String {
+        let name = self.column_name(column);
+        if name.is_empty() { (column + 1).to_string() } else { name }
     }
 
     /// The name of a column.
@@ -359,6 +302,12 @@ fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
     file.take(BEGINNING as u64).read_to_end(&mut bytes)?;
     file.seek(SeekFrom::Start(0))?;
     Ok(bytes)
+}
+
+/// The number of the line in which the row at `position` begins.
+fn line_at(lines: &[(u64, u64)], position: &Position) -> u64 {
+    let at = lines.partition_point(|(start, _)| *start < position.byte());
+    lines.get(at).map_or_else(|| position.line(), |(_, line)| *line)
 }
 
 /// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.

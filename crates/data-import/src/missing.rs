@@ -1,0 +1,37 @@
+//! Values that say that there is no value, in features and in labels.
+
+/// Cells without a value: spelled as here, in small letters, or in capitals. "Na" and "Nan" are none of these: sodium, and
+/// a name.
+///
+/// - pandas reads most of them as missing: `na_values` of
+///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. It writes `NaT` for a missing date.
+/// - `?` is that of UCI's tables and of Weka, `\N` that of MySQL's and Hive's dumps.
+/// - Excel writes its errors into cells: its function ERROR.TYPE lists them.
+const MISSING: [&str; 24] = [
+    "", "NA", "N/A", "NaN", "-NaN", "NaT", "None", "Null", "<NA>", "#NA", "#N/A", "#N/A N/A", "1.#IND",
+    "-1.#IND", "1.#QNAN", "-1.#QNAN", "?", "\\N", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!",
+];
+
+/// Whether a cell, without blanks around it, says that there is no value.
+pub(crate) fn is_missing(text: &str) -> bool {
+    let is_small = text.chars().all(|letter| !letter.is_ascii_uppercase());
+    let is_large = text.chars().all(|letter| !letter.is_ascii_lowercase());
+    MISSING.iter().any(|word| *word == text || (is_small || is_large) && word.eq_ignore_ascii_case(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_tools_are_missing_and_words_of_people_are_not() {
+        for text in
+            ["", "?", "NA", "na", "NaN", "nan", "NAN", "null", "NULL", "None", "n/a", "<NA>", "#n/a", "\\N"]
+        {
+            assert!(is_missing(text), "{text:?}");
+        }
+        for text in ["Na", "Nan", "no", "0", "-", "missing", "unknown", "nOnE", "nil"] {
+            assert!(!is_missing(text), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Features that tell samples badly apart: constant ones, and those whose values f32 cannot hold.
+
+use run_record::count;
+
+use crate::quote::listed;
+
+/// Values that f32 has in a range, for a network to learn from.
+const FEW: f64 = 1000.0;
+/// From here on, f64 does not have all whole numbers.
+const INEXACT: f64 = (1u64 << 53) as f64;
+
+/// The values of each feature.
+pub(crate) struct Ranges(Vec<Range>);
+
+#[derive(Clone, Default)]
+struct Range {
+    /// The first value, as the source has it.
+    first: Option<Box<[u8]>>,
+    low: f64,
+    high: f64,
+    /// Whether the source has values of other bytes than the first.
+    differ: bool,
+}
+
+#[derive(PartialEq)]
+enum Problem {
+    Constant,
+    /// All values are one in f32.
+    OneInF32,
+    FewInF32,
+}
+
+impl Range {
+    fn problem(&self) -> Option<Problem> {
+        let &Self { low, high, differ, .. } = self;
+        let largest = low.abs().max(high.abs());
+        let step = f64::from((largest as f32).next_up() - largest as f32);
+        match () {
+            () if self.first.is_none() => None,
+            () if low == high && !(differ && largest >= INEXACT) => Some(Problem::Constant),
+            () if low as f32 == high as f32 => Some(Problem::OneInF32),
+            () if high - low < FEW * step => Some(Problem::FewInF32),
+            () => None,
+        }
+    }
+}
+
+impl Ranges {
+    pub(crate) fn of(features: usize) -> Self {
+        Self(vec![Range::default(); features])
+    }
+
+    /// Adds a value of the feature at a place, which the source has in these bytes.
+    pub(crate) fn add(&mut self, feature: usize, value: f64, bytes: &[u8]) {
+        let range = &mut self.0[feature];
+        match &range.first {
+            None => *range = Range { first: Some(bytes.into()), low: value, high: value, differ: false },
+            Some(first) => {
+                range.differ = range.differ || **first != *bytes;
+                (range.low, range.high) = (range.low.min(value), range.high.max(value));
+            }
+        }
+    }
+
+    /// What is wrong with features, in a line for each kind. `name` is that of a feature, and `remedy` says how columns
+    /// are left out.
+    pub(crate) fn problems(&self, name: impl Fn(usize) -> String, remedy: &str) -> Vec<String> {
+        let line = |problem: Problem| {
+            let found = (0..self.0.len()).filter(|&at| self.0[at].problem().as_ref() == Some(&problem));
+            let found: Vec<usize> = found.collect();
+            let [first, others @ ..] = &found[..] else { return None };
+            let (Range { low, high, .. }, is_one) = (&self.0[*first], others.is_empty());
+            let columns = if is_one { "column" } else { "columns" };
+            let names = listed(found.iter().map(|&at| name(at)));
+            let which = if is_one { String::new() } else { format!(" ({})", name(*first)) };
+            Some(match problem {
+                Problem::Constant => format!(
+                    "{} {} one value in all rows, of which nothing can be learned: {columns} {names}; {remedy}",
+                    count(found.len(), "feature"),
+                    if is_one { "has" } else { "have" }
+                ),
+                Problem::OneInF32 => format!(
+                    "{columns} {names}: f32 has one number for all values from {low} to {high}{which}, so rows are alike: \
+                     subtract a constant before the import, or {remedy}"
+                ),
+                Problem::FewInF32 => format!(
+                    "{columns} {names}: f32 tells fewer than {FEW} values apart between {low} and {high}{which}, so rows \
+                     become alike: subtract a constant before the import, or {remedy}"
+                ),
+            })
+        };
+        [Problem::Constant, Problem::OneInF32, Problem::FewInF32].into_iter().filter_map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_that_tell_nothing_are_named_with_the_reason() {
+        let problems = |columns: &[&[&str]]| {
+            let mut ranges = Ranges::of(columns.len());
+            for (feature, cells) in columns.iter().enumerate() {
+                cells.iter().for_each(|cell| ranges.add(feature, cell.parse().unwrap(), cell.as_bytes()));
+            }
+            ranges.problems(|feature| format!("f{feature}"), "drop it")
+        };
+        let few = ["1700000000", "1700005350"];
+        // f64 has one number for these two.
+        let one = ["1700000000000000001", "1700000000000000002"];
+        assert!(problems(&[&["0", "1"], &["-1e-30", "1e-30"], &["5", "900"]]).is_empty());
+        for (columns, expected) in [
+            (
+                &[&["5", "5.0"][..]][..],
+                "1 feature has one value in all rows, of which nothing can be learned: column f0; drop it",
+            ),
+            (
+                &[&["5", "5"], &["1", "2"], &["0", "0"]],
+                "2 features have one value in all rows, of which nothing can be learned: columns f0, f2; drop it",
+            ),
+            (
+                &[&one],
+                "column f0: f32 has one number for all values from 1700000000000000000 to 1700000000000000000, so rows are alike",
+            ),
+            (&[&["16777217", "16777216"]], "f32 has one number for all values from 16777216 to 16777217"),
+            (
+                &[&few],
+                "column f0: f32 tells fewer than 1000 values apart between 1700000000 and 1700005350, so",
+            ),
+            (
+                &[&few, &few],
+                "columns f0, f1: f32 tells fewer than 1000 values apart between 1700000000 and 1700005350 (f0), so",
+            ),
+        ] {
+            let found = problems(columns);
+            assert!(
+                found.len() == 1 && found[0].starts_with(expected) || found[0].contains(expected),
+                "{found:?}"
+            );
+        }
+    }
+}
