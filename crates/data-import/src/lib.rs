@@ -11,6 +11,7 @@ mod archive;
 mod arrays;
 mod beginning;
 mod cifar;
+mod copies;
 mod data_file;
 mod folder;
 mod idx;

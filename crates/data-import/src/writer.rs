@@ -1,14 +1,13 @@
 //! The writer of data sets: `.npy` files in a folder beside their place, which are moved there when all are whole.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use run_record::count;
 use run_record::files::{entries, sha256_with};
-use sha2::{Digest, Sha256};
 
+use crate::copies::Copies;
 use crate::job::{Job, OLD};
 use crate::set::{DataSet, FILE, Numbers, SplitRecord};
 use crate::{Fit, ImportArgs, ImportError, Imported};
@@ -94,44 +93,13 @@ struct Part {
     moments: Moments,
 }
 
-/// Which samples are in both splits.
-#[derive(Default)]
-struct InBoth {
-    train: HashMap<[u8; 32], String>,
-    both: usize,
-    first: Option<(String, String)>,
-}
-
-impl InBoth {
-    fn add(&mut self, split: usize, sample: &[u8], name: &str) {
-        let digest = Sha256::digest(sample).into();
-        if split == 0 {
-            self.train.entry(digest).or_insert_with(|| name.to_owned());
-        } else if let Some(same) = self.train.get(&digest) {
-            self.both += 1;
-            self.first.get_or_insert_with(|| (name.to_owned(), same.clone()));
-        }
-    }
-
-    fn log(&self) {
-        if let Some((test, train)) = &self.first {
-            log::warn!(
-                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {test} is \
-                 {train})",
-                count(self.both, "sample"),
-                if self.both == 1 { "is" } else { "are" }
-            );
-        }
-    }
-}
-
 /// Writes a data set into a folder of the import, and moves it to its place when it is whole.
 pub(crate) struct Writer {
     folder: PathBuf,
     shape: [usize; 3],
     numbers: Numbers,
     parts: [Part; 2],
-    in_both: InBoth,
+    copies: Copies,
 }
 
 impl Writer {
@@ -163,7 +131,7 @@ impl Writer {
             Ok::<_, ImportError>(Part { name, images, labels, from, moments })
         };
         let parts = [part("train")?, part("test")?];
-        Ok(Self { folder, shape, numbers, parts, in_both: InBoth::default() })
+        Ok(Self { folder, shape, numbers, parts, copies: Copies::default() })
     }
 
     /// Adds the bytes of a sample to a split: 0 is training, 1 is test.
@@ -180,7 +148,7 @@ impl Writer {
             Numbers::U8 => part.moments.add_bytes(sample, self.shape[0]),
             Numbers::F32 => part.moments.add_floats(sample),
         }
-        self.in_both.add(split, sample, &from);
+        self.copies.add((split, part.labels.len()), label, sample);
         part.images.write_all(sample).map_err(ImportError::write(&self.folder))?;
         part.labels.push(label);
         part.from.push(from);
@@ -195,9 +163,10 @@ impl Writer {
         features: Vec<String>,
         fit: Option<Fit>,
     ) -> Result<Imported, ImportError> {
-        let Self { folder, shape, numbers, parts, in_both } = self;
+        let Self { folder, shape, numbers, parts, copies } = self;
         let args = job.args;
-        in_both.log();
+        let names = parts.each_ref().map(|part| &part.from[..]);
+        copies.warnings(names).iter().for_each(|warning| log::warn!("{warning}"));
         let counts = parts.each_ref().map(|part| {
             let mut counts = vec![0; classes.len()];
             part.labels.iter().for_each(|&label| counts[usize::from(label)] += 1);

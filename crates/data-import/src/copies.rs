@@ -1,0 +1,98 @@
+//! Samples that are alike: in both splits, or in two classes.
+
+use std::collections::HashMap;
+
+use run_record::count;
+use sha2::{Digest, Sha256};
+
+/// A sample of a split: 0 is training, 1 is test.
+type At = (usize, usize);
+
+/// The samples so far, by their digest.
+#[derive(Default)]
+pub(crate) struct Copies {
+    first: HashMap<[u8; 32], (At, u16)>,
+    in_both: Pairs,
+    in_two_classes: Pairs,
+}
+
+/// How many samples are like one before, and the first of them with that one.
+#[derive(Default)]
+struct Pairs {
+    number: usize,
+    first: Option<[At; 2]>,
+}
+
+impl Pairs {
+    fn add(&mut self, pair: [At; 2]) {
+        self.number += 1;
+        self.first.get_or_insert(pair);
+    }
+}
+
+impl Copies {
+    /// Adds the bytes of a sample. The training split comes first.
+    pub(crate) fn add(&mut self, at: At, label: u16, sample: &[u8]) {
+        let digest = Sha256::digest(sample).into();
+        let (first, of_first) = *self.first.entry(digest).or_insert((at, label));
+        if first.0 != at.0 {
+            self.in_both.add([at, first]);
+        }
+        if of_first != label {
+            self.in_two_classes.add([at, first]);
+        }
+    }
+
+    /// What is to be warned of, for samples with these names in each split.
+    pub(crate) fn warnings(&self, names: [&[String]; 2]) -> Vec<String> {
+        let name = |(split, index): At| &names[split][index];
+        let is = |number: usize| if number == 1 { "is" } else { "are" };
+        let both = self.in_both.first.map(|[test, train]| {
+            format!(
+                "{} of the test split {} in the training split too, so accuracy may be too high (the first: {} is {})",
+                count(self.in_both.number, "sample"),
+                is(self.in_both.number),
+                name(test),
+                name(train)
+            )
+        });
+        let classes = self.in_two_classes.first.map(|[second, first]| {
+            format!(
+                "{} {} the same as a sample of another class, so no network can tell them apart (the first: {} is {})",
+                count(self.in_two_classes.number, "sample"),
+                is(self.in_two_classes.number),
+                name(second),
+                name(first)
+            )
+        });
+        both.into_iter().chain(classes).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_both_splits_and_in_two_classes_are_told() {
+        let names =
+            [vec!["a/1".to_owned(), "b/1".into(), "a/2".into()], vec!["b/3".to_owned(), "a/3".into()]];
+        let warnings = |samples: &[(At, u16, u8)]| {
+            let mut copies = Copies::default();
+            samples.iter().for_each(|&(at, label, byte)| copies.add(at, label, &[byte]));
+            copies.warnings(names.each_ref().map(|names| &names[..]))
+        };
+        let [a1, b1, a2] = [(0, 0), (0, 1), (0, 2)];
+        assert!(warnings(&[(a1, 0, 7), (b1, 1, 8), (a2, 0, 7)]).is_empty(), "twice in one class and split");
+        assert_eq!(
+            warnings(&[(a1, 0, 7), (b1, 1, 7), (a2, 0, 9)]),
+            [
+                "1 sample is the same as a sample of another class, so no network can tell them apart (the first: b/1 is a/1)"
+            ]
+        );
+        let found = warnings(&[(a1, 0, 7), (b1, 1, 8), ((1, 0), 1, 7), ((1, 1), 0, 7)]);
+        let [both, classes] = &found[..] else { panic!("{found:?}") };
+        assert!(both.starts_with("2 samples of the test split are in the training split too"), "{both}");
+        assert!(classes.starts_with("1 sample is the same") && classes.ends_with("b/3 is a/1)"), "{classes}");
+    }
+}
