@@ -206,14 +206,10 @@ impl Split {
         Ok(Self { samples, labels, files: pair.files.clone() })
     }
 
-    /// The rows that are used.
-    fn rows(&self) -> Vec<usize> {
-        (0..self.labels.len()).filter(|&row| self.labels[row].is_some()).collect()
-    }
-
-    /// The class of a row that is used, by the `class` of each label.
-    fn class(&self, row: usize, class: &[u16]) -> u16 {
-        self.labels[row].map_or(0, |label| class[label as usize])
+    /// The rows that are used and their classes, by the `class` of each label.
+    fn rows(&self, class: &[u16]) -> Vec<(usize, u16)> {
+        let labels = self.labels.iter().enumerate();
+        labels.filter_map(|(row, label)| Some((row, class[(*label)? as usize]))).collect()
     }
 
     fn name(&self, row: usize) -> String {
@@ -243,7 +239,7 @@ impl Arrays {
         let train = Split::open(&self.train, &mut labels)?;
         let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
-        for split in std::iter::once(&train).chain(&test).filter(|split| split.rows().is_empty()) {
+        for split in std::iter::once(&train).chain(&test).filter(|split| split.rows(&class).is_empty()) {
             bail!(&split.samples.file.path, "no sample has a class");
         }
         let kind = |split: &Split| match split.samples.shape.len() {
@@ -264,9 +260,8 @@ impl Arrays {
             ),
             _ if train.samples.dtype == "|u1" => {
                 let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
-                    let rows = split.rows().into_iter();
-                    let rows: Vec<_> =
-                        rows.map(|row| (row, split.name(row), split.class(row, &class))).collect();
+                    let rows = split.rows(&class).into_iter();
+                    let rows: Vec<_> = rows.map(|(row, class)| (row, split.name(row), class)).collect();
                     let pixels = Arc::new(Pixels::of(split.samples, self.set.is_some())?);
                     let picture =
                         |(row, name, class)| Picture { place: Place::Row(pixels.clone(), row), name, class };
@@ -317,18 +312,18 @@ fn features(
     let args = job.args;
     args.refuse_those_of_pictures()?;
     args.refuse_those_of_tables()?;
-    let (train_rows, test_rows) = (train.rows(), test.as_ref().map(Split::rows));
+    let (train_rows, test_rows) = (train.rows(class), test.as_ref().map(|test| test.rows(class)));
     let all = train_rows.len() + test_rows.as_ref().map_or(0, Vec::len);
     let columns = train.samples.columns;
     let (all_rows, of) = (count(all, "row"), count(columns, "feature"));
     log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
-    let splits = plan::splits(args, train_rows, test_rows, classes.len(), |row| train.class(*row, class))?;
+    let splits = plan::splits(args, train_rows, test_rows, &classes, |(_, class)| *class)?;
     let mut ranges = Ranges::of(columns);
     let mut writer = Writer::create(job, [1, 1, columns], Numbers::F32, all)?;
     let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
     let of_test = test.as_ref().unwrap_or(&train);
     for (place, (split, rows)) in [&train, of_test].into_iter().zip(splits).enumerate() {
-        for row in rows {
+        for (row, class) in rows {
             split.samples.row(row, &mut bytes)?;
             sample.clear();
             for (column, bytes) in bytes.chunks_exact(split.samples.width).enumerate() {
@@ -346,7 +341,7 @@ fn features(
                 ranges.add(column, value, bytes);
                 sample.extend((value as f32).to_le_bytes());
             }
-            writer.add(place, &sample, split.class(row, class), split.name(row))?;
+            writer.add(place, &sample, class, split.name(row))?;
             done += 1;
             job.row(done, all)?;
         }

@@ -30,6 +30,7 @@ mod plan;
 mod quote;
 mod ranges;
 mod reading;
+mod same_class;
 mod set;
 #[cfg(test)]
 mod sources_tests;

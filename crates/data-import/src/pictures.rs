@@ -36,7 +36,7 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
     let [train, test]: [Vec<Picture>; 2] =
         [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
     let test = has_test.then_some(test);
-    let splits = plan::splits(args, train, test, classes.len(), |picture| picture.class)?;
+    let splits = plan::splits(args, train, test, &classes, |picture| picture.class)?;
     let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
     let samples = splits.iter().map(Vec::len).sum();
     let mut writer = Writer::create(job, shape, Numbers::U8, samples)?;

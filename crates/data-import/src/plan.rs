@@ -3,19 +3,26 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use crate::{ImportArgs, ImportError, Order};
+use crate::{ImportArgs, ImportError, Order, same_class};
 
 /// Share of each class for the test, where the source has no test split.
 const TEST_FRACTION: f64 = 0.2;
 
-/// The samples of both splits in their order. A source without a test split is divided.
+/// The samples of both splits in their order. A source without a test split is divided. The classes are checked: all
+/// kinds of sources come here.
 pub(crate) fn splits<T>(
     args: &ImportArgs,
     train: Vec<T>,
     test: Option<Vec<T>>,
-    classes: usize,
+    classes: &[String],
     class: impl Fn(&T) -> u16,
 ) -> Result<[Vec<T>; 2], ImportError> {
+    let counts = [&train[..], test.as_deref().unwrap_or_default()].map(|split| {
+        let mut counts = vec![0; classes.len()];
+        split.iter().for_each(|sample| counts[usize::from(class(sample))] += 1);
+        counts
+    });
+    same_class::check(args, classes, &counts, test.is_some())?;
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let splits = match (test, args.test_fraction) {
         (Some(test), None) => [train, test],
@@ -23,9 +30,19 @@ pub(crate) fn splits<T>(
             let problem = format!("{} has a test split: leave it out", args.source.display());
             return Err(ImportError::option("test-fraction", share, problem));
         }
+        (None, _) if counts[0].iter().all(|&samples| samples < 2) && !train.is_empty() => {
+            let (each, it) = match train.len() {
+                1 => ("the only class".to_owned(), "it cannot"),
+                number => (format!("each of the {number} classes"), "none can"),
+            };
+            bail!(
+                &args.source,
+                "{each} has one sample: {it} be spared for a test; check that these are the classes, or add samples"
+            );
+        }
         (None, share) => {
             let (share, all) = (share.unwrap_or(TEST_FRACTION), train.len());
-            let splits = divide(&mut rng, train, classes, |sample| class(sample).into(), share);
+            let splits = divide(&mut rng, train, classes.len(), |sample| class(sample).into(), share);
             let test = splits[1].len();
             log::info!("{test} of {all} are the test split: {share} of each class, and at least one");
             splits

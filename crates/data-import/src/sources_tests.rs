@@ -152,7 +152,7 @@ fn arrays_of_features_are_rows_of_any_type() {
 #[test]
 fn what_is_wrong_in_arrays_is_one_line() {
     let lab = Lab::new();
-    let two = npy("|u1", &[2], &[0, 1]);
+    let two = npy("|u1", &[2], &[1, 1]);
     let pixels = npy("|u1", &[2, 2, 2], &[0; 8]);
     type Arrays<'a> = &'a [(&'a str, &'a Vec<u8>)];
     let cases: [(Arrays<'_>, &[&str], &str); 11] = [
@@ -403,7 +403,7 @@ fn pictures_in_a_column_of_parquet_have_its_classes() {
     lab.write("one.parquet", table(&[5, 6], &[0, 2], Some(json)));
     let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
     assert!(message.contains("row 2: the class is 2, and the source names classes 0 to 1"), "{message}");
-    let mut broken = table(&[5, 6], &[0, 1], Some(json));
+    let mut broken = table(&[5, 6], &[1, 1], Some(json));
     let at = broken.windows(4).position(|bytes| bytes == b"IDAT").unwrap();
     broken[at + 4..at + 8].fill(0);
     lab.write("one.parquet", &broken);

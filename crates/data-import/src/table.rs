@@ -83,7 +83,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         count(features.len(), "feature"),
         count(classes.len(), "class")
     );
-    let splits = plan::splits(args, rows, test_rows, classes.len(), class)?;
+    let splits = plan::splits(args, rows, test_rows, &classes, class)?;
     let mut writer = Writer::create(job, [1, 1, features.len()], Numbers::F32, all)?;
     let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {

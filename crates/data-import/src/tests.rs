@@ -278,6 +278,7 @@ fn a_folder_of_anything_else_is_one_line() {
     lab.write("words/a/x.txt", "x");
     lab.picture("flat/x.png", [2, 2], 1);
     lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/a/y.png", [2, 2], 2);
     lab.picture("one/a/x.png", [2, 2], 1);
     lab.picture("untrained/test/a/x.png", [2, 2], 1);
     lab.picture("untrained/val/a/x.png", [2, 2], 1);
@@ -291,7 +292,7 @@ fn a_folder_of_anything_else_is_one_line() {
         ("pets", &["--test-split", "val"], "has no folder train beside it"),
         ("pets", &["--mean", "1e39"], "must be a number such as 0.5"),
         ("pets", &["--mean", "1,2"], "has 2 values, and the samples have 3 channels"),
-        ("one", &[], "no test sample is left"),
+        ("one", &[], "the only class has one sample: it cannot be spared for a test"),
         ("pets", &["--std", "1,2,0"], "must be above 0"),
     ] {
         let message = lab.import(source, options).unwrap_err();
