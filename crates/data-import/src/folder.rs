@@ -1,14 +1,19 @@
-//! Pictures in folders: which are there, of which class and for which split.
+//! Pictures in folders: which are there, and of which class.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
 use crate::labels::LabelOptions;
+use crate::left_behind::is_ignored;
+use crate::no_data_set::unclassed;
 use crate::picture::foreign_picture;
 use crate::place::{Encoded, Place};
+use crate::quote::listed;
+use crate::split::{self, Split};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
 use crate::{ImportError, arrays, cifar, idx, metadata};
@@ -42,24 +47,42 @@ pub(crate) struct Found {
     pub(crate) test: Option<Vec<Picture>>,
 }
 
-/// Whether a file or folder is one that systems and tools leave behind, rather than part of a data set.
-pub(crate) fn is_ignored(name: &str) -> bool {
-    name.starts_with('.') || ["Thumbs.db", "desktop.ini", "__MACOSX", "Icon\r"].contains(&name)
-}
-
 pub(crate) fn is_picture(path: &Path) -> bool {
     let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
     ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
 }
 
-/// What lies directly in a folder: other folders, and files, each in the order of their names.
+/// What lies directly in a folder: other folders, and files, each in the order of their names. Links to a folder
+/// around them are left out.
 pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder)
-        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
-        .map_err(ImportError::read(folder))?;
-    entries.retain(|path| !is_ignored(&name(path)));
+    let (mut entries, _) = entries(folder)?;
     entries.sort();
     Ok(entries.into_iter().partition(|path| path.is_dir()))
+}
+
+/// The number of links in a folder to a folder around them.
+pub(crate) fn loops(folder: &Path) -> Result<usize, ImportError> {
+    entries(folder).map(|(_, loops)| loops)
+}
+
+/// The entries of a folder, and the number of links to a folder around them, which are none of the entries.
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
+    let read = || -> io::Result<(Vec<PathBuf>, usize)> {
+        let (mut paths, mut loops) = (Vec::new(), 0);
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            if is_ignored(&name(&path)) {
+                continue;
+            }
+            match entry.file_type()?.is_symlink() && path.is_dir() && leads_back(&path) {
+                true => loops += 1,
+                false => paths.push(path),
+            }
+        }
+        Ok((paths, loops))
+    };
+    read().map_err(ImportError::read(folder))
 }
 
 /// The last part of a path.
@@ -75,6 +98,10 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
+    pub(crate) fn new(loops: usize) -> Self {
+        Self { loops, ..Self::default() }
+    }
+
     fn add(&mut self, path: PathBuf) {
         let ending = path.extension().map_or_else(
             || "no ending".to_owned(),
@@ -83,7 +110,7 @@ impl LeftOut {
         self.endings.entry(ending).or_insert((0, path)).0 += 1;
     }
 
-    fn log(&self, source: &Path) {
+    pub(crate) fn log(&self, source: &Path) {
         for (ending, (number, first)) in &self.endings {
             log::warn!(
                 "left out: {} with {ending}, which is no picture that is read here (the first: {}{})",
@@ -93,7 +120,7 @@ impl LeftOut {
             );
         }
         if self.loops > 0 {
-            log::warn!("left out: {} to a folder around it", count(self.loops, "link"));
+            log::warn!("left out: {} to an enclosing folder", count(self.loops, "link"));
         }
     }
 }
@@ -107,7 +134,7 @@ pub(crate) fn test_of<T>(
 ) -> Result<Option<T>, ImportError> {
     let at = match wanted {
         None => 0,
-        Some(wanted) => others.iter().position(|(name, _)| name == wanted).ok_or_else(|| {
+        Some(wanted) => place(wanted, others.iter().map(|(name, _)| name.as_str())).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
             let names = if names.is_empty() { "no other split".into() } else { names.join(", ") };
             ImportError::option("test-split", wanted, format!("{} has {names}", source.display()))
@@ -123,62 +150,28 @@ pub(crate) fn test_of<T>(
     Ok(test.map(|(_, test)| test))
 }
 
-/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several, and
-/// `label` the column of their classes in `metadata.csv`.
-pub(crate) fn find(
-    source: &Path,
-    test_split: Option<&str>,
-    label: LabelOptions<'_>,
-) -> Result<Found, ImportError> {
-    let (folders, _) = inside(source)?;
-    // A folder of pictures alone is a class, whatever its name.
-    let is_split = |path: &&PathBuf| {
-        [source, path.as_path()].iter().any(|folder| metadata::file(folder).is_some())
-            || inside(path).is_ok_and(|(folders, _)| !folders.is_empty())
+/// The place of the split that `wanted` names: its name, or the only one of that kind, such as `test_set` for test.
+fn place<'n>(wanted: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<usize> {
+    let of_kind = || {
+        let kind = split::of(wanted)?;
+        let mut places = names.clone().enumerate().filter(|(_, name)| split::named_in(name) == Some(kind));
+        places.next().filter(|_| places.next().is_none()).map(|(at, _)| at)
     };
-    let named = |names: &[&str]| {
-        let named = |wanted: &&str| folders.iter().find(|path| name(path).eq_ignore_ascii_case(wanted));
-        names.iter().filter_map(named).find(is_split)
-    };
-    let Some(train) = named(&TRAIN) else {
-        if let (Some(split), Some(_)) = (named(&OTHERS), folders.get(1)) {
-            bail!(source, "has {} and no folder train beside it", name(split));
-        }
-        if let Some(name) = test_split {
-            let problem = format!("{} has no folder train beside it", source.display());
-            return Err(ImportError::option("test-split", name, problem));
-        }
-        let mut left_out = LeftOut::default();
-        let train = classes(source, source, label, &mut left_out)?;
-        left_out.log(source);
-        return collect(source, train, None);
-    };
-    let mut others: Vec<&PathBuf> = OTHERS.iter().filter_map(|name| named(&[name])).collect();
-    let (typed, rest): (Vec<&PathBuf>, Vec<&PathBuf>) = folders
-        .iter()
-        .filter(|path| *path != train && !others.contains(path))
-        .partition(|path| test_split == Some(&name(path)));
-    others.extend(typed);
-    let test = test_of(source, test_split, others.into_iter().map(|path| (name(path), path)).collect())?;
-    for folder in rest {
-        log::warn!("{} is not used: it is beside {}", name(folder), name(train));
-    }
-    let mut left_out = LeftOut::default();
-    let train_classes = classes(source, train, label, &mut left_out)?;
-    let test_classes = test.map(|test| classes(source, test, label, &mut left_out)).transpose()?;
-    left_out.log(source);
-    collect(source, train_classes, test_classes)
+    names.clone().position(|name| name == wanted).or_else(of_kind)
 }
 
 /// The folder with the classes, which an archive may have in folders of its own.
 pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
     let mut folder = source.to_owned();
     loop {
-        let (folders, files) = inside(&folder)?;
+        let (mut folders, files) = inside(&folder)?;
+        if folders.len() > 1 && folders.iter().all(|folder| split::is_no_class(&name(folder))) {
+            // Labels beside images are files without pictures.
+            folders.retain(|folder| holds_pictures(folder));
+        }
         match &folders[..] {
             [only] if !files.iter().any(|file| is_picture(file)) && holds_more(only)? => {
-                let is_split = TRAIN.iter().any(|split| name(only).eq_ignore_ascii_case(split));
-                if is_split {
+                if split::of(&name(only)) == Some(Split::Train) {
                     return Ok(folder);
                 }
                 log::info!("reading the folder {} in it", name(only));
@@ -198,20 +191,23 @@ fn holds_more(folder: &Path) -> Result<bool, ImportError> {
     Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
 }
 
+/// Whether there are pictures below a folder, as far as the first entries tell.
+pub(crate) fn holds_pictures(folder: &Path) -> bool {
+    let is_part = |entry: &DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
+    let entries = WalkDir::new(folder).follow_links(true).into_iter().filter_entry(is_part);
+    entries.flatten().take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
+}
+
 /// What a folder holds that can be imported, in words.
 pub fn recognised(source: &Path) -> Option<&'static str> {
     let (folders, files) = inside(source).ok()?;
-    let has_picture = |folder: &PathBuf| {
-        let entries = WalkDir::new(folder).max_depth(3).follow_links(true).into_iter().flatten();
-        entries.take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
-    };
     match () {
         () if files.iter().any(|path| is_table(path)) => Some("tables"),
         () if files.iter().any(|path| arrays::is_array(path)) => Some("arrays"),
         () if files.iter().any(|path| cifar::is_batch(path)) => Some("batches of CIFAR"),
         () if files.iter().any(|path| idx::is_idx(path)) => Some("IDX files of other names"),
         () if metadata::file(source).is_some() => Some("pictures"),
-        () if folders.iter().any(has_picture) => Some("folders of pictures"),
+        () if folders.iter().any(|folder| holds_pictures(folder)) => Some("folders of pictures"),
         () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
         () => None,
     }
@@ -219,17 +215,24 @@ pub fn recognised(source: &Path) -> Option<&'static str> {
 
 /// The pictures of a split.
 #[derive(Default)]
-struct Classes {
+pub(crate) struct Classes {
     names: BTreeSet<String>,
     /// The place, the name, and the class of each.
     pictures: Vec<(PathBuf, String, String)>,
     /// Whether a file names the classes, which may be numbers.
-    is_listed: bool,
+    pub(crate) is_listed: bool,
+}
+
+impl Classes {
+    /// The classes that have pictures.
+    pub(crate) fn full(&self) -> BTreeSet<&str> {
+        self.pictures.iter().map(|(.., class)| class.as_str()).collect()
+    }
 }
 
 /// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
 /// of each class.
-fn classes(
+pub(crate) fn classes(
     source: &Path,
     split: &Path,
     label: LabelOptions<'_>,
@@ -264,15 +267,10 @@ fn classes(
     let (folders, files) = inside(split)?;
     let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
     if folders.is_empty() {
-        match &beside[..] {
-            [] => bail!(split, "has neither a folder of pictures for each class, nor train.csv and test.csv"),
-            [first, ..] => bail!(
-                split,
-                "{} ({}, …) are in no class's folder: move the pictures of each class to a folder of its name",
-                count(beside.len(), "picture"),
-                name(first)
-            ),
-        }
+        return Err(unclassed(split)?);
+    }
+    if split != source {
+        left_out.loops += loops(split)?;
     }
     if let [first, ..] = &beside[..] {
         log::warn!(
@@ -343,18 +341,18 @@ fn leads_back(link: &Path) -> bool {
 }
 
 /// The splits with the numbers of their classes, which are those of both.
-fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
+pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
     let splits = || std::iter::once(&train).chain(&test);
-    let full: BTreeSet<&String> =
-        splits().flat_map(|split| split.pictures.iter().map(|(.., class)| class)).collect();
+    let full: BTreeSet<&str> = splits().flat_map(Classes::full).collect();
     let empty: BTreeSet<&String> =
-        splits().flat_map(|split| &split.names).filter(|name| !full.contains(name)).collect();
+        splits().flat_map(|split| &split.names).filter(|name| !full.contains(name.as_str())).collect();
     if full.is_empty() {
-        let endings = PICTURES.join(", ");
         bail!(
             source,
-            "has no picture in {}: those of pictures end in {endings}",
-            count(empty.len(), "folder")
+            "has no picture in {} ({}): the names of pictures end in {}",
+            count(empty.len(), "folder"),
+            listed(empty),
+            PICTURES.join(", ")
         );
     }
     for name in empty {
@@ -363,7 +361,7 @@ fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found
     if full.len() > MOST_CLASSES {
         bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());
     }
-    let mut classes: Vec<String> = full.into_iter().cloned().collect();
+    let mut classes: Vec<String> = full.into_iter().map(str::to_owned).collect();
     if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {
         classes.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
     }

@@ -14,13 +14,17 @@ mod cifar;
 mod copies;
 mod data_file;
 mod folder;
+#[cfg(test)]
+mod folders_tests;
 mod idx;
 mod job;
 #[cfg(test)]
 mod kind_tests;
 mod labels;
+mod left_behind;
 mod metadata;
 mod missing;
+mod no_data_set;
 mod npy;
 mod parquet_file;
 mod picture;
@@ -34,6 +38,8 @@ mod same_class;
 mod set;
 #[cfg(test)]
 mod sources_tests;
+mod split;
+mod split_folders;
 mod table;
 mod table_file;
 mod tables;
@@ -282,7 +288,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
                 return arrays.import(job);
             }
             let Some(tables) = tables::tables(source, args.test_split.as_deref())? else {
-                let found = folder::find(source, args.test_split.as_deref(), args.label_options())?;
+                let found = split_folders::find(source, args.test_split.as_deref(), args.label_options())?;
                 return pictures::import(found, None, job);
             };
             tables

@@ -284,9 +284,13 @@ fn a_folder_of_anything_else_is_one_line() {
     lab.picture("untrained/val/a/x.png", [2, 2], 1);
     for (source, options, expected) in [
         ("untrained", &[][..], "has test and no folder train beside it"),
-        ("nothing", &[][..], "has neither a folder of pictures for each class, nor train.csv"),
+        (
+            "nothing",
+            &[][..],
+            "nothing: no data set found here. Expected one of: a folder of pictures for each class",
+        ),
         ("words", &[], "has no picture in 1 folder"),
-        ("flat", &[], "1 picture (x.png, …) are in no class's folder"),
+        ("flat", &[], "1 picture (x.png) is in no class's folder"),
         ("missing", &[], "cannot read"),
         ("pets", &["--test-fraction", "1"], "must be above 0 and below 1"),
         ("pets", &["--test-split", "val"], "has no folder train beside it"),

@@ -1,0 +1,284 @@
+//! Folders of pictures as people, tools and competitions lay them out.
+
+use std::cell::RefCell;
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::tests::Lab;
+
+thread_local! {
+    static WARNINGS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Recorder;
+
+impl log::Log for Recorder {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        WARNINGS.with_borrow_mut(|warnings| warnings.push(record.args().to_string()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// What is logged by this thread while `run` runs.
+fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
+    // Another test may have set it.
+    let _ = log::set_logger(&Recorder);
+    log::set_max_level(log::LevelFilter::Info);
+    WARNINGS.take();
+    let value = run();
+    (value, WARNINGS.take().join("\n"))
+}
+
+/// A folder with these pictures, of which each is another one.
+fn lab(pictures: &[&str]) -> Lab {
+    let lab = Lab::new();
+    for (number, name) in pictures.iter().enumerate() {
+        match name.ends_with('/') {
+            true => fs::create_dir_all(lab.path("in").join(name)).unwrap(),
+            false if name.ends_with("g") => lab.picture(&format!("in/{name}"), [2, 3], number as u8),
+            false => lab.write(&format!("in/{name}"), "x"),
+        }
+    }
+    lab
+}
+
+#[test]
+fn splits_are_found_whatever_they_are_called() {
+    for (pictures, test, expected) in [
+        (
+            &["training_set/a/1.png", "training_set/b/1.png", "test_set/a/1.png"][..],
+            "test_set",
+            "test_set/a/1.png",
+        ),
+        (
+            &[
+                "seg_train/seg_train/a/1.png",
+                "seg_train/seg_train/b/1.png",
+                "seg_test/seg_test/b/1.png",
+                "seg_pred/seg_pred/1.png",
+            ],
+            "test",
+            "seg_test/seg_test/b/1.png",
+        ),
+        (&["TRAIN/a/1.png", "TRAIN/b/1.png", "TEST/a/1.png", "TEST_SIMPLE/a/1.png"], "TEST", "TEST/a/1.png"),
+        (
+            &["train2017/a/1.png", "train2017/b/1.png", "val2017/a/1.png", "annotations/x.json"],
+            "val",
+            "val2017/a/1.png",
+        ),
+        (
+            &["train/images/a/1.png", "train/images/b/1.png", "val/images/a/1.png"],
+            "val",
+            "val/images/a/1.png",
+        ),
+        (
+            &["x/training-images/a/1.png", "x/training-images/b/1.png", "x/eval/a/1.png"],
+            "eval",
+            "eval/a/1.png",
+        ),
+        // A split is told by what is in it: classes may have such names.
+        (&["train/test/1.png", "train/val/1.png", "holdout/test/1.png"], "holdout", "holdout/test/1.png"),
+    ] {
+        let lab = lab(pictures);
+        for options in [&[][..], &["--test-split", test]] {
+            let set = lab.imported("in", options).set;
+            assert_eq!(
+                (set.classes.len(), &lab.from()[1][..]),
+                (2, &[expected.to_owned()][..]),
+                "{pictures:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn classes_may_be_called_as_splits_are() {
+    for (pictures, classes) in [
+        (&["train/1.png", "train/2.png", "bus/1.png"][..], &["bus", "train"][..]),
+        (&["test/1.png", "test/2.png", "control/1.png"], &["control", "test"]),
+        (&["test_tube/1.png", "test_tube/2.png", "train_station/1.png"], &["test_tube", "train_station"]),
+        (&["images/1.png", "images/2.png", "drawings/1.png"], &["drawings", "images"]),
+        (&["sample1/1.png", "sample1/2.png", "sample2/1.png"], &["sample1", "sample2"]),
+    ] {
+        assert_eq!(lab(pictures).imported("in", &[]).set.classes, classes, "{pictures:?}");
+    }
+}
+
+#[test]
+fn splits_without_classes_are_an_error_that_says_what_is_missing() {
+    let no_class = "in no class's folder: move the pictures of each class";
+    let boxes = "annotations of objects (COCO, YOLO, VOC) are not read";
+    let no_train = "and no folder train";
+    for (pictures, expected) in [
+        (
+            &["train/cat.0.png", "train/cat.1.png", "train/dog.0.png", "train/dog.1.png", "test1/1.png"][..],
+            &["in/train: 4 pictures (cat.0.png, …)", no_class, "(their names say cat, dog)"][..],
+        ),
+        (&["train/1.png", "train/2.png", "labels.csv"], &["in/train: 2 pictures", no_class]),
+        (
+            &["train2017/1.png", "val2017/2.png", "annotations/a.json"],
+            &["in/train2017: 1 picture (1.png) is", no_class, boxes],
+        ),
+        (
+            &["train/images/1.png", "train/labels/1.txt", "valid/images/2.png", "data.yaml"],
+            &["in/train/images: 1 picture", no_class, boxes],
+        ),
+        (&["train/1.png", "train/_annotations.coco.json", "valid/2.png"], &["in/train: 1 picture", boxes]),
+        (
+            &["images/train/1.png", "images/val/2.png", "labels/train/1.txt"],
+            &["in/images/train: 1 picture", no_class],
+        ),
+        (&["images/1.png", "masks/1.png"], &["in/images: 1 picture", no_class, boxes]),
+        (
+            &["cars_train/cars_train/1.png", "cars_test/cars_test/2.png"],
+            &["in/cars_train/cars_train: 1 picture", no_class],
+        ),
+        (&["train/1.png", "test/1.png", "unlabeled/1.png"], &["in/train: 1 picture", no_class]),
+        (&["train/1.png", "val/a/1.png", "val/b/1.png"], &["in/train: 1 picture", no_class]),
+        (
+            &["train/", "val/a/1.png", "val/b/1.png"],
+            &["in/train: has no pictures, and is the training split"],
+        ),
+        (&["test/1.png", "val/2.png"], &["has test, val", no_train]),
+        (&["images/cat_1.png", "annotations/trimaps/1.png"], &["in/images: 1 picture", no_class, boxes]),
+        (
+            &["images/a/1.png", "images/b/1.png", "masks/a/1.png"],
+            &["images, masks are no classes: import", "in/images if"],
+        ),
+    ] {
+        let message = lab(pictures).import("in", &[]).unwrap_err();
+        assert!(expected.iter().all(|words| message.contains(words)), "{pictures:?}: {message}");
+    }
+}
+
+#[test]
+fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
+    let train = ["train/cat/1.png", "train/cat/2.png", "train/dog/1.png", "train/dog/2.png"];
+    let with = |others: &[&str]| lab(&[&train[..], others].concat());
+    for (others, words, test) in [
+        (
+            &["test/images/1.png", "val/cat/1.png"][..],
+            "test is not used: it has no class of train (test has images; train has cat, dog)",
+            &["val/cat/1.png"][..],
+        ),
+        (
+            &["test/1.png", "test/2.png", "val/cat/1.png"],
+            "test is not used: its 2 pictures are in no class's folder",
+            &["val/cat/1.png"],
+        ),
+        (&["test/", "val/cat/1.png"], "test has no pictures", &["val/cat/1.png"]),
+        (&["test/cat/", "test/dog/"], "test has no pictures", &[]),
+        (&["test/1.png"], "test is not used: its picture is in no class's folder", &[]),
+        (
+            &["test/cat/1.png", "val/cat/2.png"],
+            "val is not used: --test-split val tests on it",
+            &["test/cat/1.png"],
+        ),
+    ] {
+        let lab = with(others);
+        let (_, logged) = logged(|| lab.imported("in", &[]));
+        assert!(logged.contains(words), "{others:?}: {logged}");
+        assert!(test.is_empty() || lab.from()[1] == test, "{others:?}: {:?}", lab.from()[1]);
+    }
+    for (others, options, expected) in [
+        (
+            &["test/images/1.png"][..],
+            &[][..],
+            "the test split has no class of the training split: it has images, and the training split has cat, dog;",
+        ),
+        (&["test/images/1.png", "val/cat/1.png"], &["--test-split", "test"], "it has images"),
+        (
+            &["test/Cat/1.png", "test/dog/1.png"],
+            &[],
+            "\"Cat\" (test split) and \"cat\" (training split) differ",
+        ),
+        (
+            &["test/Cat/1.png", "val/cat/1.png"],
+            &[],
+            "\"Cat\" (test split) and \"cat\" (training split) differ",
+        ),
+        (&["train/Dog/1.png"], &[], "\"Dog\" and \"dog\" differ only in capital letters"),
+        (&["train/caf\u{e9}/1.png", "train/cafe\u{301}/1.png"], &[], "differ only in the form of Unicode"),
+    ] {
+        let message = with(others).import("in", options).unwrap_err();
+        assert!(message.contains(expected), "{others:?}: {message}");
+    }
+    // In tables and arrays too.
+    let lab = Lab::new();
+    lab.write("t/train.csv", "x,class\n1,a\n2,bee\n");
+    lab.write("t/test.csv", "x,class\n1,Bee\n2,a\n");
+    let message = lab.import("t", &[]).unwrap_err();
+    assert!(message.contains("\"Bee\" (test split) and \"bee\" (training split)"), "{message}");
+}
+
+#[test]
+fn what_systems_leave_behind_is_no_class() {
+    let lab = lab(&[
+        "a/1.png",
+        "a/2.png",
+        "a/@eaDir/1.png/SYNOPHOTO_THUMB_XL.jpg",
+        "b/1.png",
+        "b/2.png",
+        "b/._1.png",
+        "b/THUMBS.DB",
+        "#recycle/old.png",
+        "$Recycle.Bin/S-1-5/x.png",
+        "@Recently-Snapshot/a/1.png",
+        "lost+found/1.png",
+    ]);
+    let (set, logged) = logged(|| lab.imported("in", &[]).set);
+    assert_eq!((set.classes, set.train.samples + set.test.samples), (vec!["a".to_owned(), "b".into()], 4));
+    assert!(!logged.contains("left out"), "{logged}");
+    assert_eq!(crate::pictures(&lab.path("in")).unwrap().len(), 4, "predict");
+}
+
+#[test]
+fn links_to_a_folder_around_them_are_no_classes() {
+    let lab = lab(&["a/1.png", "a/2.png", "b/1.png", "b/2.png", "train/a/1.png"]);
+    fs::remove_dir_all(lab.path("in/train")).unwrap();
+    for (link, target) in [("self", "."), ("up", ".."), ("a/back", ".."), ("train", "."), ("alias", "b")] {
+        symlink(target, lab.path("in").join(link)).unwrap();
+    }
+    let (set, logged) = logged(|| lab.imported("in", &["--order", "files"]).set);
+    assert_eq!(set.classes, ["a", "alias", "b"]);
+    assert!(logged.contains("left out: 4 links to an enclosing folder"), "{logged}");
+    assert!(logged.contains("2 samples are the same as a sample of another class"), "{logged}");
+}
+
+#[test]
+fn a_folder_without_a_data_set_is_described() {
+    for (files, expected) in [
+        (
+            &["a.csv", "b.csv", "README.md"][..],
+            "Found: 2 .csv files (a.csv, b.csv), 1 .md file (README.md): import one of them",
+        ),
+        (&["inner.zip"], "Found: 1 .zip file (inner.zip): import that file"),
+        (&["README"], "Found: 1 file without an ending (README)"),
+        (&["x/"], "has no picture in 1 folder (x): "),
+    ] {
+        let message = lab(files).import("in", &[]).unwrap_err();
+        assert!(message.contains(expected), "{files:?}: {message}");
+    }
+    let lab = Lab::new();
+    fs::create_dir(lab.path("in")).unwrap();
+    let message = lab.import("in", &[]).unwrap_err();
+    assert!(
+        message.contains("in: no data set found here.") && message.ends_with("Found: nothing"),
+        "{message}"
+    );
+}
+
+#[test]
+fn classes_of_one_sample_have_none_for_a_test() {
+    let names: Vec<String> = (0..15).map(|n| format!("c{n}/1.png")).collect();
+    let message = lab(&names.iter().map(String::as_str).collect::<Vec<_>>()).import("in", &[]).unwrap_err();
+    assert!(
+        message.contains("each of the 15 classes has one sample: none can be spared for a test"),
+        "{message}"
+    );
+}

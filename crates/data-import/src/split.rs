@@ -1,0 +1,198 @@
+//! Names of splits: which folder, table or array is for training, and which for the test.
+
+/// What a split is for. The order is that in which test splits are preferred.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Split {
+    Train,
+    Test,
+    Evaluation,
+    Validation,
+    Development,
+}
+
+/// Words of a split's name, the longer of two with the same beginning first. From Hugging Face's `datasets`
+/// (hub-docs, "File names and splits"), ultralytics and Roboflow (`valid`), VOC (`trainval`), Kaggle and fastai.
+const WORDS: [(&str, Split); 16] = [
+    ("training", Split::Train),
+    ("trainval", Split::Train),
+    ("train", Split::Train),
+    ("trn", Split::Train),
+    ("testing", Split::Test),
+    ("test", Split::Test),
+    ("tst", Split::Test),
+    ("evaluation", Split::Evaluation),
+    ("eval", Split::Evaluation),
+    ("holdout", Split::Evaluation),
+    ("validation", Split::Validation),
+    ("validate", Split::Validation),
+    ("valid", Split::Validation),
+    ("val", Split::Validation),
+    ("development", Split::Development),
+    ("dev", Split::Development),
+];
+
+/// Words for the files of a split: they name no class.
+const FILES: [&str; 20] = [
+    "data", "dataset", "datasets", "file", "files", "folder", "image", "images", "img", "imgs", "jpeg",
+    "jpegs", "jpg", "photo", "photos", "pic", "pics", "picture", "pictures", "png",
+];
+/// Words for what says which objects are in pictures: COCO, Pascal VOC, YOLO, and folders of masks.
+const ANNOTATIONS: [&str; 9] =
+    ["annotation", "annotations", "bboxes", "boxes", "groundtruth", "label", "labels", "mask", "masks"];
+/// Other words beside the one of the split, as in `training_set`, `train_full_v2` and `val_64x64`.
+const FILLERS: [&str; 17] = [
+    "all", "cropped", "examples", "final", "full", "my", "new", "original", "raw", "resized", "sample",
+    "samples", "set", "sets", "split", "v", "x",
+];
+
+fn is_filler(word: &str) -> bool {
+    FILES.contains(&word) || FILLERS.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The words of a name in small letters: `TrainingSet`, `training-set` and `training_set` are two words.
+fn words(name: &str) -> Vec<String> {
+    let (mut words, mut before) = (vec![String::new()], ' ');
+    for char in name.chars() {
+        let is_next =
+            char.is_numeric() != before.is_numeric() || before.is_lowercase() && char.is_uppercase();
+        if is_next || !char.is_alphanumeric() {
+            words.push(String::new());
+        }
+        if char.is_alphanumeric() {
+            words.last_mut().into_iter().for_each(|word| word.extend(char.to_lowercase()));
+        }
+        before = char;
+    }
+    words.retain(|word| !word.is_empty());
+    if let Some(at) = words.windows(2).position(|pair| pair == ["hold", "out"]) {
+        words.splice(at..at + 2, ["holdout".to_owned()]);
+    }
+    words
+}
+
+/// The split that a word names, alone or in one with a filler, such as `trainset`.
+fn of_word(word: &str) -> Option<Split> {
+    let names = |split: &str| {
+        let rest = word.strip_prefix(split).or_else(|| word.strip_suffix(split));
+        rest.is_some_and(|rest| rest.is_empty() || rest.len() > 2 && is_filler(rest))
+    };
+    WORDS.into_iter().find(|(split, _)| names(split)).map(|(_, split)| split)
+}
+
+/// The split in a name, and the words that are neither its own nor fillers.
+fn parse(name: &str) -> Option<(Split, Vec<String>)> {
+    let words = words(name);
+    let mut splits: Vec<Split> = words.iter().filter_map(|word| of_word(word)).collect();
+    splits.sort_unstable();
+    splits.dedup();
+    let split = match splits[..] {
+        // VOC's training set beside a test.
+        [one] | [one @ Split::Train, Split::Validation] => one,
+        _ => return None,
+    };
+    Some((split, words.into_iter().filter(|word| of_word(word).is_none() && !is_filler(word)).collect()))
+}
+
+/// The split that a name stands for: it has the split's word and, beside it, nothing but fillers and numbers.
+/// `train2017` and `training_set` are splits, `train_station` is none.
+pub(crate) fn of(name: &str) -> Option<Split> {
+    parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)
+}
+
+/// The split whose word a name has, whatever is beside it.
+pub(crate) fn named_in(name: &str) -> Option<Split> {
+    parse(name).map(|(split, _)| split)
+}
+
+/// The splits that the names of one folder stand for. Names with other words are splits if these are the same in
+/// the name of the training split and in that of another one: `seg_train` beside `seg_test`.
+pub(crate) fn of_all(names: &[String]) -> Vec<Option<Split>> {
+    let parsed: Vec<_> = names.iter().map(|name| parse(name)).collect();
+    let is_one = |(split, others): &(Split, Vec<String>)| {
+        let has = |is_train: bool| {
+            let is_sibling = |(split, words): &(Split, Vec<String>)| {
+                words == others && (*split == Split::Train) == is_train
+            };
+            parsed.iter().flatten().any(is_sibling)
+        };
+        (others.is_empty() || has(true) && has(false)).then_some(*split)
+    };
+    parsed.iter().map(|parsed| parsed.as_ref().and_then(is_one)).collect()
+}
+
+/// Whether a folder's name says that it has pictures or annotations, of whatever class.
+pub(crate) fn is_no_class(name: &str) -> bool {
+    let is_known = |word: &str| FILES.contains(&word) || ANNOTATIONS.contains(&word);
+    let words = words(name);
+    // Pascal VOC: JPEGImages has no small letter before the second word; SegmentationClass has masks.
+    let is_of_voc = |word: &str| word.strip_prefix("jpeg").is_some_and(is_known);
+    words.first().is_some_and(|first| first == "segmentation")
+        || !words.is_empty() && words.iter().all(|word| is_known(word) || is_of_voc(word))
+}
+
+/// Whether a folder's name says that it has annotations of the objects in pictures.
+pub(crate) fn is_of_annotations(name: &str) -> bool {
+    words(name).iter().any(|word| ANNOTATIONS.contains(&&**word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_splits_are_known_in_every_spelling() {
+        for (split, names) in [
+            (
+                Split::Train,
+                "train training TRAIN Train_Set training_set TrainingSet trainset train2017 2017-train train_images \
+                 training-images traindata Train64x64 my_train_data train_v2 trainval train_val train.full imgtrain",
+            ),
+            (Split::Test, "test Testing TEST test1 test_set testset test_images test-data tst TestImages"),
+            (Split::Evaluation, "eval evaluation holdout hold-out hold_out_set Evaluation_Data"),
+            (Split::Validation, "val valid validation val2017 val_set validation_set valset ValidationSet"),
+            (Split::Development, "dev devset development dev_set"),
+        ] {
+            names.split_whitespace().for_each(|name| assert_eq!(of(name), Some(split), "{name}"));
+        }
+        for name in [
+            "train_station",
+            "test_tube",
+            "test tube 2",
+            "trainer",
+            "protest",
+            "valley",
+            "device",
+            "steam train",
+            "set",
+            "2017",
+            "train_labels",
+            "test-masks",
+            "train_test_split",
+            "",
+        ] {
+            assert_eq!(of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn words_around_a_split_are_those_of_its_sibling() {
+        let splits =
+            |names: &[&str]| of_all(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let [train, test, val] = [Split::Train, Split::Test, Split::Validation].map(Some);
+        assert_eq!(splits(&["seg_pred", "seg_test", "seg_train"]), [None, test, train]);
+        assert_eq!(splits(&["ILSVRC2012_img_train", "ILSVRC2012_img_val"]), [train, val]);
+        assert_eq!(splits(&["train_station", "test_tube", "steam_train"]), [None; 3]);
+        assert_eq!(splits(&["blood_test", "blood_val"]), [None; 2], "without one for training");
+    }
+
+    #[test]
+    fn folders_of_files_are_no_classes() {
+        for name in ["images", "Images", "JPEGImages", "labels", "Annotations", "masks", "SegmentationClass"]
+        {
+            assert!(is_no_class(name), "{name}");
+        }
+        for name in ["sample1", "images2", "cat images", "label_1", "", "set", "mask_on"] {
+            assert!(!is_no_class(name), "{name}");
+        }
+    }
+}
