@@ -5,9 +5,13 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use run_record::count;
+use run_record::files::open_regular;
+use zip::result::ZipError;
 
 use crate::ImportError;
 use crate::job::Job;
+use crate::quote::short;
 
 /// Bytes of a tar archive's first header, in which its magic number is.
 const TAR_HEADER: usize = 512;
@@ -26,13 +30,13 @@ fn kind(path: &Path) -> io::Result<Option<Kind>> {
         reader.take(TAR_HEADER as u64).read_to_end(&mut bytes).map(|_| bytes)
     };
     let is_tar = |bytes: &[u8]| bytes.get(257..262) == Some(b"ustar");
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
         [b'P', b'K', 3 | 5, ..] => Some(Kind::Zip),
         // What is no whole gz file is named where the table in it is read.
         [0x1f, 0x8b, ..] => {
-            let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(File::open(path)?)));
+            let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
             inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(Kind::TarGz)
         }
         bytes if is_tar(bytes) => Some(Kind::Tar),
@@ -48,15 +52,19 @@ pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, ImportError> {
     log::info!("unpacking {}", path.display());
     let left =
         run_record::files::free_bytes(&folder).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
-    let mut target = Target { folder: &folder, archive: path, job, left, others: 0 };
-    let file = BufReader::new(File::open(path).map_err(ImportError::read(path))?);
+    let mut target = Target { folder: &folder, archive: path, job, left, links: 0, outside: Vec::new() };
+    let file = BufReader::new(open_regular(path).map_err(ImportError::read(path))?);
     match kind {
         Kind::Zip => target.zip(file)?,
         Kind::Tar => target.tar(file)?,
         Kind::TarGz => target.tar(MultiGzDecoder::new(file))?,
     }
-    if target.others > 0 {
-        log::warn!("left out: what is no file in the archive, such as links ({})", target.others);
+    if target.links > 0 {
+        log::warn!("left out: {} in the archive, which are not followed", count(target.links, "link"));
+    }
+    if let [first, ..] = &target.outside[..] {
+        let number = count(target.outside.len(), "file");
+        log::warn!("left out: {number} whose path leads out of the archive (the first: {})", short(first));
     }
     Ok(Some(folder))
 }
@@ -68,8 +76,36 @@ struct Target<'a> {
     job: &'a Job<'a>,
     /// Bytes that are free.
     left: u64,
-    /// Entries that are no files.
-    others: usize,
+    /// Entries that are links or devices.
+    links: usize,
+    /// Names of entries that lead out of the folder.
+    outside: Vec<String>,
+}
+
+/// The path in the folder that a name in an archive has, which is none outside. Programs of Windows write `a\1.png`,
+/// which Info-ZIP's unzip reads as a folder too where the name has no other separator.
+fn inside(name: &str) -> Option<PathBuf> {
+    let replaced = if name.contains('/') { name.to_owned() } else { name.replace('\\', "/") };
+    let is_drive = replaced.as_bytes().get(1) == Some(&b':') && replaced.as_bytes()[0].is_ascii_alphabetic();
+    let mut path = PathBuf::new();
+    for part in replaced.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if !path.pop() => return None,
+            ".." => {}
+            part => path.push(part),
+        }
+    }
+    let is_file = !path.as_os_str().is_empty();
+    (is_file && !is_drive && !replaced.starts_with('/') && !replaced.contains('\0')).then_some(path)
+}
+
+/// The name of an entry: UTF-8 if its bytes are so, which macOS does not declare, or code page 437.
+fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
+    let raw = entry.name_raw();
+    let name = std::str::from_utf8(raw).ok().map(str::to_owned);
+    name.or_else(|| Some(entry.name().ok()?.into_owned()))
+        .unwrap_or_else(|| String::from_utf8_lossy(raw).into_owned())
 }
 
 impl Target<'_> {
@@ -105,19 +141,37 @@ impl Target<'_> {
     }
 
     fn zip(&mut self, file: BufReader<File>) -> Result<(), ImportError> {
+        const ELSEWHERE: &str = "unpack it with another program, and import the folder";
         let mut archive = zip::ZipArchive::new(file).map_err(|error| self.invalid(error))?;
         if archive.index_for_name("[Content_Types].xml").is_some() {
             bail!(self.archive, "is a document or a spreadsheet: save the table as .csv");
         }
         for index in 0..archive.len() {
-            let mut entry = archive.by_index(index).map_err(|error| self.invalid(error))?;
-            match entry.enclosed_name() {
-                _ if entry.is_dir() => {}
-                Some(name) if entry.is_file() => {
-                    let size = entry.size();
-                    self.write(&name, size, &mut entry)?;
+            if archive.by_index_raw(index).is_ok_and(|entry| entry.encrypted()) {
+                bail!(self.archive, "is encrypted: unpack it with its password, and import the folder");
+            }
+            let mut entry = archive.by_index(index).map_err(|error| match error {
+                ZipError::UnsupportedArchive(what) => ImportError::source(
+                    self.archive,
+                    format!("is a zip that is not read here ({what}): {ELSEWHERE}"),
+                ),
+                ZipError::CompressionMethodNotSupported(method) => {
+                    let what = format!(
+                        "is compressed by method {method} of zip, which is not read here: {ELSEWHERE}"
+                    );
+                    ImportError::source(self.archive, what)
                 }
-                _ => self.others += 1,
+                error => self.invalid(error),
+            })?;
+            let name = name(&entry);
+            match inside(&name) {
+                _ if entry.is_dir() => {}
+                _ if !entry.is_file() => self.links += 1,
+                None => self.outside.push(name),
+                Some(path) => {
+                    let size = entry.size();
+                    self.write(&path, size, &mut entry)?;
+                }
             }
         }
         Ok(())
@@ -137,8 +191,9 @@ impl Target<'_> {
                     let size = entry.size();
                     self.write(&name, size, &mut entry)?;
                 }
+                kind if kind.is_file() => self.outside.push(name.to_string_lossy().into_owned()),
                 kind if kind.is_pax_global_extensions() => {}
-                _ => self.others += 1,
+                _ => self.links += 1,
             }
         }
         // The checksum of a .tar.gz is behind what fills up the archive.
@@ -153,9 +208,40 @@ pub(crate) fn renamed(error: ImportError, folder: &Path, archive: &Path) -> Impo
         Ok(rest) => archive.join(rest),
         Err(_) => path,
     };
+    // A message may name another file of the archive.
+    let named = |what: String| what.replace(&*folder.to_string_lossy(), &archive.to_string_lossy());
     match error {
         ImportError::Read { path, reason } => ImportError::Read { path: inside(path), reason },
-        ImportError::Source { path, what } => ImportError::Source { path: inside(path), what },
+        ImportError::Source { path, what } => ImportError::Source { path: inside(path), what: named(what) },
+        ImportError::Damaged { path, what } => ImportError::Damaged { path: inside(path), what: named(what) },
+        ImportError::Option { option, value, problem } => {
+            ImportError::Option { option, value, problem: named(problem) }
+        }
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_entries_are_paths_in_the_folder_or_none() {
+        for (name, expected) in [
+            ("a/1.png", Some("a/1.png")),
+            ("./a//1.png", Some("a/1.png")),
+            ("a\\b\\1.png", Some("a/b/1.png")),
+            ("a/b\\1.png", Some("a/b\\1.png")),
+            ("a/../1.png", Some("1.png")),
+            ("../1.png", None),
+            ("..\\1.png", None),
+            ("a/../../1.png", None),
+            ("/1.png", None),
+            ("\\1.png", None),
+            ("C:\\a\\1.png", None),
+            ("..", None),
+        ] {
+            assert_eq!(inside(name), expected.map(PathBuf::from), "{name}");
+        }
     }
 }
