@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use run_record::count;
 
 use crate::missing::is_missing;
 use crate::quote::quoted;
+use crate::{ImportError, temporary};
 
 /// What may separate cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
@@ -396,9 +398,9 @@ fn not_a_table(read: &[Rows], text: &str, line: impl Fn(&Position) -> u64) -> St
 }
 
 /// A text in UTF-16 as UTF-8, in a file without a name; `unit` makes a number of its bytes.
-pub(crate) fn from_utf16(file: File, unit: fn([u8; 2]) -> u16) -> io::Result<File> {
+pub(crate) fn from_utf16(path: &Path, file: File, unit: fn([u8; 2]) -> u16) -> Result<File, ImportError> {
     let mut bytes = BufReader::new(file).bytes();
-    let mut plain = BufWriter::new(tempfile::tempfile()?);
+    let mut plain = BufWriter::new(temporary::file()?);
     let mut failed = None;
     let units = std::iter::from_fn(|| match (bytes.next()?, bytes.next()?) {
         (Ok(first), Ok(second)) => Some(unit([first, second])),
@@ -408,10 +410,10 @@ pub(crate) fn from_utf16(file: File, unit: fn([u8; 2]) -> u16) -> io::Result<Fil
         }
     });
     for letter in char::decode_utf16(units) {
-        write!(plain, "{}", letter.unwrap_or(char::REPLACEMENT_CHARACTER))?;
+        write!(plain, "{}", letter.unwrap_or(char::REPLACEMENT_CHARACTER)).map_err(temporary::failed)?;
     }
     match failed {
-        Some(error) => Err(error),
-        None => plain.into_inner().map_err(io::IntoInnerError::into_error),
+        Some(error) => Err(ImportError::read(path)(error)),
+        None => plain.into_inner().map_err(|error| temporary::failed(error.into_error())),
     }
 }

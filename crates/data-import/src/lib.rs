@@ -43,6 +43,7 @@ mod split_folders;
 mod table;
 mod table_file;
 mod tables;
+mod temporary;
 #[cfg(test)]
 mod tests;
 mod truncated;

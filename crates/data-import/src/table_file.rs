@@ -18,7 +18,7 @@ use crate::parquet_file::Tell;
 use crate::quote::{listed, quoted, short};
 use crate::tables::Tables;
 use crate::writer::NPY_MAGIC;
-use crate::{Header, ImportError, parquet_file};
+use crate::{Header, ImportError, parquet_file, temporary};
 
 /// Names of a column of classes.
 pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
@@ -74,14 +74,14 @@ impl TableFile {
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = beginning(&mut file).map_err(ImportError::read(path))?;
         if magic.starts_with(&[0x1f, 0x8b]) {
-            file = unpacked(file).map_err(ImportError::read(path))?;
+            file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
             magic = beginning(&mut file).map_err(ImportError::read(path))?;
         }
         let is_parquet = magic.starts_with(parquet_file::MAGIC);
         if magic.starts_with(b"\xff\xfe") {
-            file = from_utf16(file, u16::from_le_bytes).map_err(ImportError::read(path))?;
+            file = from_utf16(path, file, u16::from_le_bytes)?;
         } else if magic.starts_with(b"\xfe\xff") {
-            file = from_utf16(file, u16::from_be_bytes).map_err(ImportError::read(path))?;
+            file = from_utf16(path, file, u16::from_be_bytes)?;
         } else if is_parquet {
             if header.is_some() {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
@@ -229,6 +229,19 @@ impl TableFile {
         Err(ImportError::option(option, wanted, problem))
     }
 
+    /// The column of that name or number, or those of its lists in a table of Parquet.
+    pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, ImportError> {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_of_list = |name: &str| {
+            self.is_parquet
+                && name.strip_prefix(wanted).and_then(|rest| rest.strip_prefix('_')).is_some_and(is_number)
+        };
+        match (self.column(option, wanted), self.called(is_of_list)) {
+            (Err(_), columns) if !columns.is_empty() => Ok(columns),
+            (column, _) => column.map(|column| vec![column]),
+        }
+    }
+
     /// The column of exactly that name, for which no number and no other column is taken.
     pub(crate) fn named(&self, name: &str) -> Result<usize, ImportError> {
         match self.called(|own| own == name)[..] {
@@ -236,7 +249,7 @@ impl TableFile {
             ref found => {
                 let number = if found.is_empty() { "no column" } else { "two columns" };
                 let among = listed(self.header.as_deref().unwrap_or_default());
-                bail!(&self.path, "has {number} {name:?}, among {among}");
+                bail!(&self.path, "has {number} {}, among {among}", quoted(name));
             }
         }
     }
@@ -273,7 +286,7 @@ impl TableFile {
 
     /// A column in a message: by its name or, where it has none, by its number.
     pub(crate) fn shown(&self, column: usize) -> String {
-        format!("column {}", self.typed(column))
+        format!("column {}", short(&self.typed(column)))
     }
 
     /// A column as it is typed in an option.
@@ -286,14 +299,6 @@ impl TableFile {
     pub(crate) fn column_name(&self, column: usize) -> String {
         self.header.as_ref().map_or_else(|| (column + 1).to_string(), |names| names[column].clone())
     }
-}
-
-/// The contents of a compressed file, in one without a name.
-fn unpacked(file: File) -> io::Result<File> {
-    let mut plain = tempfile::tempfile()?;
-    io::copy(&mut MultiGzDecoder::new(BufReader::new(file)), &mut plain)?;
-    plain.seek(SeekFrom::Start(0))?;
-    Ok(plain)
 }
 
 /// The first bytes of a file, by which other kinds of files are named.
