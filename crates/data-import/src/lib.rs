@@ -27,6 +27,9 @@ mod missing;
 mod no_data_set;
 mod npy;
 mod parquet_file;
+#[cfg(test)]
+mod parquet_tests;
+mod partitions;
 mod picture;
 mod pictures;
 mod place;
@@ -288,7 +291,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
             if let Some(arrays) = arrays::find(source, args)? {
                 return arrays.import(job);
             }
-            let Some(tables) = tables::tables(source, args.test_split.as_deref())? else {
+            let Some(tables) = tables::tables(source, args)? else {
                 let found = split_folders::find(source, args.test_split.as_deref(), args.label_options())?;
                 return pictures::import(found, None, job);
             };
@@ -299,7 +302,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
                 let problem = format!("{} is one table, and has no other split", source.display());
                 return Err(ImportError::option("test-split", name, problem));
             }
-            None => Tables { train: vec![source.to_owned()], test: None },
+            None => Tables::one(vec![source.to_owned()]),
         },
     };
     match parquet_file::column_of_pictures(&tables.train)? {

@@ -20,6 +20,12 @@ type Named = (PathBuf, Option<String>);
 /// A line of the file: its number, and its columns that have text or a number.
 type Line = (u64, BTreeMap<String, String>);
 
+/// Whether a file has the name of such a file, in any case.
+pub(crate) fn is_file_name(path: &Path) -> bool {
+    let name = crate::folder::name(path).to_ascii_lowercase();
+    ["metadata.csv", "metadata.jsonl", "metadata.parquet"].contains(&&*name)
+}
+
 /// The file with the classes of the pictures in a folder, if there is one.
 pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
     ["metadata.csv", "metadata.jsonl"].map(|name| folder.join(name)).into_iter().find(|path| path.is_file())

@@ -1,23 +1,26 @@
 //! Parquet files: features in columns, or pictures in one, as Hugging Face's data sets have them.
 
 use std::fs::File;
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parquet::basic::ConvertedType;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::TypePtr;
+use run_record::count;
 use serde_json::Value;
 
 use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
+use crate::quote::{listed, quoted};
 use crate::table_file::LABELS;
 use crate::tables::Tables;
-use crate::{DataFile, ImportError};
+use crate::{DataFile, ImportError, partitions, temporary};
 
 /// Is told each row that is read, and their number; an error stops the reading.
 pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), ImportError> + 'a;
@@ -64,7 +67,8 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     read.map_err(|_| damaged())?.map_err(invalid(path))
 }
 
-/// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns.
+/// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns, of which the last are
+/// those that the folders of the file name.
 fn for_each_row(
     paths: &[PathBuf],
     tell: &Tell<'_>,
@@ -76,10 +80,13 @@ fn for_each_row(
     for path in paths {
         let (reader, before) = (open(path)?, done);
         let mut rows = guarded(path, || reader.get_row_iter(None))?;
+        let of_folders = partitions::of(path, paths, &own_columns(path)?);
         while let Some(row) = guarded(path, || rows.next().transpose())? {
             done += 1;
             tell(done, all)?;
-            visit(path, done - before, row.into_columns())?;
+            let of_folders =
+                of_folders.iter().map(|(name, value)| (name.clone(), text_or_null(value.clone())));
+            visit(path, done - before, row.into_columns().into_iter().chain(of_folders).collect())?;
         }
     }
     Ok(())
@@ -91,35 +98,143 @@ fn fields(path: &Path) -> Result<Vec<TypePtr>, ImportError> {
 }
 
 /// Their names.
-fn columns(path: &Path) -> Result<Vec<String>, ImportError> {
+fn own_columns(path: &Path) -> Result<Vec<String>, ImportError> {
     Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
-/// The rows of files with the same columns as a table of commas, whose first line has the names of the columns.
+/// The names of the columns of a file of the table in `paths`, with those that its folders name.
+fn columns(path: &Path, paths: &[PathBuf]) -> Result<Vec<String>, ImportError> {
+    let mut columns = own_columns(path)?;
+    let of_folders = partitions::of(path, paths, &columns);
+    columns.extend(of_folders.into_iter().map(|(name, _)| name));
+    Ok(columns)
+}
+
+fn text_or_null(text: Option<String>) -> Field {
+    text.map_or(Field::Null, Field::Str)
+}
+
+/// How the values of a column are written.
+#[derive(Clone)]
+enum Cells {
+    One,
+    /// A list of so many numbers, each in a column.
+    Each(usize),
+    /// What the lists are that are no columns of numbers.
+    Lists(String),
+}
+
+/// The rows of files with the same columns as a table of commas, whose first line has the names of the columns. Lists
+/// of numbers that have one length are as many columns.
 pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportError> {
-    let failed = |error: std::io::Error| ImportError::write(&std::env::temp_dir())(error);
-    let mut writer = csv::Writer::from_writer(tempfile::tempfile().map_err(failed)?);
-    let expected = columns(&paths[0])?;
+    let expected = columns(&paths[0], paths)?;
     for path in &paths[1..] {
-        let names = columns(path)?;
+        let names = columns(path, paths)?;
         if names != expected {
-            bail!(
-                path,
-                "has the columns {}, and {} has {}",
-                names.join(", "),
-                paths[0].display(),
-                expected.join(", ")
-            );
+            let (names, expected) = (listed(&names), listed(&expected));
+            bail!(path, "has the columns {names}, and {} has {expected}", paths[0].display());
         }
     }
-    writer.write_record(&expected).map_err(|error| failed(error.into()))?;
-    for_each_row(paths, tell, |_, _, row| {
-        let cells = row.iter().map(|(_, field)| cell(field));
-        writer.write_record(cells).map_err(|error| failed(error.into()))
-    })?;
-    let mut file = writer.into_inner().map_err(|error| failed(error.into_error()))?;
-    file.seek(SeekFrom::Start(0)).map_err(failed)?;
-    Ok(file)
+    let mut cells = lists(paths)?;
+    loop {
+        match write_csv(paths, &expected, &cells, tell)? {
+            Written::File(file) => return Ok(file),
+            // Rejected with this text where the column is read as a feature, and not if it is left out.
+            Written::Differs(column, what) => cells[column] = Cells::Lists(what),
+        }
+    }
+}
+
+/// What became of a table.
+enum Written {
+    File(File),
+    /// The column with lists of several lengths, and what they are.
+    Differs(usize, String),
+}
+
+fn write_csv(
+    paths: &[PathBuf],
+    names: &[String],
+    cells: &[Cells],
+    tell: &Tell<'_>,
+) -> Result<Written, ImportError> {
+    let failed = |error: csv::Error| temporary::failed(error.into());
+    let mut writer = csv::Writer::from_writer(temporary::file()?);
+    for (name, cells) in names.iter().zip(cells) {
+        match cells {
+            Cells::Each(length) => {
+                (0..*length).try_for_each(|at| writer.write_field(format!("{name}_{at}"))).map_err(failed)?;
+            }
+            _ => writer.write_field(name).map_err(failed)?,
+        }
+    }
+    writer.write_record(None::<&[u8]>).map_err(failed)?;
+    let (mut differs, mut number) = (None, 0);
+    let read = for_each_row(paths, tell, |_, _, row| {
+        number += 1;
+        for (column, ((_, field), cells)) in row.iter().zip(cells).enumerate() {
+            match (cells, field) {
+                (Cells::Lists(what), _) => writer.write_field(what),
+                (Cells::Each(length), Field::Null) => (0..*length).try_for_each(|_| writer.write_field("")),
+                (&Cells::Each(length), Field::ListInternal(list)) => {
+                    if list.len() != length {
+                        let what =
+                            format!("a list of {length} numbers, and of {} in row {number}", list.len());
+                        differs = Some((column, what));
+                        return Err(ImportError::Stopped);
+                    }
+                    list.elements().iter().try_for_each(|field| writer.write_field(cell(field)))
+                }
+                _ => writer.write_field(cell(field)),
+            }
+            .map_err(failed)?;
+        }
+        writer.write_record(None::<&[u8]>).map_err(failed)
+    });
+    if let Some((column, what)) = differs {
+        return Ok(Written::Differs(column, what));
+    }
+    read?;
+    let mut file = writer.into_inner().map_err(|error| temporary::failed(error.into_error()))?;
+    file.rewind().map_err(temporary::failed)?;
+    Ok(Written::File(file))
+}
+
+/// How each column is written: a list by the first row that has one.
+fn lists(paths: &[PathBuf]) -> Result<Vec<Cells>, ImportError> {
+    let is_list =
+        |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
+    let fields = fields(&paths[0])?;
+    let mut cells = vec![Cells::One; columns(&paths[0], paths)?.len()];
+    let mut unknown: Vec<usize> = (0..fields.len()).filter(|&column| is_list(&fields[column])).collect();
+    if unknown.is_empty() {
+        return Ok(cells);
+    }
+    let read = for_each_row(paths, &|_, _| Ok(()), |_, _, row| {
+        unknown.retain(|&column| {
+            let Field::ListInternal(list) = &row[column].1 else { return true };
+            cells[column] = match list.elements() {
+                [] => Cells::Lists("an empty list".into()),
+                elements if elements.iter().all(is_number) => Cells::Each(elements.len()),
+                _ => Cells::Lists("a list of other than numbers".into()),
+            };
+            false
+        });
+        if unknown.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+    });
+    match read {
+        Ok(()) | Err(ImportError::Stopped) => Ok(cells),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a value of a list is a number, or none where one is missing.
+fn is_number(field: &Field) -> bool {
+    let is_other = matches!(
+        field,
+        Field::Str(_) | Field::Bytes(_) | Field::Group(_) | Field::ListInternal(_) | Field::MapInternal(_)
+    );
+    !is_other
 }
 
 /// A value as text: a number in full, nothing where there is none.
@@ -155,6 +270,14 @@ pub(crate) fn column_of_pictures(tables: &[PathBuf]) -> Result<Option<String>, I
     Ok(fields(path)?.iter().find(is_picture).map(|field| field.name().to_owned()))
 }
 
+/// Whether a file has the bytes of pictures in a column, rather than their names.
+pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, ImportError> {
+    let Some(column) = column_of_pictures(&[path.to_owned()])? else { return Ok(false) };
+    let is_text =
+        |field: &TypePtr| !field.is_group() && field.get_basic_info().converted_type() == ConvertedType::UTF8;
+    Ok(!fields(path)?.iter().any(|field| field.name() == column && is_text(field)))
+}
+
 /// What Hugging Face's `datasets` says of a file's columns.
 fn features(path: &Path) -> Result<Value, ImportError> {
     let reader = open(path)?;
@@ -176,7 +299,7 @@ pub(crate) fn label(
     wanted: Option<&str>,
 ) -> Result<(String, Option<Vec<String>>), ImportError> {
     let path = &*tables.train[0];
-    let (columns, known) = (columns(path)?, features(path)?);
+    let (columns, known) = (columns(path, &tables.train)?, features(path)?);
     let names_in = |features: &Value, column: &str| -> Option<Vec<String>> {
         serde_json::from_value(features[column]["names"].clone()).ok()
     };
@@ -193,7 +316,7 @@ pub(crate) fn label(
         }
     };
     let Some(&column) = found else {
-        let listed = others.iter().map(|column| column.as_str()).collect::<Vec<_>>().join(", ");
+        let listed = listed(&others);
         if let Some(wanted) = wanted {
             return Err(ImportError::option("label", wanted, format!("{} has {listed}", path.display())));
         }
@@ -201,6 +324,11 @@ pub(crate) fn label(
         bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
     };
     let names = names_in(&known, column);
+    for path in tables.test.iter().flatten() {
+        if !self::columns(path, tables.test.as_deref().unwrap_or_default())?.contains(column) {
+            return Err(tables.without_classes(column));
+        }
+    }
     for path in tables.train.iter().chain(tables.test.iter().flatten()) {
         if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
             bail!(path, "column {column} has lists or several columns, and a class is a word or a number");
@@ -221,6 +349,7 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     let (label, names) = label(tables, Some(column), args.label.as_deref())?;
     let mut labels = Labels::of(names, args.missing_labels);
     let folder = job.folder("pictures")?;
+    let mut by_path = ByPath::default();
     let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<_, ImportError> {
         let place = folder.join(name);
         let failed = |error| ImportError::write(&place)(error);
@@ -233,7 +362,11 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
             let class = field(&label).map(cell).unwrap_or_default();
             let number = labels.number(format!("column {label}"), class.trim(), class.trim().parse().ok());
             let Some(number) = number.map_err(wrong)? else { return Ok(()) };
-            let bytes = field(column).and_then(bytes).unwrap_or_default();
+            let picture = field(column).unwrap_or(&Field::Null);
+            let bytes = bytes(picture).unwrap_or_default();
+            if by_path.add(path, row, bytes, picture) {
+                return Ok(());
+            }
             file.write_all(bytes).map_err(failed)?;
             let name = folder::name(path);
             found.push((start, bytes.len(), format!("{name}:{row}"), number));
@@ -245,6 +378,7 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     };
     let train = unpack("train", &tables.train)?;
     let test = tables.test.as_ref().map(|paths| unpack("test", paths)).transpose()?;
+    by_path.finish(column, args.skip_broken && !train.1.is_empty())?;
     let (classes, class) = labels.classes(&args.source)?;
     let pictures = |(file, found): (Arc<DataFile>, Vec<Unpacked>)| {
         let picture = |(start, bytes, name, label)| Picture {
@@ -257,11 +391,63 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     Ok(Found { train: pictures(train), test: test.map(pictures), classes })
 }
 
+/// Rows with the path of a picture in place of its bytes.
+#[derive(Default)]
+struct ByPath {
+    number: usize,
+    all: usize,
+    first: Option<(PathBuf, usize, String)>,
+}
+
+impl ByPath {
+    /// Counts a row; true if it has a path alone.
+    fn add(&mut self, path: &Path, row: usize, bytes: &[u8], picture: &Field) -> bool {
+        self.all += 1;
+        match path_of(picture).filter(|_| bytes.is_empty()) {
+            None => false,
+            Some(name) => {
+                self.number += 1;
+                self.first.get_or_insert_with(|| (path.to_owned(), row, name.to_owned()));
+                true
+            }
+        }
+    }
+
+    fn finish(self, column: &str, is_left_out: bool) -> Result<(), ImportError> {
+        let Some((path, row, name)) = self.first else { return Ok(()) };
+        let what = format!(
+            "column {column} has a path and no picture in {} of {} (row {row}: {})",
+            self.number,
+            count(self.all, "row"),
+            quoted(&name)
+        );
+        if is_left_out {
+            log::warn!("left out: {what}");
+            return Ok(());
+        }
+        bail!(
+            &path,
+            "{what}: write the table with the bytes of the pictures, or import the folder of the pictures"
+        );
+    }
+}
+
+/// The path of a picture that a row has beside its bytes, or in their place.
+fn path_of(field: &Field) -> Option<&str> {
+    match field {
+        Field::Str(text) if !text.is_empty() => Some(text),
+        Field::Group(group) => {
+            let path = group.get_column_iter().find(|(name, _)| *name == "path");
+            path.and_then(|(_, field)| path_of(field))
+        }
+        _ => None,
+    }
+}
+
 /// The bytes of a picture; none where there is no picture.
 fn bytes(field: &Field) -> Option<&[u8]> {
     match field {
         Field::Bytes(bytes) => Some(bytes.data()),
-        Field::Str(text) => Some(text.as_bytes()),
         Field::Group(group) => {
             group.get_column_iter().find(|(name, _)| *name == "bytes").and_then(|(_, field)| bytes(field))
         }

@@ -27,7 +27,7 @@ pub(crate) fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// A Parquet file with these columns of a row group.
-fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec<u8> {
+pub(crate) fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec<u8> {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let known = huggingface.map(|json| vec![KeyValue::new("huggingface".into(), json.to_owned())]);
     let properties = Arc::new(WriterProperties::builder().set_key_value_metadata(known).build());
@@ -41,10 +41,14 @@ fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec
 }
 
 /// The values of a column, of which some may be missing.
-enum Column {
+pub(crate) enum Column {
     Double(Vec<Option<f64>>),
     Int64(Vec<Option<i64>>),
     Bytes(Vec<Vec<u8>>, i16),
+    /// Lists of at least one number.
+    Lists(Vec<Vec<f64>>),
+    /// So many values that are missing, at a level of the column that is there.
+    Missing(usize, i16),
 }
 
 impl Column {
@@ -66,6 +70,16 @@ impl Column {
                 let defined = vec![level; values.len()];
                 let values: Vec<ByteArray> = values.into_iter().map(ByteArray::from).collect();
                 column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Lists(lists) => {
+                let values = lists.concat();
+                let repeated: Vec<i16> =
+                    lists.iter().flat_map(|list| (0..list.len()).map(|at| (at > 0).into())).collect();
+                let defined = vec![3; values.len()];
+                column.typed::<DoubleType>().write_batch(&values, Some(&defined), Some(&repeated)).unwrap();
+            }
+            Self::Missing(rows, level) => {
+                column.typed::<ByteArrayType>().write_batch(&[], Some(&vec![level; rows]), None).unwrap();
             }
         }
         column.close().unwrap();

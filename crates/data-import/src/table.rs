@@ -7,7 +7,7 @@ use crate::beginning::text;
 use crate::job::Job;
 use crate::labels::{Labels, twin};
 use crate::plan;
-use crate::quote::listed;
+use crate::quote::{listed, quoted};
 use crate::ranges::Ranges;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile};
@@ -35,7 +35,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
         false => (train.label(args.label.as_deref())?, None),
     };
     let mut dropped: Vec<usize> =
-        args.drop.iter().map(|column| train.column("drop", column)).collect::<Result<_, _>>()?;
+        args.drop.iter().map(|column| train.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
     // It tells the order of the rows, and nothing of the samples.
     for column in (0..train.columns).filter(|&column| train.is_parquet && column != label) {
         if train.column_name(column).starts_with("__index_level_") {
@@ -61,7 +61,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     let (mut test, test_rows) = match test {
         None => (None, None),
         Some(mut test) => {
-            let (label, features) = same_columns(&train, &test, label, &features)?;
+            let (label, features) = same_columns(tables, [&train, &test], label, &features)?;
             say_what_is_left_out(&train, &test);
             let tell = |row: usize| tell(rows.len() + row);
             let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
@@ -194,7 +194,8 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
     match twin(&names) {
         Some(name) => bail!(
             &table.path,
-            "has two columns {name:?}: rename one, or leave one out with --drop and its number"
+            "has two columns {}: rename one, or leave one out with --drop and its number",
+            quoted(name)
         ),
         None => Ok(()),
     }
@@ -202,14 +203,17 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
 
 /// The columns of the class and the features in the other table: by name, in any order.
 fn same_columns(
-    train: &TableFile,
-    test: &TableFile,
+    tables: &Tables,
+    [train, test]: [&TableFile; 2],
     label: usize,
     features: &[usize],
 ) -> Result<(usize, Vec<usize>), ImportError> {
     if train.header.is_none() || test.header.is_none() {
         if train.columns == test.columns && train.header == test.header {
             return Ok((label, features.to_vec()));
+        }
+        if train.header == test.header && train.columns == test.columns + 1 {
+            return Err(tables.without_classes(&train.column_name(label)));
         }
         let names = |table: &TableFile| if table.header.is_some() { "has" } else { "lacks" };
         bail!(
@@ -220,7 +224,11 @@ fn same_columns(
             names(train)
         );
     }
-    let class = test.named(&train.column_name(label))?;
+    let class = train.column_name(label);
+    if !test.header.iter().flatten().any(|name| *name == class) {
+        return Err(tables.without_classes(&class));
+    }
+    let class = test.named(&class)?;
     let column = |&column: &usize| test.named(&train.column_name(column));
     Ok((class, features.iter().map(column).collect::<Result<_, _>>()?))
 }

@@ -1,9 +1,14 @@
 //! The tables of a folder: which file, or which parts of Parquet, are the training and the test table.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::ImportError;
-use crate::folder::{self, OTHERS, TRAIN};
+use run_record::{count, quoted};
+
+use crate::folder::{self, holds_pictures};
+use crate::quote::listed;
+use crate::split::{self, Split};
+use crate::{ImportArgs, ImportError, metadata, partitions};
 
 const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 
@@ -12,62 +17,296 @@ const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 pub(crate) struct Tables {
     pub(crate) train: Vec<PathBuf>,
     pub(crate) test: Option<Vec<PathBuf>>,
+    /// What to do if the test table has no classes.
+    advice: String,
 }
 
-/// The tables in a folder: `train.csv` or the like, and test, or one alone, as an archive may have it.
-pub(crate) fn tables(folder: &Path, test_split: Option<&str>) -> Result<Option<Tables>, ImportError> {
-    let (folders, files) = folder::inside(folder)?;
-    let find = |wanted: &str| -> Vec<PathBuf> {
-        let is_wanted = |path: &&PathBuf| {
-            let split = part(path).map(|(split, ..)| split).or_else(|| stem(path));
-            split.is_some_and(|name| name.eq_ignore_ascii_case(wanted))
-        };
-        let mut found: Vec<PathBuf> = files.iter().filter(is_wanted).cloned().collect();
-        found.sort_by_cached_key(|path| part(path).map(|(_, number, _)| number));
-        match found.iter().find(|path| part(path).is_none()) {
-            Some(whole) => vec![whole.clone()],
-            None if !found.is_empty() => found,
-            // Hugging Face's converted data sets have a folder for each split.
-            None => folders
-                .iter()
-                .filter(|path| path.ends_with(wanted))
-                .flat_map(|path| parts_only(path))
-                .collect(),
-        }
-    };
-    let Some(train) = TRAIN.iter().map(|name| find(name)).find(|found| !found.is_empty()) else {
-        return Ok(match &files[..] {
-            [only] if folders.is_empty() && is_table(only) && test_split.is_none() => {
-                Some(Tables { train: vec![only.clone()], test: None })
-            }
-            _ => None,
-        });
-    };
-    let others =
-        || OTHERS.into_iter().map(|split| (split, find(split))).filter(|(_, found)| !found.is_empty());
-    let test = match test_split {
-        None => others().next().map(|(_, found)| found),
-        Some(wanted) => Some(find(wanted)).filter(|found| !found.is_empty()).map(Some).ok_or_else(|| {
-            let found: Vec<&str> = others().map(|(split, _)| split).collect();
-            let found = if found.is_empty() { "no other table".into() } else { found.join(", ") };
-            ImportError::option("test-split", wanted, format!("{} has {found}", folder.display()))
-        })?,
-    };
-    train.iter().chain(test.iter().flatten()).try_for_each(|path| check_whole(path))?;
-    let is_used = |path: &&PathBuf| {
-        let used = train.iter().chain(test.iter().flatten());
-        used.into_iter().any(|used| used.starts_with(path))
-    };
-    for path in files.iter().filter(|path| is_table(path)).chain(&folders).filter(|path| !is_used(path)) {
-        log::warn!("{} is not used: it is beside {}", folder::name(path), folder::name(&train[0]));
+impl Tables {
+    pub(crate) fn one(files: Vec<PathBuf>) -> Self {
+        Self { train: files, test: None, advice: String::new() }
     }
-    Ok(Some(Tables { train, test }))
+
+    /// The error that the test table lacks the column of the classes, as those of competitions do.
+    pub(crate) fn without_classes(&self, column: &str) -> ImportError {
+        let test = self.test.as_ref().unwrap_or(&self.train);
+        let what =
+            format!("has no column {} with the classes: {}", crate::quote::quoted(column), self.advice);
+        ImportError::source(&test[0], what)
+    }
 }
 
-/// The name of a table's file without its ending; none of another file.
+/// A table of a folder.
+struct Table {
+    /// Its name without the ending.
+    name: String,
+    /// The file, or the folder or the first file of its parts.
+    path: PathBuf,
+    files: Vec<PathBuf>,
+    is_folder: bool,
+}
+
+/// The tables in a folder: `train.csv` or the like, and test, or one alone. `None` if it is no folder of tables.
+pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, ImportError> {
+    let has_pictures = holds_pictures(folder);
+    let mut found = found(folder)?;
+    let names: Vec<String> = found.iter().map(|table| table.name.clone()).collect();
+    // Beside pictures, `train_log.csv` is no data set.
+    let splits = match has_pictures {
+        true => names.iter().map(|name| plain_split(name)).collect(),
+        false => split::of_all(&names),
+    };
+    let mut splits: Vec<(Table, Option<Split>)> = found.drain(..).zip(splits).collect();
+    // The shortest name of a split is the plainest.
+    splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
+    if splits.first().is_none_or(|(_, split)| *split != Some(Split::Train)) {
+        let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
+        return match has_pictures {
+            true => check_pictures(folder, &tables, args).map(|()| None),
+            false => without_split(folder, tables, args),
+        };
+    }
+    if let [(first, _), (second, Some(Split::Train)), ..] = &splits[..]
+        && [first.is_folder, second.is_folder] == [false; 2]
+        && first.name.len() == second.name.len()
+        && first.name != second.name
+    {
+        let names = [&first.path, &second.path].map(|path| folder::name(path));
+        bail!(
+            folder,
+            "has two training tables, {} and {}: one table with the features and the class is expected",
+            names[0],
+            names[1]
+        );
+    }
+    let train = splits.remove(0).0;
+    let (others, unused): (Vec<_>, Vec<_>) =
+        splits.into_iter().partition(|(_, split)| split.is_some_and(|split| split != Split::Train));
+    let others: Vec<(String, Table)> =
+        others.into_iter().map(|(table, _)| (table.name.clone(), table)).collect();
+    let more: Vec<String> = others.iter().skip(1).map(|(name, _)| name.clone()).collect();
+    let test = folder::test_of(folder, args.test_split.as_deref(), others)?;
+    let advice = test.as_ref().map_or_else(String::new, |test| alone(folder, &train, test, &more, args));
+    let used: Vec<&PathBuf> =
+        [Some(&train), test.as_ref()].into_iter().flatten().flat_map(|table| &table.files).collect();
+    used.iter().try_for_each(|path| check_whole(path))?;
+    let (folders, _) = folder::inside(folder)?;
+    let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
+    for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
+        let name = folder::name(path);
+        match split::of(&name).is_some() && path.is_dir() {
+            true => log::warn!("{name} is not used: it has no table"),
+            false => log::warn!("{name} is not used: it is beside {}", folder::name(&train.path)),
+        }
+    }
+    Ok(Some(Tables { train: train.files, test: test.map(|test| test.files), advice }))
+}
+
+/// The split whose plain name is that of a table.
+fn plain_split(name: &str) -> Option<Split> {
+    let is_plain = name.chars().all(|letter| letter.is_ascii_alphabetic());
+    split::of(name).filter(|_| is_plain)
+}
+
+/// Checks that pictures in no folder do not lie beside the only table, one of which is the data set.
+fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<(), ImportError> {
+    let (folders, files) = folder::inside(folder)?;
+    let pictures: Vec<String> =
+        files.iter().filter(|file| folder::is_picture(file)).map(|file| folder::name(file)).collect();
+    match tables {
+        [table] if !pictures.is_empty() && !folders.iter().any(|folder| holds_pictures(folder)) => bail!(
+            folder,
+            "has {} ({}) in no class's folder, and {} does not name the pictures: move the pictures of each class to a \
+             folder of its name, or {}",
+            count(pictures.len(), "picture"),
+            listed(&pictures),
+            folder::name(&table.path),
+            match args.source.is_dir() {
+                true => format!("import the table alone ({})", command(&table.path, args)),
+                false => format!("unpack {}, and import the table alone", folder::name(&args.source)),
+            }
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// The table of a folder without one for training: the only one.
+fn without_split(
+    folder: &Path,
+    tables: Vec<Table>,
+    args: &ImportArgs,
+) -> Result<Option<Tables>, ImportError> {
+    let (mut folders, files) = folder::inside(folder)?;
+    folders.retain(|folder| !is_hidden(&folder::name(folder)));
+    let (in_folders, mut tables): (Vec<Table>, Vec<Table>) =
+        tables.into_iter().partition(|table| table.is_folder);
+    if tables.is_empty() && !folders.is_empty() && folders.iter().all(|folder| partitions::is_one(folder)) {
+        let files: Vec<PathBuf> = in_folders.into_iter().flat_map(|table| table.files).collect();
+        say_parts(folder, &files);
+        return Ok((!files.is_empty()).then(|| Tables::one(files)));
+    }
+    match &tables[..] {
+        [] => {
+            return match data_set_in(folder, &folders, args)? {
+                Some(only) => {
+                    log::info!("reading the folder {} in it", folder::name(only));
+                    self::tables(only, args)
+                }
+                None => Ok(None),
+            };
+        }
+        [_] => {}
+        _ => {
+            let names = listed(tables.iter().map(|table| folder::name(&table.path)));
+            bail!(
+                folder,
+                "has {} ({names}): {}",
+                count(tables.len(), "table"),
+                one_of(&tables[0].path, args)
+            );
+        }
+    }
+    let table = tables.remove(0);
+    if let Some(wanted) = &args.test_split {
+        let problem = format!("{} is one table, and has no other split", table.path.display());
+        return Err(ImportError::option("test-split", wanted, problem));
+    }
+    table.files.iter().try_for_each(|path| check_whole(path))?;
+    say_parts(folder, &table.files);
+    let others = files.iter().chain(&folders).filter(|path| !table.files.contains(path));
+    let others: Vec<String> = others.map(|path| folder::name(path)).filter(|name| !is_hidden(name)).collect();
+    if !others.is_empty() {
+        log::warn!("left out beside {}: {}", folder::name(&table.path), listed(others));
+    }
+    Ok(Some(Tables::one(table.files)))
+}
+
+/// Says that several files are one table.
+fn say_parts(folder: &Path, files: &[PathBuf]) {
+    if let [first, _, ..] = files {
+        let first = first.strip_prefix(folder).unwrap_or(first);
+        log::info!("{} are one table (the first: {})", count(files.len(), "file"), first.display());
+    }
+}
+
+/// The folder with tables among some. Several are an error: the configurations of a data set of Hugging Face are so.
+fn data_set_in<'f>(
+    folder: &Path,
+    folders: &'f [PathBuf],
+    args: &ImportArgs,
+) -> Result<Option<&'f PathBuf>, ImportError> {
+    let has_tables = |folder: &&PathBuf| {
+        let of = |folder: &Path| found(folder).is_ok_and(|tables| !tables.is_empty());
+        of(folder) || folder::inside(folder).is_ok_and(|(folders, _)| folders.iter().any(|folder| of(folder)))
+    };
+    let sets: Vec<&PathBuf> = folders.iter().filter(has_tables).collect();
+    match &sets[..] {
+        [first, _, ..] => bail!(
+            folder,
+            "has {} in folders ({}): {}",
+            count(sets.len(), "data set"),
+            listed(sets.iter().map(|set| folder::name(set))),
+            one_of(first, args)
+        ),
+        _ => Ok(sets.first().copied()),
+    }
+}
+
+/// What to do where a source has several data sets.
+fn one_of(path: &Path, args: &ImportArgs) -> String {
+    match args.source.is_dir() {
+        true => format!("import one, as in {}", command(path, args)),
+        false => format!("unpack {}, and import one", folder::name(&args.source)),
+    }
+}
+
+/// The command that imports `path` alone.
+fn command(path: &Path, args: &ImportArgs) -> String {
+    format!("mpiburn data import {} --out {}", quoted(path.display()), quoted(args.out.display()))
+}
+
+/// What to do where the test table has no classes.
+fn alone(folder: &Path, train: &Table, test: &Table, others: &[String], args: &ImportArgs) -> String {
+    let [train_name, test_name] = [train, test].map(|table| folder::name(&table.path));
+    let is_one = train.is_folder || train.files.len() == 1;
+    let import = match (args.source.is_dir() && is_one, is_one) {
+        (true, _) => {
+            format!("import {train_name} alone, and predict {test_name} ({})", command(&train.path, args))
+        }
+        (false, true) => format!(
+            "unpack {}, import {train_name} alone, and predict {test_name}",
+            folder::name(&args.source)
+        ),
+        _ => format!("move {test_name} out of {}, and predict it", folder.display()),
+    };
+    match others {
+        [] => import,
+        [other, ..] => format!("test on another table with --test-split {other}, or {import}"),
+    }
+}
+
+/// The tables that lie in a folder, and those whose parts are in a folder of it.
+fn found(folder: &Path) -> Result<Vec<Table>, ImportError> {
+    let (folders, files) = folder::inside(folder)?;
+    let mut tables = Vec::new();
+    let mut parts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for file in files.into_iter().filter(|path| is_table(path) && !is_submission(path)) {
+        let name = stem(&file).unwrap_or_default();
+        match is_parquet_name(&file) {
+            true if is_hidden(&name) => {}
+            true => parts
+                .entry(part(&file).map_or_else(|| alike(&name), |(split, ..)| split))
+                .or_default()
+                .push(file),
+            false => tables.push(Table { name, path: file.clone(), files: vec![file], is_folder: false }),
+        }
+    }
+    for (name, mut files) in parts {
+        // A whole table beside parts of the same name.
+        let is_whole = |file: &&PathBuf| stem(file).is_some_and(|stem| stem.eq_ignore_ascii_case(&name));
+        if let Some(whole) = files.iter().find(is_whole).cloned() {
+            files = vec![whole];
+        }
+        files.sort_by_cached_key(|path| part(path).map(|(_, number, _)| number));
+        let name = if files.len() == 1 && part(&files[0]).is_none() {
+            stem(&files[0]).unwrap_or_default()
+        } else {
+            name
+        };
+        tables.push(Table { name, path: files[0].clone(), files, is_folder: false });
+    }
+    for folder in folders {
+        let files = in_folder(&folder);
+        if !files.is_empty() {
+            let name = stem(&folder).unwrap_or_else(|| folder::name(&folder));
+            tables.push(Table { name, path: folder, files, is_folder: true });
+        }
+    }
+    Ok(tables)
+}
+
+/// The files of the table in a folder: parts of Parquet, also below folders of partitions, or one file.
+fn in_folder(folder: &Path) -> Vec<PathBuf> {
+    let (folders, files) = folder::inside(folder).unwrap_or_default();
+    let parts = files.iter().filter(|path| is_parquet_name(path) && !is_hidden(&folder::name(path)));
+    let mut parts: Vec<PathBuf> = parts.cloned().collect();
+    parts.extend(
+        folders.iter().filter(|folder| partitions::is_one(folder)).flat_map(|folder| in_folder(folder)),
+    );
+    let mut tables = files.into_iter().filter(|path| is_table(path) && !is_parquet_name(path));
+    match (parts.is_empty(), tables.next(), tables.next()) {
+        (true, Some(only), None) if !holds_pictures(folder) => vec![only],
+        _ => parts,
+    }
+}
+
+/// The name of a table's file without its ending, in any case; none of another file.
 fn stem(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
-    ENDINGS.iter().find_map(|ending| Some(name.strip_suffix(&format!(".{ending}"))?.to_owned()))
+    let without = |ending: &&str| {
+        let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len() + 1)?)?;
+        (found[1..].eq_ignore_ascii_case(ending) && found.starts_with('.')).then(|| stem.to_owned())
+    };
+    ENDINGS.iter().find_map(without)
 }
 
 /// What the name of a part of a table of Parquet says, `train-00000-of-00002.parquet` as Hugging Face names them or
@@ -77,6 +316,18 @@ fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     let words: Vec<&str> = name.split(['-', '.', '_']).collect();
     let all = words.get(3).filter(|_| words[2] == "of").and_then(|all| all.parse().ok());
     Some((words[0].to_owned(), words.get(1)?.parse().ok()?, all))
+}
+
+/// The name of a part without what tells parts apart, numbers and UUIDs: DuckDB has `data_0`, Polars `00000000`,
+/// pyarrow a UUID.
+fn alike(name: &str) -> String {
+    let word = |word: &str| match word.bytes().all(|byte| byte.is_ascii_hexdigit())
+        && word.contains(|c: char| c.is_ascii_digit())
+    {
+        true => "#".to_owned(),
+        false => word.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned(),
+    };
+    name.split(|letter: char| !letter.is_alphanumeric()).map(word).collect::<Vec<_>>().join("-")
 }
 
 /// Checks that a part whose name says how many there are has the others beside it.
@@ -93,16 +344,20 @@ fn check_whole(path: &Path) -> Result<(), ImportError> {
 }
 
 fn is_parquet_name(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "parquet")
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
 }
 
-/// The tables of Parquet in a folder.
-fn parts_only(folder: &Path) -> Vec<PathBuf> {
-    let files = folder::inside(folder).map(|(_, files)| files).unwrap_or_default();
-    files.into_iter().filter(|path| is_parquet_name(path)).collect()
+/// Whether Hadoop's tools take a file for none of the table's, such as `_SUCCESS`, `_metadata` and `_delta_log`.
+fn is_hidden(name: &str) -> bool {
+    name.starts_with('_')
+}
+
+/// Whether a table shows the form of what is handed in at a competition: its classes are invented.
+pub(crate) fn is_submission(path: &Path) -> bool {
+    folder::name(path).to_lowercase().contains("submission")
 }
 
 /// Whether a file has the name of a table, which has samples.
 pub(crate) fn is_table(path: &Path) -> bool {
-    stem(path).is_some_and(|name| name != "metadata")
+    stem(path).is_some() && !metadata::is_file_name(path)
 }
