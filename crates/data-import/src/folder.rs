@@ -12,11 +12,11 @@ use crate::left_behind::is_ignored;
 use crate::no_data_set::unclassed;
 use crate::picture::foreign_picture;
 use crate::place::{Encoded, Place};
-use crate::quote::listed;
+use crate::quote::{listed, quoted};
 use crate::split::{self, Split};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
-use crate::{ImportError, arrays, cifar, idx, metadata};
+use crate::{ImportError, arrays, cifar, idx, listing, metadata};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -136,7 +136,7 @@ pub(crate) fn test_of<T>(
         None => 0,
         Some(wanted) => place(wanted, others.iter().map(|(name, _)| name.as_str())).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-            let names = if names.is_empty() { "no other split".into() } else { names.join(", ") };
+            let names = if names.is_empty() { "no other split".into() } else { crate::quote::listed(names) };
             ImportError::option("test-split", wanted, format!("{} has {names}", source.display()))
         })?,
     };
@@ -170,7 +170,11 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
             folders.retain(|folder| holds_pictures(folder));
         }
         match &folders[..] {
-            [only] if !files.iter().any(|file| is_picture(file)) && holds_more(only)? => {
+            [only]
+                if !files.iter().any(|file| is_picture(file))
+                    && holds_more(only)?
+                    && !belongs(only, &folder, &files) =>
+            {
                 if split::of(&name(only)) == Some(Split::Train) {
                     return Ok(folder);
                 }
@@ -180,6 +184,12 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
             _ => return Ok(folder),
         }
     }
+}
+
+/// Whether the only folder in another one belongs to the tables beside it: it has nothing to import, or they list its
+/// pictures.
+fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
+    files.iter().any(|file| is_table(file)) && (recognised(only).is_none() || listing::is_in(folder))
 }
 
 /// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
@@ -356,7 +366,7 @@ pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> R
         );
     }
     for name in empty {
-        log::warn!("left out: class {name:?}, whose folder has no picture");
+        log::warn!("left out: class {}, whose folder has no picture", quoted(name));
     }
     if full.len() > MOST_CLASSES {
         bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());

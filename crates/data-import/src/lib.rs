@@ -22,15 +22,19 @@ mod job;
 mod kind_tests;
 mod labels;
 mod left_behind;
+mod listing;
 mod metadata;
 mod missing;
 mod no_data_set;
 mod npy;
+#[cfg(test)]
+mod own_tables_tests;
 mod parquet_file;
 #[cfg(test)]
 mod parquet_tests;
 mod partitions;
 mod picture;
+mod picture_names;
 mod pictures;
 mod place;
 mod plan;
@@ -60,6 +64,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use job::Job;
+use listing::Listing;
+use quote::quoted;
 use tables::Tables;
 
 pub use data_file::DataFile;
@@ -89,7 +95,7 @@ written in an order drawn from the seed, because training reads them in the orde
 )]
 pub struct ImportArgs {
     /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS, or with
-    /// metadata.csv), a table in .csv, .tsv (also .gz) or .parquet, a folder with train.csv and test.csv, NumPy's
+    /// metadata.csv or a table of their names and classes), a table in .csv, .tsv (also .gz) or .parquet, a folder with train.csv and test.csv, NumPy's
     /// arrays in an .npz file or a folder of .npy files, CIFAR's python batches, IDX files, or a .zip, .tar or .tar.gz
     /// of any of these.
     #[arg(value_name = "SOURCE")]
@@ -254,13 +260,13 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         from_source(source, &job).map_err(|error| archive::renamed(error, source, &args.source))?;
     for (class, name) in imported.set.classes.iter().enumerate() {
         match imported.counts.each_ref().map(|counts| counts[class]) {
-            [0, test] => log::warn!("class {name:?} has {test} test samples and none to learn from"),
-            [_, 0] => log::warn!("class {name:?} has no test sample"),
+            [0, test] => log::warn!("class {} has {test} test samples and none to learn from", quoted(name)),
+            [_, 0] => log::warn!("class {} has no test sample", quoted(name)),
             _ => {}
         }
     }
     if let [one] = &imported.set.classes[..] {
-        log::warn!("all samples are of one class, {one:?}: there is nothing to tell apart");
+        log::warn!("all samples are of one class, {}: there is nothing to tell apart", quoted(one));
     }
     let learned = imported.counts[0].iter().copied().filter(|&count| count > 0);
     if let (Some(least), Some(most)) = (learned.clone().min(), learned.max())
@@ -291,8 +297,17 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
             if let Some(arrays) = arrays::find(source, args)? {
                 return arrays.import(job);
             }
-            let Some(tables) = tables::tables(source, args)? else {
-                let found = split_folders::find(source, args.test_split.as_deref(), args.label_options())?;
+            let mut folders = source.clone();
+            let tables = match listing::find(source, args)? {
+                Listing::Pictures(found) => return pictures::import(found, None, job),
+                Listing::Folders(classes) => {
+                    folders = classes;
+                    None
+                }
+                Listing::None => tables::tables(source, args)?,
+            };
+            let Some(tables) = tables else {
+                let found = split_folders::find(&folders, args.test_split.as_deref(), args.label_options())?;
                 return pictures::import(found, None, job);
             };
             tables

@@ -1,84 +1,148 @@
-//! `metadata.csv` or `metadata.jsonl` beside pictures: their classes, as Hugging Face's imagefolder has them.
+//! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: their classes, as Hugging Face's imagefolder has them.
 
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Component, Path, PathBuf};
 
+use run_record::count;
+use run_record::files::open_regular;
 use serde_json::Value;
 
+use crate::folder::{holds_pictures, inside, name};
 use crate::labels::{LabelOptions, class_name, twin};
+use crate::picture_names::{Named, PictureNames};
+use crate::quote::{listed, quoted, short};
+use crate::split;
 use crate::table_file::{LABELS, TableFile, text};
-use crate::{Header, ImportError};
+use crate::{Header, ImportError, parquet_file};
+
+/// Names of the file.
+const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 
 /// The column with the path of the picture, below the folder of the file.
 const FILE_NAME: &str = "file_name";
 
 /// The path of a picture and its class; none if it has none and is to be left out.
-type Named = (PathBuf, Option<String>);
+type Classed = (PathBuf, Option<String>);
 
 /// A line of the file: its number, and its columns that have text or a number.
 type Line = (u64, BTreeMap<String, String>);
 
 /// Whether a file has the name of such a file, in any case.
 pub(crate) fn is_file_name(path: &Path) -> bool {
-    let name = crate::folder::name(path).to_ascii_lowercase();
-    ["metadata.csv", "metadata.jsonl", "metadata.parquet"].contains(&&*name)
+    NAMES.contains(&&*name(path).to_ascii_lowercase())
 }
 
 /// The file with the classes of the pictures in a folder, if there is one.
 pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
-    ["metadata.csv", "metadata.jsonl"].map(|name| folder.join(name)).into_iter().find(|path| path.is_file())
+    let found = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    found.filter(|path| is_file_name(path) && path.is_file()).min()
 }
 
-/// The paths of the pictures below the folder of `path`, and their classes: column `label`, or one with a name by
-/// which it is known. None if there is no such column.
-pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Named>>, ImportError> {
-    let is_csv = path.extension().is_some_and(|ending| ending == "csv");
-    let lines = if is_csv { csv_lines(path)? } else { json_lines(path)? };
+/// The paths of the pictures below the folder of `path`, and their classes: column `label`, one with a name by which it
+/// is known, or the only one where folders are no classes. None if there is no such column.
+pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, ImportError> {
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
+    let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
     let Some((_, first)) = lines.first() else {
         bail!(path, "names no picture");
     };
-    let columns = || first.keys().cloned().collect::<Vec<_>>().join(", ");
+    let folder = path.parent().unwrap_or(Path::new("."));
     let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
+    let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
     let label = match options.column {
         Some(label) if first.contains_key(label) => label,
         Some(label) => {
-            return Err(ImportError::option("label", label, format!("{} has {}", path.display(), columns())));
+            let problem = format!("{} has {}", path.display(), listed(first.keys()));
+            return Err(ImportError::option("label", label, problem));
         }
-        None => match first.keys().find(is_known) {
-            Some(label) => label,
-            None => return Ok(None),
+        None => match (first.keys().find(is_known), &others[..]) {
+            (Some(label), _) => label,
+            (None, []) => return Ok(None),
+            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder)? => return Ok(None),
+            (None, &[label]) => label,
+            (None, [label, ..]) => bail!(
+                path,
+                "which column is the class? It has {}: name one, as in --label {}",
+                listed(&others),
+                run_record::quoted(label)
+            ),
         },
     };
+    let unused: Vec<&String> = others.into_iter().filter(|name| *name != label).collect();
+    if !unused.is_empty() {
+        log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
+    }
+    let names = PictureNames::of(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| ImportError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
-            None | Some("") => Err(wrong(format!("has no {column}, among {}", columns()))),
-            Some(cell) => Ok(cell.to_owned()),
+            None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(first.keys())))),
+            Some(cell) => Ok(cell),
         };
-        let name = PathBuf::from(cell(FILE_NAME)?);
-        match name.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
-            true => {
-                let text = line.get(label).map_or("", |cell| cell.trim());
-                let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
-                Ok((name, class.map_err(wrong)?))
+        let picture = cell(FILE_NAME)?;
+        let text = line.get(label).map_or("", |cell| cell.trim());
+        let class =
+            class_name(format!("column {label}"), text, text.parse().ok(), options.missing).map_err(wrong)?;
+        let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        match names.find(picture, folder) {
+            _ if !Path::new(picture).components().all(is_below) => {}
+            Named::One(place) => {
+                let path = &names.files[place];
+                return Ok((path.strip_prefix(folder).unwrap_or(path).to_owned(), class));
             }
-            false => Err(wrong(format!("{} is not below this folder", name.display()))),
+            // Named where its pixels are read.
+            Named::Nothing => return Ok((picture.into(), class)),
+            Named::Several(places) => {
+                let [first, second] = places.map(|place| names.files[place].display());
+                return Err(wrong(format!(
+                    "{} is {first} or {second}: write its whole path",
+                    quoted(picture)
+                )));
+            }
+            Named::Outside => {}
         }
+        Err(wrong(format!("{} is not below this folder", short(picture))))
     };
-    let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
-    match twin(pictures.iter().map(|(name, _)| name)) {
-        Some(name) => bail!(path, "names {} twice", name.display()),
-        None => Ok(Some(pictures)),
+    let mut pictures: Vec<Classed> = Vec::new();
+    let (mut classes, mut again) = (HashMap::new(), 0);
+    for (picture, class) in lines.iter().map(picture).collect::<Result<Vec<_>, _>>()? {
+        match classes.insert(picture.clone(), class.clone()) {
+            Some(other) if other != class => {
+                let [class, other] = [&class, &other].map(|class| quoted(class.as_deref().unwrap_or("none")));
+                bail!(path, "names {} twice, with the classes {other} and {class}", picture.display());
+            }
+            Some(_) => again += 1,
+            None => pictures.push((picture, class)),
+        }
     }
+    if again > 0 {
+        log::warn!(
+            "{}: left out {} of a picture that an earlier line names",
+            name(path),
+            count(again, "line")
+        );
+    }
+    Ok(Some(pictures))
 }
 
-fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
-    let mut table = TableFile::open(&[path.to_owned()], Some(Header::Yes), &[], 1, &|_, _| Ok(()))?;
+/// Whether folders are the classes of pictures in a folder or in its splits.
+fn has_class_folders(folder: &Path) -> Result<bool, ImportError> {
+    let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        inside(folder)?.0.into_iter().partition(|folder| split::of(&name(folder)).is_some());
+    let is_any =
+        splits.iter().map(|split| has_class_folders(split)).collect::<Result<Vec<_>, _>>()?.contains(&true);
+    Ok(is_any || others.iter().filter(|folder| holds_pictures(folder)).count() > 1)
+}
+
+fn table_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+    // The columns of Parquet always have names.
+    let header = Some(Header::Yes).filter(|_| !parquet_file::is_parquet(path));
+    let mut table = TableFile::open(&[path.to_owned()], header, &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();
     if let Some(name) = twin(&names) {
-        bail!(path, "has two columns {name:?}: rename one");
+        bail!(path, "has two columns {}: rename one", quoted(name));
     }
     let mut lines = Vec::new();
     table.for_each_row(|table, row, position| {
@@ -92,7 +156,7 @@ fn csv_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
 }
 
 fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
-    let file = File::open(path).map_err(ImportError::read(path))?;
+    let file = open_regular(path).map_err(ImportError::read(path))?;
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let line = line.map_err(ImportError::read(path))?;

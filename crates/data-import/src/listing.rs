@@ -1,0 +1,478 @@
+//! Pictures whose classes are in a table of one's own, as competitions have them: `labels.csv` with `id,breed` beside
+//! `train/`, or `train.csv` and `test.csv` beside `images/`.
+//!
+//! A table is such a listing if one of its columns names pictures of the folder. `metadata.csv` is read by
+//! [`metadata`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use csv::ByteRecord;
+use run_record::count;
+
+use crate::folder::{self, Found, Picture, holds_pictures, inside, is_picture, name};
+use crate::labels::Labels;
+use crate::picture_names::{Named, PictureNames};
+use crate::place::{Encoded, Place};
+use crate::quote::{listed, quoted};
+use crate::split::{self, Split};
+use crate::table_file::{LABELS, TableFile, text};
+use crate::tables::{is_submission, is_table};
+use crate::{Header, ImportArgs, ImportError, metadata, parquet_file};
+
+/// Rows by which the column with the names of pictures is found, and by which classes are compared with folders.
+const SAMPLE: usize = 200;
+const COMPARED: usize = 2000;
+
+/// What the tables beside pictures are.
+pub(crate) enum Listing {
+    /// They name the classes of these.
+    Pictures(Found),
+    /// They name the pictures, whose folders are the classes; the folder of these.
+    Folders(PathBuf),
+    /// They name no pictures, or there is no table.
+    None,
+}
+
+/// A folder of a split.
+struct Side {
+    name: String,
+    folder: PathBuf,
+    split: Split,
+}
+
+/// A table with a column that names pictures.
+struct Listed {
+    table: TableFile,
+    /// The column of the names.
+    names: usize,
+    split: Option<Split>,
+    /// Where its pictures are.
+    within: PathBuf,
+}
+
+/// Finds the pictures below `source` that tables of one's own list.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, ImportError> {
+    // Options of tables of features.
+    if !args.drop.is_empty() || args.header.is_some() {
+        return Ok(Listing::None);
+    }
+    let (folders, _) = inside(source)?;
+    let splits = split::of_all(&folders.iter().map(|folder| name(folder)).collect::<Vec<_>>());
+    let side =
+        |(folder, split): (PathBuf, Option<Split>)| Some(Side { name: name(&folder), folder, split: split? });
+    let sides: Vec<Side> = folders.into_iter().zip(splits).filter_map(side).collect();
+    let tables = tables(source, &sides)?;
+    if tables.is_empty() || !holds_pictures(source) {
+        return Ok(Listing::None);
+    }
+    let pictures = PictureNames::of(source)?;
+    let open = |(path, split): (PathBuf, Option<Split>)| {
+        let of_split = sides.iter().find(|side| Some(side.split) == split);
+        let within = of_split.map_or(source, |side| &side.folder);
+        Listed::open(&path, split, within, &pictures)
+            .or_else(|| Listed::open(&path, split, source, &pictures))
+    };
+    let mut tables: Vec<Listed> = tables.into_iter().filter_map(open).collect();
+    let Some(mut train) = training(source, &mut tables, args)? else { return Ok(Listing::None) };
+    let root = folder_of_classes(source, &sides)?;
+    if args.label.is_none() && has_class_folders(&root, &sides)? {
+        train.compare_folders(&root, &pictures)?;
+        return Ok(Listing::Folders(if sides.is_empty() { root } else { source.to_owned() }));
+    }
+    Listings { source, args, sides, pictures }.read(train, tables)
+}
+
+/// Whether a table in a folder names pictures below it.
+pub(crate) fn is_in(folder: &Path) -> bool {
+    let Ok(tables) = tables(folder, &[]) else { return false };
+    if tables.is_empty() || !holds_pictures(folder) {
+        return false;
+    }
+    let Ok(pictures) = PictureNames::of(folder) else { return false };
+    tables.into_iter().any(|(path, split)| Listed::open(&path, split, folder, &pictures).is_some())
+}
+
+/// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
+fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>, ImportError> {
+    let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
+    if folders.clone().any(|folder| metadata::file(folder).is_some()) {
+        return Ok(Vec::new());
+    }
+    let mut tables = Vec::new();
+    for folder in folders {
+        let side = sides.iter().find(|side| side.folder == folder);
+        for file in inside(folder)?.1.into_iter().filter(|file| is_table(file) && !is_submission(file)) {
+            let split = side.map_or_else(|| split::named_in(&name(&file)), |side| Some(side.split));
+            tables.push((file, split));
+        }
+    }
+    Ok(tables)
+}
+
+/// Takes the table of the training split out of `tables`: the one with its name, or else one with the name of no split.
+fn training(
+    source: &Path,
+    tables: &mut Vec<Listed>,
+    args: &ImportArgs,
+) -> Result<Option<Listed>, ImportError> {
+    for split in [Some(Split::Train), None] {
+        let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
+        let classed =
+            |&at: &usize| tables[at].class(args.label.as_deref()).is_ok_and(|class| class.is_some());
+        if places.len() > 1 && places.iter().any(classed) {
+            places.retain(classed);
+        }
+        match places[..] {
+            [] => {}
+            [place] => return Ok(Some(tables.remove(place))),
+            _ => bail!(
+                source,
+                "has {} that name pictures ({}): leave the one with their classes",
+                count(places.len(), "table"),
+                listed(places.iter().map(|&at| tables[at].table.name.as_str()))
+            ),
+        }
+    }
+    Ok(None)
+}
+
+/// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
+fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, ImportError> {
+    let mut root =
+        sides.iter().find(|side| side.split == Split::Train).map_or(source, |side| &side.folder).to_owned();
+    loop {
+        let (folders, files) = inside(&root)?;
+        match &folders[..] {
+            [only] if !files.iter().any(|file| is_picture(file)) => root.clone_from(only),
+            _ => return Ok(root),
+        }
+    }
+}
+
+/// Whether the pictures of a split are in several folders, and none outside of them.
+fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
+    let (folders, files) = inside(root)?;
+    let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
+    Ok(!files.iter().any(|file| is_picture(file))
+        && classes.filter(|folder| holds_pictures(folder)).count() > 1)
+}
+
+impl Listed {
+    /// Opens a table that names pictures in the folder `within`; none of another file.
+    fn open(path: &Path, split: Option<Split>, within: &Path, pictures: &PictureNames) -> Option<Self> {
+        let is_parquet = parquet_file::is_parquet(path);
+        if is_parquet && parquet_file::embeds_pictures(path).unwrap_or(true) {
+            return None;
+        }
+        let open = |header: Header| {
+            let header = Some(header).filter(|_| !is_parquet);
+            TableFile::open(&[path.to_owned()], header, &[], 1, &|_, _| Ok(())).ok()
+        };
+        let mut table = open(Header::Yes)?;
+        let rows = sample(&mut table, SAMPLE);
+        let names =
+            (0..table.columns).filter_map(|column| Some((score(&rows, column, within, pictures)?, column)));
+        // The first of the best.
+        let (_, names) = names.max_by_key(|(score, column)| (*score, std::cmp::Reverse(*column)))?;
+        if has_features(&rows, names) {
+            return None;
+        }
+        let first = table.column_name(names);
+        if matches!(pictures.find(&first, within), Named::One(_) | Named::Several(_)) {
+            table = open(Header::No)?;
+        }
+        Some(Self { table, names, split, within: within.to_owned() })
+    }
+
+    /// The column of the classes: `wanted`, one with a known name, or the only one beside that of the names. None if
+    /// there is no other column.
+    fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, ImportError> {
+        if let Some(wanted) = wanted {
+            return self.table.column("label", wanted).map(Some);
+        }
+        let others: Vec<usize> = (0..self.table.columns).filter(|&column| column != self.names).collect();
+        match (&others[..], self.known()) {
+            ([], _) => Ok(None),
+            (_, Some(known)) => Ok(Some(known)),
+            (&[only], _) => Ok(Some(only)),
+            (&[.., last], _) => bail!(
+                &self.table.path,
+                "column {} names pictures; which column is the class? It has {}: name one, as in --label {}",
+                quoted(&self.table.column_name(self.names)),
+                listed(others.iter().map(|&column| self.table.column_name(column))),
+                run_record::quoted(self.table.column_name(last))
+            ),
+        }
+    }
+
+    /// The only column with a name by which that of the classes is known.
+    fn known(&self) -> Option<usize> {
+        let is_known = |&column: &usize| {
+            let name = self.table.column_name(column).to_lowercase();
+            column != self.names && LABELS.contains(&&*name)
+        };
+        let mut known = (0..self.table.columns).filter(is_known);
+        known.next().filter(|_| known.next().is_none())
+    }
+
+    /// Says that a table names the pictures too, where their folders are the classes and no column has these. An error
+    /// if the column of its classes is known.
+    fn compare_folders(&mut self, root: &Path, pictures: &PictureNames) -> Result<(), ImportError> {
+        let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
+        for row in sample(&mut self.table, COMPARED) {
+            let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
+            let folder = pictures.files[place].strip_prefix(root).ok().and_then(|path| path.iter().next());
+            let folder = folder.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+            for (pairs, cell) in columns.iter_mut().zip(&row) {
+                pairs.insert((folder.clone(), cell.to_vec()));
+            }
+        }
+        let is_of_folders = |pairs: &BTreeSet<(String, Vec<u8>)>| {
+            let [folders, cells] = [
+                pairs.iter().map(|(folder, _)| folder).collect::<BTreeSet<_>>().len(),
+                pairs.iter().map(|(_, cell)| cell).collect::<BTreeSet<_>>().len(),
+            ];
+            pairs.len() == folders && folders == cells
+        };
+        let known = self.known();
+        if known.map_or_else(|| columns.iter().any(is_of_folders), |known| is_of_folders(&columns[known])) {
+            return Ok(());
+        }
+        let Some(known) = known else {
+            let columns = (0..self.table.columns).filter(|&column| column != self.names);
+            log::warn!(
+                "the folders of pictures are the classes; {} names the pictures too, with the columns {}: --label \
+                 COLUMN takes the classes from one",
+                self.table.name,
+                listed(columns.map(|column| self.table.column_name(column)))
+            );
+            return Ok(());
+        };
+        let column = self.table.column_name(known);
+        bail!(
+            &self.table.path,
+            "column {} has other classes of the pictures than their folders: take it with --label {}, or move the table \
+             away",
+            quoted(&column),
+            run_record::quoted(&column)
+        );
+    }
+}
+
+fn cell(row: &ByteRecord, column: usize) -> String {
+    row.get(column).and_then(|cell| text(cell).ok()).unwrap_or_default().to_owned()
+}
+
+/// The first rows of a table.
+fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
+    let mut rows = Vec::new();
+    // The error ends the reading; another one is found again when the table is read.
+    let _ = table.for_each_row(|_, row, _| {
+        rows.push(row.clone());
+        if rows.len() < most { Ok(()) } else { Err(ImportError::Stopped) }
+    });
+    rows
+}
+
+/// The number of pictures that a column names, if it does: half of its cells are names of pictures and, where these have
+/// no endings, no picture has several rows. A column of classes is none, though there may be 0.png and 1.png.
+fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
+    let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
+    for cell in rows.iter().map(|row| cell(row, column)) {
+        if let Named::One(place) | Named::Several([place, _]) = pictures.find(&cell, within) {
+            found.insert(place);
+            named += 1;
+            with_ending += usize::from(is_picture(Path::new(&cell)));
+        }
+    }
+    let is_name = 2 * with_ending >= named || 10 * found.len() >= 9 * named;
+    (named > 0 && 2 * named >= rows.len() && is_name).then_some(found.len())
+}
+
+/// Whether a table is one of features rather than a listing: its column of names has numbers, as pictures such as 1.png
+/// have, and all columns but one, that of the classes, have numbers too.
+fn has_features(rows: &[ByteRecord], names: usize) -> bool {
+    let is_number =
+        |column: usize| rows.iter().all(|row| cell(row, column).replace(',', ".").parse::<f64>().is_ok());
+    let columns = rows.first().map_or(0, ByteRecord::len);
+    let others = (0..columns).filter(|&column| column != names && !is_number(column)).count();
+    columns > 2 && is_number(names) && others < 2
+}
+
+/// What is read of the tables of a source.
+struct Listings<'a> {
+    source: &'a Path,
+    args: &'a ImportArgs,
+    sides: Vec<Side>,
+    pictures: PictureNames,
+}
+
+/// Pictures in the order of a table, each with the number of its label; none of one that is left out without a class.
+type Rows = Vec<(usize, Option<u32>)>;
+
+impl Listings<'_> {
+    fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, ImportError> {
+        let Some(class) = train.class(self.args.label.as_deref())? else {
+            return Ok(Listing::None);
+        };
+        let mut labels = Labels::of(None, self.args.missing_labels);
+        let class_name = train.table.column_name(class);
+        log::info!(
+            "{}: column {} names the pictures, column {} their classes",
+            train.table.name,
+            train.table.column_name(train.names),
+            class_name
+        );
+        let mut of_split: BTreeMap<(Split, String), Rows> = BTreeMap::new();
+        for (place, label) in self.rows(&mut train, class, &mut labels)? {
+            let side = self.sides.iter().find(|side| self.pictures.files[place].starts_with(&side.folder));
+            let key = match (train.split, side) {
+                (None, Some(side)) => (side.split, side.name.clone()),
+                _ => (Split::Train, String::new()),
+            };
+            of_split.entry(key).or_default().push((place, label));
+        }
+        for mut other in others {
+            let Some(split) = other.split.filter(|split| *split != Split::Train) else { continue };
+            let class = match (&train.table.header, &other.table.header) {
+                (Some(_), Some(header)) => header.iter().position(|name| *name == class_name),
+                (None, None) if train.table.columns == other.table.columns => Some(class),
+                _ => None,
+            };
+            if let Some(class) = class {
+                let side = self.sides.iter().find(|side| side.split == split);
+                let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
+                let rows = self.rows(&mut other, class, &mut labels)?;
+                of_split.entry((split, name)).or_default().extend(rows);
+            }
+        }
+        let is_train = |split: Split| split == Split::Train;
+        let (train_rows, tests): (Vec<_>, Vec<_>) =
+            of_split.into_iter().partition(|((split, _), _)| is_train(*split));
+        let train_rows: Rows = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        if train_rows.iter().all(|(_, label)| label.is_none()) {
+            bail!(&train.table.path, "names no picture of the training split that has a class");
+        }
+        let tests: Vec<(String, Rows)> = tests.into_iter().map(|((_, name), rows)| (name, rows)).collect();
+        for side in self
+            .sides
+            .iter()
+            .filter(|side| !is_train(side.split) && !tests.iter().any(|(name, _)| *name == side.name))
+        {
+            let number = self.pictures.files.iter().filter(|file| file.starts_with(&side.folder)).count();
+            if number > 0 {
+                log::warn!(
+                    "{} is not used: no table has the classes of its {} (predict names the classes of pictures)",
+                    side.name,
+                    count(number, "picture")
+                );
+            }
+        }
+        let listed: BTreeSet<usize> =
+            tests.iter().flat_map(|(_, rows)| rows).chain(&train_rows).map(|(place, _)| *place).collect();
+        let is_other = |file: &Path| {
+            self.sides.iter().any(|side| !is_train(side.split) && file.starts_with(&side.folder))
+        };
+        let unnamed = (0..self.pictures.files.len()).filter(|place| !listed.contains(place));
+        let unnamed = unnamed.filter(|&place| !is_other(&self.pictures.files[place])).count();
+        if unnamed > 0 {
+            log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
+        }
+        let test = folder::test_of(self.source, self.args.test_split.as_deref(), tests)?;
+        let (classes, class) = labels.classes(self.source)?;
+        let pictures = |rows: Rows| {
+            let picture = |(place, label): (usize, Option<u32>)| {
+                let (path, class) = (&self.pictures.files[place], class[label? as usize]);
+                let name = path.strip_prefix(self.source).unwrap_or(path).to_string_lossy().into_owned();
+                Some(Picture { place: Place::Encoded(Encoded::File(path.clone())), name, class })
+            };
+            rows.into_iter().filter_map(picture).collect()
+        };
+        Ok(Listing::Pictures(Found { train: pictures(train_rows), test: test.map(pictures), classes }))
+    }
+
+    /// The pictures and labels of a table.
+    fn rows(&self, listed: &mut Listed, class: usize, labels: &mut Labels) -> Result<Rows, ImportError> {
+        let (names, within) = (listed.names, listed.within.clone());
+        let mut rows = Rows::new();
+        // The line and the label of each picture.
+        let mut seen: HashMap<usize, (u64, String)> = HashMap::new();
+        let (mut again, mut absent, mut first) = (0, 0, String::new());
+        listed.table.for_each_row(|table, row, position| {
+            table.check_width(row, position)?;
+            let wrong = |what: String| table.wrong(position, what);
+            let cell = |column: usize| {
+                text(&row[column])
+                    .map_err(|what| wrong(format!("column {}: {what}", table.column_name(column))))
+            };
+            let (name, label) = (cell(names)?, cell(class)?);
+            let place = match self.pictures.find(name, &within) {
+                Named::One(place) => place,
+                Named::Nothing => {
+                    if absent == 0 {
+                        first = format!("line {}: {}", table.line(position), quoted(name));
+                    }
+                    absent += 1;
+                    return Ok(());
+                }
+                Named::Outside => {
+                    return Err(wrong(format!("{} is not below {}", quoted(name), self.source.display())));
+                }
+                Named::Several(places) => {
+                    let [first, second] = places.map(|place| self.below(place));
+                    return Err(wrong(format!(
+                        "{} is {first} or {second}: write the folder before the name",
+                        quoted(name)
+                    )));
+                }
+            };
+            let line = table.line(position);
+            match seen.get(&place) {
+                Some((before, other)) if other != label => {
+                    return Err(wrong(format!(
+                        "{} is of class {}, and of class {} in line {before}: a picture has one class",
+                        quoted(name),
+                        quoted(label),
+                        quoted(other)
+                    )));
+                }
+                Some(_) => again += 1,
+                None => {
+                    let number = labels.number(table.shown(class), label, table.number(label.as_bytes()));
+                    rows.push((place, number.map_err(wrong)?));
+                    seen.insert(place, (line, label.to_owned()));
+                }
+            }
+            Ok(())
+        })?;
+        let table = &listed.table;
+        if again > 0 {
+            log::warn!(
+                "{}: {} a picture of an earlier row again",
+                table.name,
+                if again == 1 { "1 row names".into() } else { format!("{again} rows name") }
+            );
+        }
+        if absent > 0 {
+            let what = format!(
+                "{} no picture below {} ({first})",
+                if absent == 1 { "1 row names".into() } else { format!("{absent} rows name") },
+                within.display()
+            );
+            match self.args.skip_broken {
+                true => log::warn!("left out: {what}"),
+                false => {
+                    bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out")
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The path of a picture below the source.
+    fn below(&self, place: usize) -> String {
+        let path = &self.pictures.files[place];
+        path.strip_prefix(self.source).unwrap_or(path).display().to_string()
+    }
+}
