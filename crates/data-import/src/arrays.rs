@@ -32,7 +32,7 @@ pub(crate) const FOLDER: &str = "arrays";
 
 /// Whether a file is an array.
 pub(crate) fn is_array(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "npy")
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
 }
 
 /// A split: the file of its samples, and that of its labels.

@@ -170,7 +170,9 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
     let labels = match take(&mut entries, label) {
         Some(Value::List(labels)) => integers(&labels),
         Some(_) => None,
-        None => bail!(path, "has no {label}, among {}: name the labels with --label", keys.join(", ")),
+        None => {
+            bail!(path, "has no {label}, among {}: name the labels with --label", crate::quote::listed(keys))
+        }
     };
     let Some(labels) = labels else { bail!(path, "{label} is no list of integers") };
     // The state of an array: version, shape, type, whether the order is Fortran's, bytes.

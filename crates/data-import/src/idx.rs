@@ -16,7 +16,7 @@ use crate::{ImportError, folder};
 
 /// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
 pub(crate) fn is_idx(path: &Path) -> bool {
-    let name = folder::name(path);
+    let name = folder::name(path).to_ascii_lowercase();
     ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     let folder = job.folder(arrays::FOLDER)?;
     let find = |split: &[&str], what: &str| {
         let is_wanted = |path: &&PathBuf| {
-            let name = folder::name(path);
+            let name = folder::name(path).to_ascii_lowercase();
             name.contains(what) && split.iter().any(|split| name.contains(split))
         };
         match files.iter().filter(is_wanted).collect::<Vec<_>>()[..] {

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use run_record::count;
 
 use crate::missing::is_missing;
+use crate::quote::{quoted, short};
 use crate::writer::MOST_CLASSES;
 use crate::{ImportArgs, ImportError};
 
@@ -66,7 +67,9 @@ pub(crate) fn class_name(
              class of them with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
-        (_, Some(_)) => Err(format!("{place}: the class is {label}: classes are words or whole numbers")),
+        (_, Some(_)) => {
+            Err(format!("{place}: the class is {}: classes are words or whole numbers", short(label)))
+        }
         (_, None) => Ok(Some(label.to_owned())),
     }
 }
@@ -144,7 +147,7 @@ impl Labels {
                     bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", names.len());
                 }
                 if let Some(name) = twin(&names) {
-                    bail!(source, "names two classes {name:?}: rename one");
+                    bail!(source, "names two classes {}: rename one", quoted(name));
                 }
                 let classes = (0..names.len()).map(|class| class as u16).collect();
                 Ok((names, classes))
