@@ -341,33 +341,21 @@ fn named_separator(text: &str) -> Option<u8> {
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Why a text is not read, if it is empty or begins as those of other formats.
+/// Why a text is not read, if it is empty or in LIBSVM's sparse format.
 fn other_text(text: &str) -> Option<String> {
-    let is = |what: &str| Some(format!("{what}, which is not read as a table: save it as .csv"));
     let text = text.trim_start();
-    let mut lines = text.lines();
-    let first = lines.clone().next().unwrap_or_default();
-    let is_sparse = || {
-        let mut words = first.split_whitespace();
-        let is_pair = |word: &str| {
-            let pair = word.split_once(':');
-            pair.is_some_and(|(at, value)| at.parse::<u64>().is_ok() && value.parse::<f64>().is_ok())
-        };
-        let is_label = words.next().is_some_and(|word| word.parse::<f64>().is_ok());
-        let mut pairs = words.peekable();
-        is_label && pairs.peek().is_some() && pairs.all(is_pair)
-    };
-    let is_relation = |line: &str| line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case("@relation"));
-    let of_json: String = text.chars().filter(|sign| !sign.is_whitespace()).take(2).collect();
-    match () {
-        () if text.is_empty() => Some("is empty".into()),
-        () if ["{\"", "{}", "[{", "[[", "[]"].contains(&&*of_json) => is("is JSON"),
-        () if lines.find(|line| !line.is_empty() && !line.starts_with('%')).is_some_and(is_relation) => {
-            is("is an .arff file of Weka")
-        }
-        () if is_sparse() => is("is in LIBSVM's sparse format"),
-        () => None,
+    if text.is_empty() {
+        return Some("is empty".into());
     }
+    let mut words = text.lines().next().unwrap_or_default().split_whitespace();
+    let is_pair = |word: &str| {
+        let pair = word.split_once(':');
+        pair.is_some_and(|(at, value)| at.parse::<u64>().is_ok() && value.parse::<f64>().is_ok())
+    };
+    let is_label = words.next().is_some_and(|word| word.parse::<f64>().is_ok());
+    let mut pairs = words.peekable();
+    (is_label && pairs.peek().is_some() && pairs.all(is_pair))
+        .then(|| "is in LIBSVM's sparse format, which is not read as a table: save it as .csv".into())
 }
 
 /// Why a text is no table.

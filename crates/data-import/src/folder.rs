@@ -154,7 +154,7 @@ pub(crate) fn test_of<T>(
 fn place<'n>(wanted: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<usize> {
     let of_kind = || {
         let kind = split::of(wanted)?;
-        let mut places = names.clone().enumerate().filter(|(_, name)| split::named_in(name) == Some(kind));
+        let mut places = names.clone().enumerate().filter(|(_, name)| split::in_name(name) == Some(kind));
         places.next().filter(|_| places.next().is_none()).map(|(at, _)| at)
     };
     names.clone().position(|name| name == wanted).or_else(of_kind)

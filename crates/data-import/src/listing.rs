@@ -103,7 +103,7 @@ fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>
     for folder in folders {
         let side = sides.iter().find(|side| side.folder == folder);
         for file in inside(folder)?.1.into_iter().filter(|file| is_table(file) && !is_submission(file)) {
-            let split = side.map_or_else(|| split::named_in(&name(&file)), |side| Some(side.split));
+            let split = side.map_or_else(|| split::in_name(&name(&file)), |side| Some(side.split));
             tables.push((file, split));
         }
     }

@@ -48,7 +48,8 @@ pub(crate) fn check(
 
 /// Checks that no two classes have one name in two spellings, of which one would be learned and the other tested.
 ///
-/// Capitals may tell classes apart: letters do, and so do names that both splits have in both spellings.
+/// They are not merged: which spelling is the name, and therefore the number of the class, would be a guess. Capitals
+/// may tell classes apart: letters do, and so do names that both splits have in both spellings.
 fn check_spellings(
     args: &ImportArgs,
     classes: &[String],

@@ -99,8 +99,8 @@ pub(crate) fn of(name: &str) -> Option<Split> {
     parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)
 }
 
-/// The split whose word a name has, whatever is beside it.
-pub(crate) fn named_in(name: &str) -> Option<Split> {
+/// The split in a name with any other words, such as that of `train_labels.csv`.
+pub(crate) fn in_name(name: &str) -> Option<Split> {
     parse(name).map(|(split, _)| split)
 }
 

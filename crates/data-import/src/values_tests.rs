@@ -192,8 +192,12 @@ fn lines_that_may_be_samples_are_not_left_out() {
         ("\n\n", &[], "table.csv: is empty"),
         ("one column\n1\n", &[], "line 1 has 1 cell, \"one column\": "),
         ("1 1:0.5 3:2\n0 2:1\n", &[], "is in LIBSVM's sparse format"),
-        ("% title\n@RELATION iris\n\n@attribute x real\n@data\n1,2,a\n", &[], "is an .arff file of Weka"),
-        ("{\"x\": 1, \"class\": \"a\"}\n", &[], "is JSON, which is not read as a table"),
+        (
+            "% title\n@RELATION iris\n\n@attribute x real\n@data\n1,2,a\n",
+            &[],
+            "is an ARFF table of Weka: save",
+        ),
+        ("{\"x\": 1, \"class\": \"a\"}\n", &[], "is JSON: save the table"),
         ("[\n  {\"x\": 1}\n]\n", &[], "is JSON"),
         (
             "x,class\n1,a\n",

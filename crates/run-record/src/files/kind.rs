@@ -10,8 +10,9 @@ use std::path::Path;
 
 use super::open_regular;
 
-/// Bytes at the beginning of a file by which [`foreign`] names it.
-pub const BEGINNING: usize = 1024;
+/// Bytes at the beginning of a file by which [`foreign`] names it. The comments before an ARFF table's name take some
+/// thousand.
+pub const BEGINNING: usize = 1 << 12;
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
