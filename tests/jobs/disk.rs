@@ -109,3 +109,32 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
     one_line(4, &copy, &profile, "p.json: ");
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no part of the file is left");
 }
+
+/// A table in UTF-16 becomes a temporary file.
+#[test]
+fn a_folder_for_temporary_files_that_is_gone_or_full_is_one_line() {
+    let lab = Lab::new();
+    let table = "x,class\n".to_owned() + &"1,a\n2,b\n".repeat(10_000);
+    let bytes: Vec<u8> =
+        "\u{feff}".encode_utf16().chain(table.encode_utf16()).flat_map(u16::to_le_bytes).collect();
+    fs::write(lab.path("table.csv"), bytes).unwrap();
+    let (disk, copy) = (lab.path("disk"), lab.path("copy"));
+    let import = |folder: &Path| {
+        let mut command = Command::new(binary());
+        command.args(["data", "import"]).arg(lab.path("table.csv")).arg("--out").arg(lab.path("data"));
+        command.env("TMPDIR", folder);
+        command
+    };
+    let one_line = |command: Command, folder: &Path| {
+        let output = must_fail(command);
+        let errors = errors(&output);
+        assert_eq!((errors.len(), output.status.code()), (1, Some(1)), "{}", text(&output));
+        let expected = format!("{}: cannot hold temporary files: ", folder.display());
+        assert!(errors[0].contains(&expected) && errors[0].contains("TMPDIR="), "{}", errors[0]);
+    };
+    one_line(import(&lab.path("nowhere")), &lab.path("nowhere"));
+    let probe = on_disk(&disk, 16, &copy, &Command::new("true")).output();
+    if probe.is_ok_and(|output| output.status.success()) {
+        one_line(on_disk(&disk, 16, &copy, &import(&disk)), &disk);
+    }
+}

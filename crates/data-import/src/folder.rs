@@ -136,7 +136,7 @@ pub(crate) fn test_of<T>(
         None => 0,
         Some(wanted) => place(wanted, others.iter().map(|(name, _)| name.as_str())).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-            let names = if names.is_empty() { "no other split".into() } else { crate::quote::listed(names) };
+            let names = if names.is_empty() { "no other split".into() } else { listed(names) };
             ImportError::option("test-split", wanted, format!("{} has {names}", source.display()))
         })?,
     };

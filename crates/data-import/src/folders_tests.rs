@@ -253,7 +253,11 @@ fn links_to_a_folder_around_them_are_no_classes() {
 #[test]
 fn a_folder_without_a_data_set_is_described() {
     for (files, expected) in [
-        (&["inner.zip"][..], "Found: 1 .zip file (inner.zip): import that file"),
+        (
+            &["a.csv", "b.csv", "README.md"][..],
+            "has 2 tables (a.csv, b.csv): import one, as in mpiburn data import ",
+        ),
+        (&["inner.zip"], "Found: 1 .zip file (inner.zip): import that file"),
         (&["README"], "Found: 1 file without an ending (README)"),
         (&["x/"], "has no picture in 1 folder (x): "),
     ] {

@@ -242,8 +242,8 @@ impl Listed {
         let Some(known) = known else {
             let columns = (0..self.table.columns).filter(|&column| column != self.names);
             log::warn!(
-                "the folders of pictures are the classes; {} names the pictures too, with the columns {}: --label \
-                 COLUMN takes the classes from one",
+                "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
+                 from one of its columns: {}",
                 self.table.name,
                 listed(columns.map(|column| self.table.column_name(column)))
             );

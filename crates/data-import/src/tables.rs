@@ -93,7 +93,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
     for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
         let name = folder::name(path);
-        match split::of(&name).is_some() && path.is_dir() {
+        match split::of(&name).is_some() && path.is_dir() && !has_pictures {
             true => log::warn!("{name} is not used: it has no table"),
             false => log::warn!("{name} is not used: it is beside {}", folder::name(&train.path)),
         }
