@@ -9,7 +9,7 @@ use run_record::count;
 
 use crate::folder::{self, Found, OTHERS, Picture, TRAIN};
 use crate::job::Job;
-use crate::labels::Labels;
+use crate::labels::{Labels, number_in};
 use crate::pictures;
 use crate::place::{Pixels, Place};
 use crate::plan;
@@ -23,8 +23,8 @@ use crate::{ImportArgs, ImportError, Imported, NpyFile};
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
 const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
 /// What an array of strings is called that has the names of the classes, in the order of their numbers.
-const CLASS_NAMES: [&str; 7] =
-    ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names", "names"];
+const CLASS_NAMES: [&str; 6] =
+    ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names"];
 const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
 const BOOL: &str = "|b1";
 /// The folder of those that are made of other files.
@@ -59,10 +59,12 @@ fn words(path: &Path) -> Vec<String> {
     name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
 }
 
-/// Whether an array has the names of the classes; its numbers are labels, and so are strings with no other labels.
-fn has_class_names(path: &Path, has_other_labels: bool) -> bool {
+/// Whether an array has the names of the classes; its numbers are labels, and so are strings with no other labels and
+/// what is `label`, as it was typed.
+fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
     let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
     CLASS_NAMES.contains(&&*name)
+        && label.is_none_or(|label| !label.eq_ignore_ascii_case(&name))
         && (name != "classes" || has_other_labels && NpyFile::open(path, &NpyFile::STRINGS).is_ok())
 }
 
@@ -76,7 +78,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
     }
     let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has(other, &LABELS));
     let (names, arrays): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        arrays.iter().partition(|path| has_class_names(path, other_labels(path)));
+        arrays.iter().partition(|path| has_class_names(path, other_labels(path), args.label.as_deref()));
     let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let listed = quote::listed(arrays.iter().map(|path| name(path)));
     // The name without the words of the split.
@@ -200,7 +202,7 @@ impl Split {
             dtype if dtype == BOOL || NpyFile::INTEGERS.contains(&dtype) => {
                 file.integers()?.into_iter().try_for_each(|label| add(&label.to_string(), None))?;
             }
-            _ => file.strings()?.iter().try_for_each(|label| add(label, label.parse().ok()))?,
+            _ => file.strings()?.iter().try_for_each(|label| add(label, number_in(label)))?,
         }
         let labels = found;
         Ok(Self { samples, labels, files: pair.files.clone() })

@@ -19,7 +19,7 @@ const SAMPLE: usize = 1000;
 const MOST_OF_TITLE: usize = 10;
 /// What comments begin with in tables of NumPy and R, of Weka and MATLAB, and of programs.
 const COMMENTS: [&str; 3] = ["#", "%", "//"];
-/// Bytes by which other formats in text are told.
+/// Bytes in which the first line is looked for.
 const BEGINNING: usize = 1 << 12;
 
 /// How cells are written.
@@ -81,12 +81,6 @@ fn words(row: &ByteRecord) -> Vec<&str> {
 fn is_comment(row: &ByteRecord) -> bool {
     let first = row.get(0).and_then(|cell| text(cell).ok()).unwrap_or_default();
     COMMENTS.iter().any(|mark| first.starts_with(mark))
-}
-
-/// The name of the first column without the sign of a comment before it, as NumPy's `savetxt` writes it.
-fn without_mark(name: &str) -> &str {
-    let rest = COMMENTS.iter().find_map(|mark| name.strip_prefix(mark));
-    rest.filter(|rest| rest.starts_with(' ')).map_or(name, str::trim)
 }
 
 /// Whether `names` are 0, 1, 2, …, as pandas names columns without names.
@@ -231,8 +225,7 @@ impl Rows {
 }
 
 fn is_known(cell: &[u8], known: &Known<'_>) -> bool {
-    let is = |name: &str| known.names.iter().any(|known| name.eq_ignore_ascii_case(known));
-    text(cell).is_ok_and(|name| is(name) || is(without_mark(name)))
+    text(cell).is_ok_and(|name| known.names.iter().any(|known| name.eq_ignore_ascii_case(known)))
 }
 
 impl Beginning {
@@ -323,10 +316,7 @@ impl Beginning {
                     Err(what) => {
                         return Ok(Err(format!("line {}: {what}", place(first).map_or(1, |p| line(&p)))));
                     }
-                    Ok(mut names) => {
-                        names.iter_mut().take(1).for_each(|name| *name = without_mark(name).to_owned());
-                        Some(names)
-                    }
+                    Ok(names) => Some(names),
                 }
             }
         };
@@ -341,21 +331,17 @@ fn named_separator(text: &str) -> Option<u8> {
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Why a text is not read, if it is empty or in LIBSVM's sparse format.
+/// Why a text is not read, if it is empty or begins as LIBSVM's do.
 fn other_text(text: &str) -> Option<String> {
-    let text = text.trim_start();
-    if text.is_empty() {
-        return Some("is empty".into());
-    }
-    let mut words = text.lines().next().unwrap_or_default().split_whitespace();
+    let mut words = text.trim_start().lines().next().unwrap_or_default().split_whitespace();
+    let Some(label) = words.next() else { return Some("is empty".into()) };
     let is_pair = |word: &str| {
         let pair = word.split_once(':');
         pair.is_some_and(|(at, value)| at.parse::<u64>().is_ok() && value.parse::<f64>().is_ok())
     };
-    let is_label = words.next().is_some_and(|word| word.parse::<f64>().is_ok());
     let mut pairs = words.peekable();
-    (is_label && pairs.peek().is_some() && pairs.all(is_pair))
-        .then(|| "is in LIBSVM's sparse format, which is not read as a table: save it as .csv".into())
+    let is_sparse = label.parse::<f64>().is_ok() && pairs.peek().is_some() && pairs.all(is_pair);
+    is_sparse.then(|| "is in LIBSVM's sparse format, which is not read: save it as .csv".into())
 }
 
 /// Why a text is no table.

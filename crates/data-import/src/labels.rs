@@ -67,11 +67,17 @@ pub(crate) fn class_name(
              class of them with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
-        (_, Some(_)) => {
+        // NaN that is kept is a word.
+        (_, Some(value)) if !value.is_nan() => {
             Err(format!("{place}: the class is {}: classes are words or whole numbers", short(label)))
         }
-        (_, None) => Ok(Some(label.to_owned())),
+        _ => Ok(Some(label.to_owned())),
     }
+}
+
+/// The number that a word is, if it is finite: infinity is a word.
+pub(crate) fn number_in(word: &str) -> Option<f64> {
+    word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
 /// The name of a class that is a whole number: 2 for 2.0, +2 and 2e0. Words such as 02 are other classes.
@@ -121,8 +127,10 @@ impl Labels {
         match &mut self.known {
             Known::Named(names) => {
                 let place = name.parse().ok().filter(|place: &usize| *place < names.len());
+                let place = place.or_else(|| names.iter().position(|known| *known == name));
                 place.map(|place| Some(place as u32)).ok_or_else(|| {
-                    format!("the class is {name}, and the source names classes 0 to {}", names.len() - 1)
+                    let last = names.len() - 1;
+                    format!("the class is {}, and the source names classes 0 to {last}", short(&name))
                 })
             }
             Known::Found(labels) => {
@@ -189,6 +197,8 @@ mod tests {
         ] {
             assert_eq!(name(label).as_deref(), Ok(expected));
         }
+        let kept = class_name("column y", "NaN", Some(f64::NAN), MissingLabels::Keep);
+        assert_eq!(kept, Ok(Some("NaN".to_owned())));
         for label in ["0.5", "1e-3", "inf"] {
             let message = name(label).unwrap_err();
             assert!(message.contains(&format!("column y: the class is {label}: ")), "{message}");

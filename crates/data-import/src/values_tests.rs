@@ -152,7 +152,6 @@ fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
         (of("# by Fisher\n#\nx,y,class\n", ",", ""), 4),
         (of("% units: cm\nx,y,class\n", ",", ""), 3),
         (of("// a, b, c\nx,y,class\n", ",", ""), 3),
-        (of("# x,y,class\n", ",", ""), 2),
         (of("Iris data set\nx,y,class\n", ",", ""), 3),
         (of("Iris data set,,\n,,\nx,y,class\n", ",", ""), 4),
         (of("\"Iris, a data set\"\n\nx,y,class\n", ",", ""), 4),
@@ -220,6 +219,9 @@ fn lines_that_may_be_samples_are_not_left_out() {
     // A header of one word, and names of columns that begin as comments do.
     lab.write("table.csv", "#id,x,class\n1,2,a\n4,5,a\n");
     assert_eq!(lab.imported("table.csv", &[]).set.features, ["#id", "x"]);
+    // As NumPy's savetxt writes a header.
+    lab.write("table.csv", "# x,y,kind\n1,2,0\n4,5,0\n");
+    assert_eq!(lab.imported("table.csv", &["--label", "3"]).set.features, ["# x", "y"]);
 }
 
 #[test]
@@ -244,8 +246,13 @@ fn an_array_of_strings_names_the_classes_or_is_the_labels() {
     }
     lab.write("a.npz", npz(&[("x", x.clone()), ("classes", y)]));
     assert_eq!(lab.imported("a.npz", &[]).set.classes, ["0", "1"], "labels");
-    lab.write("a.npz", npz(&[("x", x.clone()), ("labels", strings(&["dog", "cat", "dog", "cat"]))]));
+    let words = ("labels", strings(&["dog", "cat", "dog", "cat"]));
+    lab.write("a.npz", npz(&[("x", x.clone()), words.clone()]));
     assert_eq!(lab.imported("a.npz", &[]).set.classes, ["cat", "dog"]);
+    lab.write("a.npz", npz(&[("x", x.clone()), words, ("class_names", strings(&["dog", "cat", "fox"]))]));
+    assert_eq!(lab.imported("a.npz", &[]).set.classes, ["dog", "cat", "fox"]);
+    lab.write("a.npz", npz(&[("x", x.clone()), ("class_names", strings(&["dog", "cat", "dog", "cat"]))]));
+    assert_eq!(lab.imported("a.npz", &["--label", "class_names"]).set.classes, ["cat", "dog"]);
     lab.write("a.npz", npz(&[("x", x.clone()), ("y", npy("|b1", &[4], &[1, 0, 1, 0]))]));
     assert_eq!(lab.imported("a.npz", &[]).set.classes, ["0", "1"]);
 
