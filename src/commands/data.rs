@@ -10,7 +10,7 @@ use data_import::{ImportArgs, ImportError};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
-use super::outputs;
+use super::{Refused, outputs};
 use crate::data::contact_sheet;
 use crate::data::generate::{Progress, digits, features, objects};
 use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
@@ -32,6 +32,9 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
         DataKind::Info(args) => info(args),
     }
 }
+
+/// Classes that an import lists.
+const SHOWN: usize = 20;
 
 type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
 
@@ -78,11 +81,10 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
 
 /// Imports a data set, with a bar, and prints its classes and what to do next.
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
-    ensure!(
-        run_around(&args.out).is_none(),
-        "--out {}: is in a run directory; choose another folder",
-        args.out.display()
-    );
+    if run_around(&args.out).is_some() {
+        let problem = format!("--out {}: is in a run directory; choose another folder", args.out.display());
+        return Err(Refused(problem).into());
+    }
     let bar = bars().add(ProgressBar::no_length());
     bar.set_style(ProgressStyle::with_template("{bar:24} {percent}%  {eta} left")?);
     let stop = StopRequest::listen_as_launcher().context("cannot listen to signals")?;
@@ -96,8 +98,9 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if let Err(ImportError::Stopped) = imported {
         end_of_signal(&stop);
     }
-    let [channels, height, width] = imported?.set.shape;
-    let described = describe(&args.out, &data::open(&args.out)?)?;
+    let set = imported?.set;
+    let [channels, height, width] = set.shape;
+    let described = describe(&args.out, &data::open(&args.out)?, Some(SHOWN))?;
     let fits = |model: ModelKind| [height, width].iter().all(|side| *side >= model.least_side());
     let model = match channels {
         3 if fits(ModelKind::Vgg) => ModelKind::Vgg,
@@ -106,8 +109,27 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     };
     let folder = quoted(args.out.display());
     print!("{described}");
-    println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}");
+    let recipe = recipe(set.train.samples);
+    println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}{recipe}");
     Ok(())
+}
+
+/// Options with which two ranks learn from so many samples: some hundred steps of small batches where there are few
+/// samples. Large sets take the defaults.
+fn recipe(samples: usize) -> String {
+    const RANKS: usize = 2;
+    /// Steps in which networks were seen to learn separable classes.
+    const STEPS: usize = 500;
+    const BATCH: usize = 32;
+    const EPOCHS: usize = 3;
+    let of_rank = samples.div_ceil(RANKS).max(1);
+    let batch = (of_rank / 16).next_power_of_two().clamp(4, BATCH);
+    let epochs = STEPS.div_ceil(of_rank.div_ceil(batch)).clamp(EPOCHS, 100);
+    if epochs == EPOCHS {
+        return String::new();
+    }
+    let batch = if batch < BATCH { format!(" --train-batch-size {batch}") } else { String::new() };
+    format!(" --shuffle --epochs {epochs}{batch} --lr 0.001")
 }
 
 /// Ends the process if a signal came, as the signal does without a handler.
@@ -136,7 +158,7 @@ fn check_space(out: &Path, sample_bytes: usize, train: usize, test: usize) -> an
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
     outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
     let source = data::open(&args.root)?;
-    let mut text = describe(&args.root, &source)?;
+    let mut text = describe(&args.root, &source, None)?;
     if let Some(set) = source.imported() {
         let from = set.source.display();
         writeln!(text, "imported from {from}; its samples and labels are as they were written")?;
@@ -149,11 +171,13 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the data set in `root` is: its samples and their classes.
-fn describe(root: &Path, source: &SampleSource) -> anyhow::Result<String> {
+/// What the data set in `root` is: its samples and their classes, of which the first and the last are listed if there
+/// are more than `most`.
+fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();
-    writeln!(text, "{}: {}, {} classes", root.display(), description.kind, description.classes)?;
+    let classes = run_record::count(description.classes, "class");
+    writeln!(text, "{}: {}, {classes}", root.display(), description.kind)?;
     let numbers = match description.shape {
         [1, 1, 1] => "1 feature".into(),
         [1, 1, features] => format!("{features} features"),
@@ -164,7 +188,8 @@ fn describe(root: &Path, source: &SampleSource) -> anyhow::Result<String> {
     for split in Split::ALL {
         let samples = source.len(split);
         let digest = shard::digest(source, split, samples)?;
-        writeln!(text, "{:<5} {samples} samples, SHA-256 {digest}", split.name())?;
+        let samples = run_record::count(samples, "sample");
+        writeln!(text, "{:<5} {samples}, SHA-256 {digest}", split.name())?;
         let digest = description.digest(&digest);
         let name = split.name();
         writeln!(
@@ -178,11 +203,26 @@ fn describe(root: &Path, source: &SampleSource) -> anyhow::Result<String> {
         vec![class.to_string(), name.clone(), classes[0][class].to_string(), classes[1][class].to_string()]
     };
     let lines = description.class_names.iter().enumerate().map(line);
+    let (all, edge) = (lines.len(), most.map_or(usize::MAX, |most| most / 2));
+    let is_cut = all / 2 > edge;
+    let more = vec![vec![
+        "…".into(),
+        format!("{} more", all.saturating_sub(edge.saturating_mul(2))),
+        "…".into(),
+        "…".into(),
+    ]];
+    let lines = match is_cut {
+        true => lines.clone().take(edge).chain(more).chain(lines.skip(all - edge)).collect(),
+        false => lines.collect::<Vec<_>>(),
+    };
     let mut table = table(&["class", "label", "train", "test"], 2, lines);
     if let Some(column) = table.column_mut(0) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     writeln!(text, "{table}")?;
+    if is_cut {
+        writeln!(text, "all classes: mpiburn data info {}", quoted(root.display()))?;
+    }
     Ok(text)
 }
 
@@ -204,4 +244,22 @@ fn count(source: &SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
     let mut counts = vec![0; source.description().classes];
     source.labels(split, source.len(split))?.iter().for_each(|&label| counts[usize::from(label)] += 1);
     Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_samples_are_learned_in_more_epochs_of_smaller_batches() {
+        for (samples, expected) in [
+            (1, " --shuffle --epochs 100 --train-batch-size 4 --lr 0.001"),
+            (72, " --shuffle --epochs 56 --train-batch-size 4 --lr 0.001"),
+            (240, " --shuffle --epochs 34 --train-batch-size 8 --lr 0.001"),
+            (4000, " --shuffle --epochs 8 --lr 0.001"),
+            (48_000, ""),
+        ] {
+            assert_eq!(recipe(samples), expected, "{samples}");
+        }
+    }
 }

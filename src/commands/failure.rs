@@ -6,6 +6,7 @@ use crate::quant::QuantError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
+use data_import::ImportError;
 use run_record::RecordError;
 use run_report::UsageError;
 
@@ -64,6 +65,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
     let is_option = first
         .is_some_and(|error| error.is::<ConfigError>() || error.is::<UsageError>() || error.is::<Refused>());
     is_option
+        || matches!(error.downcast_ref(), Some(ImportError::Option { .. }))
         || error.chain().any(|cause| {
             cause.is::<QuantError>()
                 || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)

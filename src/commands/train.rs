@@ -25,7 +25,7 @@ use burn_mpi::{Backend, World, connect};
 pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
 use resume::Resumed;
-use run_record::{DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, now, quoted};
+use run_record::{DataRecord, Origin, RunDir, RunWriter, Start, Status, StepFile, count, now, quoted};
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;
@@ -181,6 +181,9 @@ fn train(
     if world.is_root() && !complete {
         let first = position.history.first().map_or(0.0, |row| row.learning_rate);
         warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
+        if trainer.source.imported().is_some() {
+            warn_of_few_steps(config.epochs, plan.steps(), config.data.train_batch_size);
+        }
     }
     let attempt = record.history.len().saturating_sub(1);
     let origin = Origin { config: serde_json::to_value(config)?, data: trainer.data_digests(), attempt };
@@ -245,6 +248,26 @@ fn train(
     }
     world.barrier()?;
     Ok(())
+}
+
+/// Warns of a training on own data that is too short to learn: the defaults are for sets of many thousand samples.
+fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
+    /// Networks were seen to learn small tables from here on.
+    const FEW: usize = 100;
+    let all = epochs * steps;
+    if all < FEW {
+        log::warn!(
+            "only {} ({} of {}): a network learns little from so few; choose more than {epochs} with --epochs{}",
+            count(all, "step"),
+            count(epochs, "epoch"),
+            count(steps, "step"),
+            if batch_size > 1 {
+                format!(", or less than {batch_size} with --train-batch-size")
+            } else {
+                String::new()
+            }
+        );
+    }
 }
 
 /// Warns of epochs from `epoch` on whose learning rate changes nothing any more. `first` is the rate of the run's first

@@ -8,6 +8,7 @@ mod disk;
 mod failures;
 mod foreign_traffic;
 mod harness;
+mod imports;
 #[path = "../common/lab.rs"]
 mod lab;
 mod launch;

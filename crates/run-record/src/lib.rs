@@ -64,7 +64,7 @@ pub fn quoted(word: impl Display) -> String {
 pub fn count(number: usize, noun: &str) -> String {
     let ending = match number {
         1 => "",
-        _ if noun.ends_with("ch") || noun.ends_with("ss") => "es",
+        _ if (noun.ends_with("ch") && noun != "epoch") || noun.ends_with("ss") => "es",
         _ => "s",
     };
     format!("{number} {noun}{ending}")
@@ -78,8 +78,9 @@ mod tests {
 
     #[test]
     fn a_single_thing_is_no_plural() {
-        let counted = [(1, "batch"), (2, "batch"), (2, "class"), (0, "run")].map(|(n, of)| count(n, of));
-        assert_eq!(counted, ["1 batch", "2 batches", "2 classes", "0 runs"]);
+        let counted =
+            [(1, "batch"), (2, "batch"), (2, "class"), (3, "epoch"), (0, "run")].map(|(n, of)| count(n, of));
+        assert_eq!(counted, ["1 batch", "2 batches", "2 classes", "3 epochs", "0 runs"]);
     }
 
     #[test]
