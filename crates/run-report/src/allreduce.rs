@@ -184,6 +184,7 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
     };
     let (sizes, latencies) = (smallest - 0.6..largest + 0.6, fastest - 0.15..slowest + 0.15);
     Plot::Lines(LinePlot {
+        heading: String::new(),
         legend: names.iter().map(|name| (name.to_string(), palette.colour(name), Mark::Line)).collect(),
         panels: vec![Panel {
             title,

@@ -2,6 +2,7 @@
 
 use itertools::Itertools;
 
+use super::glance;
 use super::overview::{Finding, fastest, jobs, of_job, standing};
 use super::rows::{Row, varied};
 use super::summary::speed_up;
@@ -9,6 +10,16 @@ use super::summary::speed_up;
 /// What is asked, in the order of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Question {
+    /// How accurate the result is.
+    Result,
+    /// What an answer without learning is right for.
+    Largest,
+    /// What was learned.
+    Data,
+    /// What learned it.
+    Network,
+    /// How long the training took.
+    Time,
     /// Which configuration takes the least time.
     Fastest,
     /// What another transport costs beside mpi.
@@ -24,7 +35,7 @@ pub enum Question {
 }
 
 /// An answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Fact {
     /// What is asked.
     pub question: Question,
@@ -34,20 +45,29 @@ pub struct Fact {
     pub value: String,
     /// Of which rows.
     pub text: String,
+    /// Of several parts' answers the one of the largest weight is shown.
+    pub weight: f64,
 }
 
-/// The answers of each job's findings and cells. Of several jobs, the first one that has an answer gives it, by name.
+/// The result at a glance, and the answers of each job's findings and cells. Of several jobs, the first one that has an
+/// answer gives it, by name.
 pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
     let of = |(name, job): (String, Vec<Row<'_>>)| {
         let beside = [efficiency(&job, baseline), memory(&job, baseline)].into_iter().flatten();
         let fact = |Finding { line, answer }: Finding| {
             let (question, label, value) = answer?;
             let text = line.strip_prefix(&format!("{label}: ")).unwrap_or(&line);
-            Some(Fact { question, label, value, text: format!("{name}{text}") })
+            Some(Fact { question, label, value, text: format!("{name}{text}"), weight: 0.0 })
         };
         of_job(&job, baseline).into_iter().chain(beside).filter_map(fact).collect::<Vec<_>>()
     };
-    jobs(rows).into_iter().flat_map(of).unique_by(|fact| fact.label.clone()).collect()
+    let results = match rows {
+        [] => Vec::new(),
+        [row] => glance::of_row(row),
+        rows => glance::of_rows(rows),
+    };
+    let of_jobs = jobs(rows).into_iter().flat_map(of);
+    results.into_iter().chain(of_jobs).unique_by(|fact| fact.label.clone()).collect()
 }
 
 /// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
@@ -113,7 +133,7 @@ mod tests {
             ["efficiency", "80%", "of 1x2 (mpi), over 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x2 (mpi), 77 MB on 1x1 (mpi)"],
         ];
-        assert_eq!(of(&runs), expected);
+        assert_eq!(of(&runs)[2..], expected, "behind the result");
     }
 
     /// The answer to a question.
@@ -166,7 +186,7 @@ mod tests {
 
     #[test]
     fn one_run_has_its_memory_and_other_settings_the_fastest() {
-        assert_eq!(of(&[run((1, 2), &[], 8.0)]), [["memory", "50 MB", "peak of a rank on 1x2 (mpi)"]]);
+        assert_eq!(answer(&[run((1, 2), &[], 8.0)], "memory"), ["50 MB", "peak of a rank on 1x2 (mpi)"]);
         let sgd = ["--optimizer", "sgd"];
         assert_eq!(answer(&[run((1, 1), &[], 8.0), run((1, 1), &sgd, 4.0)], "fastest")[0], "optimizer sgd");
         assert!(of(&[]).is_empty());

@@ -14,10 +14,11 @@ use super::benchmarks;
 use super::by_rank::by_rank;
 use super::card::facts;
 use super::inputs::Inputs;
+use super::naming::names;
 use super::overview::findings;
 use super::page::{Part, print_sheet, publish};
 use super::pairs::{joint, ratios};
-use super::pictures::{names, pictures};
+use super::pictures::pictures;
 use super::plots::Palette;
 use super::profiles::Profiles;
 use super::published::{self, published};
@@ -222,7 +223,8 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
     }
     let (findings, facts) = (findings(&rows, baseline), facts(&rows, baseline));
     let (title, name) = (section.title.clone(), section.name.clone());
-    Ok(Part { title, name, findings, facts, sheets, pictures: plots, notes })
+    let is_single = rows.len() == 1;
+    Ok(Part { title, name, findings, facts, is_single, sheets, pictures: plots, notes })
 }
 
 fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
@@ -232,7 +234,8 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
         }
-        println!("{}\n", rows::rule());
+        let compares = parts.iter().any(|part| !part.is_single && !part.findings.is_empty());
+        println!("{}", if compares { rows::rule() + "\n" } else { String::new() });
     }
     for part in parts {
         for sheet in &part.sheets {

@@ -205,6 +205,7 @@ impl Search<'_> {
         let mut section = Section {
             name: file_name(&sweep.name),
             title: format!("{}{scale}", sweep.title),
+            folder: folder.to_owned(),
             scaled: sweep.scaled.clone(),
             reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
             ..Section::default()
@@ -293,6 +294,7 @@ impl Search<'_> {
         found.sections.retain(|section| {
             !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
         });
+        tell_apart(&mut found.sections);
         // Names become file names, and sweeps in two folders may have the same name.
         let mut taken = BTreeSet::new();
         for section in &mut found.sections {
@@ -303,6 +305,22 @@ impl Search<'_> {
             }
         }
         found
+    }
+}
+
+/// Names a run that is alone, and the folders of sweeps that have one title.
+fn tell_apart(sections: &mut [Section]) {
+    let short = |path: &Path| path.strip_prefix(".").unwrap_or(path).display().to_string();
+    for section in &mut *sections {
+        if let ("runs", [run]) = (section.name.as_str(), &section.runs[..]) {
+            section.title = format!("Run {}", short(&run.path));
+        }
+    }
+    let titles: Vec<String> = sections.iter().map(|section| section.title.clone()).collect();
+    for section in sections {
+        if titles.iter().filter(|title| **title == section.title).count() > 1 {
+            section.title = format!("{} in {}", section.title, short(&section.folder));
+        }
     }
 }
 

@@ -98,7 +98,11 @@ fn sweeps_of_the_same_name_have_different_file_names() {
     let sections = Inputs::find(&[], root.path(), Path::new("")).unwrap().sections;
     let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
     assert_eq!(names, ["---t", "---t-2"]);
-    assert_eq!(sections[0].title, "T (quick)");
+    let titles: Vec<&str> = sections.iter().map(|section| section.title.as_str()).collect();
+    let expected = ["a", "deep/b"].map(|name| format!("T (quick) in {}", root.path().join(name).display()));
+    assert_eq!(titles, expected, "equal titles have their folders");
+    let one = Inputs::find(&[root.path().join("a")], root.path(), Path::new("")).unwrap().sections;
+    assert_eq!(one[0].title, "T (quick)");
     let note = &sections[0].notes[0];
     assert!(
         note.ends_with("a/2x2: failed: no ssh; start the sweep again: mpiburn sweep t.toml --scale quick"),
@@ -168,4 +172,27 @@ fn sweeps_of_topologies_and_backends_come_first() {
     sections.sort_by_key(place);
     let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
     assert_eq!(names, ["3", "1", "0", "2"]);
+}
+
+#[test]
+fn a_run_alone_and_sweeps_of_one_title_are_told_apart() {
+    let of = |name: &str, title: &str, folder: &str, runs: usize| Section {
+        name: name.into(),
+        title: title.into(),
+        folder: folder.into(),
+        runs: vec![crate::testing::run((1, 1), &[], 4.0); runs],
+        ..Section::default()
+    };
+    let titles = |mut sections: Vec<Section>| -> Vec<String> {
+        tell_apart(&mut sections);
+        sections.into_iter().map(|section| section.title).collect()
+    };
+    let sections = vec![
+        of("s", "S", "./a/s", 1),
+        of("s", "S", "b/s", 3),
+        of("t", "T", "t", 1),
+        of("runs", "Runs", "", 2),
+    ];
+    assert_eq!(titles(sections), ["S in a/s", "S in b/s", "T", "Runs"]);
+    assert_eq!(titles(vec![of("runs", "Runs", "", 1)]), ["Run results/1x1-mpi"]);
 }

@@ -24,9 +24,11 @@ pub mod digits;
 #[cfg(test)]
 mod extremes_tests;
 pub mod fused;
+mod glance;
 pub mod inputs;
 pub mod link;
 pub mod matrix;
+mod naming;
 pub mod overview;
 pub mod page;
 pub mod pairs;

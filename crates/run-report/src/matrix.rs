@@ -9,18 +9,21 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use run_record::ByClass;
 
 use super::console::without_controls;
-use super::plots::{FONT, Surface, TEXT, fitting};
+use super::plots::{FONT, Surface, TEXT, WIDTH, fitting, width_of};
 use super::table::shortened;
 
 /// Classes up to which cells have their numbers, and rows and columns their names.
 const MOST_NAMED: usize = 30;
-/// Pixels of the cells together, and of the names beside and below them.
-const CELLS: u32 = 560;
-const NAMES: u32 = 130;
-/// Height of the title.
-const TITLE: u32 = 44;
+/// Least side of a cell with a number, and of all cells together.
+const CELL: i32 = 26;
+const CELLS: i32 = 240;
+/// Most pixels of names beside and below the cells.
+const NAMES: i32 = 110;
+/// Height of a title, and space around.
+const LINE: i32 = 22;
+const MARGIN: i32 = 8;
 
-/// A confusion matrix: a row for each class, a column for each class that was named.
+/// A confusion matrix: a row for each true class, a column for each predicted class.
 pub struct Matrix {
     title: String,
     names: Vec<String>,
@@ -28,7 +31,7 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// The matrix in the results of a run; none without one, or one that was edited.
+    /// The matrix in the results of a run, with a `title` that may be empty; none without one, or one that was edited.
     pub fn of(title: impl Into<String>, by_class: &ByClass) -> Option<Self> {
         let names: Vec<String> = by_class.classes.iter().map(|class| short(&class.name)).collect();
         let counts = by_class.confusion_matrix.clone();
@@ -36,31 +39,59 @@ impl Matrix {
         (is_square && names.len() > 1).then(|| Self { title: title.into(), names, counts })
     }
 
+    /// Side of all cells together.
+    fn cells(&self) -> i32 {
+        let widest = self.counts.iter().flatten().map(|count| width_of(&count.to_string(), TEXT)).max();
+        let cell = (widest.unwrap_or(0) + 8).max(CELL);
+        let most = WIDTH - 2 * MARGIN - LINE;
+        if self.has_names() { (cell * self.names.len() as i32).max(CELLS) } else { most }
+    }
+
+    /// Pixels of the names beside and below the cells.
+    fn room(&self) -> i32 {
+        let widest = self.names.iter().map(|name| width_of(name, TEXT)).max().unwrap_or(0);
+        if self.has_names() { widest.min(NAMES) + 6 } else { 0 }
+    }
+
+    /// Pixels of the names below the cells: short ones stand upright.
+    fn below(&self) -> i32 {
+        if self.has_names() && self.is_upright() { LINE } else { self.room() }
+    }
+
+    fn is_upright(&self) -> bool {
+        let cell = self.cells() / self.names.len() as i32;
+        self.names.iter().all(|name| width_of(name, TEXT) + 4 <= cell)
+    }
+
+    fn has_names(&self) -> bool {
+        self.names.len() <= MOST_NAMED
+    }
+
+    /// Pixels left of the cells, and above.
+    fn corner(&self) -> (i32, i32) {
+        let title = if self.title.is_empty() { 0 } else { LINE + MARGIN };
+        (MARGIN + LINE + self.room(), MARGIN + title)
+    }
+
     /// Width and height in pixels.
     pub fn size(&self) -> (u32, u32) {
-        (NAMES + CELLS + 24, TITLE + CELLS + NAMES)
-    }
-
-    /// Size of the text beside `all / classes` pixels.
-    fn text(&self, all: u32) -> u32 {
-        (all / self.names.len() as u32).clamp(11, TEXT)
-    }
-
-    /// The smallest size of its text; of more classes than have names, that of the title.
-    pub(super) fn smallest_text(&self) -> u32 {
-        if self.names.len() <= MOST_NAMED { self.text(190) } else { TEXT }
+        let ((left, top), cells) = (self.corner(), self.cells());
+        ((left + cells + MARGIN) as u32, (top + cells + self.below() + LINE + MARGIN) as u32)
     }
 
     /// Draws it: the darker a cell, the larger its share of the row.
     pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let classes = self.names.len();
-        let place = |index: usize| (CELLS as usize * index / classes) as i32;
-        let (left, top) = (NAMES as i32, TITLE as i32);
-        let style = |size: u32, horizontal, vertical| {
-            (FONT, size).into_font().into_text_style(area).pos(Pos::new(horizontal, vertical))
+        let (classes, cells, (left, top)) = (self.names.len(), self.cells(), self.corner());
+        let place = |index: usize| (cells as usize * index / classes) as i32;
+        let style = |horizontal, vertical| {
+            (FONT, TEXT).into_font().into_text_style(area).pos(Pos::new(horizontal, vertical))
         };
-        let title = fitting(&self.title, self.size().0 as i32 - 24);
-        area.draw_text(&title, &style(TEXT, HPos::Left, VPos::Top), (12, 12))?;
+        let turned = |turn, horizontal, vertical| {
+            let font = (FONT, TEXT).into_font().transform(turn);
+            font.into_text_style(area).pos(Pos::new(horizontal, vertical))
+        };
+        let title = fitting(&self.title, self.size().0 as i32 - 2 * MARGIN);
+        area.draw_text(&title, &style(HPos::Left, VPos::Top), (MARGIN, MARGIN))?;
         let centre = |index: usize| (place(index) + place(index + 1)) / 2;
         for (row, counts) in self.counts.iter().enumerate() {
             let all: u64 = counts.iter().fold(0, |sum, count| sum.saturating_add(*count));
@@ -75,27 +106,29 @@ impl Matrix {
                     (left + place(column + 1) - 1, top + place(row + 1) - 1),
                 ];
                 area.draw(&Rectangle::new(corners, colour.filled()))?;
-                if classes <= MOST_NAMED && count > 0 {
-                    let size = self.text(190);
+                if self.has_names() && count > 0 {
                     let ink = if share > 0.5 { WHITE } else { BLACK };
-                    let text = style(size, HPos::Center, VPos::Center).color(&ink);
+                    let text = style(HPos::Center, VPos::Center).color(&ink);
                     area.draw_text(&count.to_string(), &text, (left + centre(column), top + centre(row)))?;
                 }
             }
         }
-        if classes <= MOST_NAMED {
-            let size = self.text(300);
+        if self.has_names() {
             for (index, name) in self.names.iter().enumerate() {
-                area.draw_text(
-                    name,
-                    &style(size, HPos::Right, VPos::Center),
-                    (left - 8, top + centre(index)),
-                )?;
-                let font = (FONT, size).into_font().transform(FontTransform::Rotate90);
-                let below = font.into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
-                area.draw_text(name, &below, (left + centre(index), top + CELLS as i32 + 8))?;
+                let name = fitting(name, NAMES);
+                let at = (left - 6, top + centre(index));
+                area.draw_text(&name, &style(HPos::Right, VPos::Center), at)?;
+                let (below, y) = match self.is_upright() {
+                    true => (style(HPos::Center, VPos::Top), top + cells + 4),
+                    false => (turned(FontTransform::Rotate90, HPos::Left, VPos::Center), top + cells + 6),
+                };
+                area.draw_text(&name, &below, (left + centre(index), y))?;
             }
         }
+        let beside = turned(FontTransform::Rotate270, HPos::Center, VPos::Top);
+        area.draw_text("true class", &beside, (MARGIN, top + cells / 2))?;
+        let below = top + cells + self.below();
+        area.draw_text("predicted class", &style(HPos::Center, VPos::Top), (left + cells / 2, below))?;
         Ok(())
     }
 }
@@ -123,7 +156,10 @@ mod tests {
         let number = |text: &str, number: &str| text.lines().filter(|line| line.trim() == number).count();
         assert_eq!((number(&small, "8"), number(&small, "9")), (1, 1), "{small}");
         assert_eq!(small.matches("class &lt;2&gt;").count(), 2, "beside and below");
-        assert_eq!(svg(31).matches("class").count(), 0);
+        assert_eq!(svg(31).matches("class &lt;").count(), 0);
+        for title in ["true class", "predicted class"] {
+            assert!(small.contains(title) && svg(31).contains(title), "{small}");
+        }
         let names = ["a".to_owned(), "b".into()];
         let by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
         let titled = Matrix::of(format!("{} end", "long/".repeat(40)), &by_class).unwrap();

@@ -8,6 +8,7 @@ use itertools::{Itertools, MinMaxResult};
 
 use super::card::Question;
 use super::digits::seconds as shown;
+use super::glance;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
 use super::rows::{BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, times_differ, varied};
@@ -48,13 +49,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
         };
         lines.extend(found.into_iter().map(|found| format!("{name}{}", found.line)));
     }
-    // One row is compared with none, whatever its time.
-    let doubted = rows.iter().filter(|row| !is_sound(row)).count();
-    if doubted > 0 && rows.len() > 1 {
-        lines.push(format!(
-            "times of {doubted} of {} rows are not compared: too short, disturbed or unsteady",
-            rows.len()
-        ));
+    if let [row] = rows {
+        lines.extend(glance::findings(row));
     }
     lines
 }
@@ -83,7 +79,7 @@ impl Finding {
 
 /// The findings of the rows of one job.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
-    let mut found = Vec::new();
+    let (mut found, mut recipes) = (Vec::new(), Vec::new());
     let lost = lost_accuracy(rows, baseline);
     let said = lost.as_ref().map_or("", |lost| &lost.line);
     if let Some(line) = unlearned(rows, said) {
@@ -102,16 +98,15 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
         Some(of_topologies) => found.push(of_topologies),
         None => {
             found.extend(representative(rows, |rows| settings(rows, name)));
-            let of_recipes = groups(rows, is_of_recipe);
-            found.extend(
-                of_recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::of),
-            );
+            recipes = groups(rows, is_of_recipe);
         }
     }
     found.extend(transports(rows));
     found.extend(lost);
     found.extend(representative(rows, |rows| waiting(rows, on)));
     found.extend(smaller(rows, on));
+    // Last, as there may be many.
+    found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::of));
     found
 }
 
@@ -124,6 +119,8 @@ fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&str) -> bool) -> Vec<(String, 
         groups.entry(kept).or_default().push(row.clone());
     }
     let mut varied = varied(rows);
+    let differ = rows.iter().any(|row| row.setting("topology") != rows[0].setting("topology"));
+    varied.splice(..0, differ.then(|| "topology".into()));
     varied.retain(|name| is_kept(name));
     let heading = |group: &Vec<Row<'a>>| match group[0].words(&varied) {
         words if words.is_empty() && varied.is_empty() => String::new(),
@@ -139,7 +136,7 @@ pub fn standing<'a>(rows: &[Row<'a>]) -> Vec<Row<'a>> {
     rows.iter().filter(stands).cloned().collect()
 }
 
-/// What `find` finds in the rows whose times stand for their topology or else, with a word about it, in all.
+/// What `find` finds in the rows whose times stand for their topology or else, with a word about these, in all.
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Finding>) -> Option<Finding> {
     let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
     let left_out = match others {
@@ -147,13 +144,10 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
         others => format!("; {} left out", count(others, "oversubscribed row")),
     };
     let with = |found: Finding, word: &str| Finding { line: found.line + word, ..found };
-    let doubted = match rows {
-        [row] if row.first().record.oversubscribed => "; its ranks shared cores",
-        [_] => "; its time is too short, disturbed or unsteady to tell",
-        _ => "; oversubscribed or doubted rows are among these, for lack of others",
-    };
+    let shared = if others > 0 { "; ranks share cores" } else { "" };
+    let doubted = if rows.iter().any(is_sound) { "" } else { "; times are doubted, see their marks" };
     let found = find(&standing(rows)).map(|found| with(found, &left_out));
-    found.or_else(|| Some(with(find(rows)?, doubted)))
+    found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
 }
 
 /// The row of the shortest time among those that are sound.
@@ -420,11 +414,15 @@ fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
     let share = |row: &Row<'_>| row.spread(exposed_percent).median;
     let shared = rows.iter().filter(|row| row.ranks() > 1);
     let most = shared.max_by(|a, b| share(a).total_cmp(&share(b)))?;
-    Some(Finding::of(format!(
-        "ranks wait for gradients in up to {:.1}% of the training time on {}",
-        share(most),
-        on(most)
-    )))
+    let line = match rows.len() {
+        1 => format!("ranks wait for gradients in {:.1}% of the training time", share(most)),
+        _ => format!(
+            "ranks wait for gradients in up to {:.1}% of the training time on {}",
+            share(most),
+            on(most)
+        ),
+    };
+    Some(Finding::of(line))
 }
 
 /// The checkpoint's sizes in the first row with an integer model, and its accuracy.

@@ -7,13 +7,14 @@ use itertools::Itertools;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use run_record::files::{if_there, read_regular, read_text, same_file, sha256};
-use run_record::is_own_file;
+use run_record::{count, is_own_file};
 
-use super::card::Fact;
+use super::card::{Fact, Question};
 use super::command::Format;
 use super::console::without_controls;
 use super::plots::Picture;
-use super::sheet::{Cell, Sheet, split};
+use super::sheet::{CONFIGURATION, Cell, Sheet, split};
+use super::table::shortened;
 use super::{ReportError, UsageError, rows, write_file};
 
 /// A section of the page: one set of runs.
@@ -27,6 +28,8 @@ pub struct Part {
     pub findings: Vec<String>,
     /// What it says to the questions of the page's card.
     pub facts: Vec<Fact>,
+    /// Whether it is of one configuration: nothing is compared, and pictures say more than tables.
+    pub is_single: bool,
     /// Its tables.
     pub sheets: Vec<Sheet>,
     /// Its pictures.
@@ -56,10 +59,10 @@ border:1px solid var(--line);border-radius:.4rem;overflow:hidden;background:var(
 .card dd{margin:0;font-size:.875rem}.card strong{display:block;font-size:1.3rem;line-height:1.3}\
 nav{position:sticky;top:0;z-index:1;display:flex;gap:1rem;overflow-x:auto;margin:0 -1.5rem;padding:.5rem 1.5rem;\
 background:var(--paper);border-bottom:1px solid var(--line);font-size:.875rem}\
-nav a{flex:none}nav .long{display:none}\
+nav a{flex:none;max-width:14rem;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}\
 @media(min-width:85rem){body{display:grid;grid-template-columns:13rem minmax(0,1fr);gap:1.5rem}\
 nav{display:block;align-self:start;max-height:100vh;overflow:auto;margin:0;padding:1.5rem 0;border:0}\
-nav a{display:block;padding:.2rem 0}nav .long{display:inline}nav .short{display:none}section{scroll-margin-top:0}}\
+body.alone{display:block;max-width:75rem}nav a{display:block;max-width:none;padding:.2rem 0;white-space:normal}section{scroll-margin-top:0}}\
 .scroll{overflow-x:auto;animation:hint linear;animation-timeline:scroll(self inline);\
 background:linear-gradient(to right,var(--paper) 30%,transparent) 0 0/2rem 100% local,\
 linear-gradient(to left,var(--paper) 30%,transparent) 100% 0/2rem 100% local,\
@@ -71,20 +74,22 @@ color:var(--soft);font-size:.8125rem}\
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
 th{border-top:1px solid var(--line);vertical-align:bottom;white-space:normal}\
-th.n,td.n{text-align:right}th[title]{text-decoration:underline dotted;text-underline-offset:.2em}\
+td.c{min-width:7rem;max-width:18rem;white-space:normal}th.n,td.n{text-align:right}th[title]{text-decoration:underline dotted;text-underline-offset:.2em}\
 .d{display:inline-block;text-align:left}\
 .findings>li{margin:.4rem 0}.findings ul{margin:0;padding-left:1.2rem}\
 tbody tr:hover{background:var(--tint)}\
 a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underline}\
-.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;margin-top:1rem}\
-figure.wide{grid-column:1/-1}figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}\
-figure svg{display:block;width:100%;max-width:40rem;height:auto;margin:0 auto}figure.wide svg{max-width:60rem}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,22.4rem),1fr));gap:.75rem;margin:1rem 0;align-items:start}\
+figure{margin:0;padding:.25rem;border:1px solid var(--line);border-radius:.4rem}figcaption{padding:.25rem}\
+figure svg{display:block;max-width:100%;height:auto;margin:0 auto}\
+@media(min-width:56rem){figure.wide{grid-column:span 2}figure.widest{grid-column:1/-1}}\
 li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
 @media(max-width:40rem){body{padding:.75rem}nav{margin:0 -.75rem;padding:.5rem .75rem}ol,ul{padding-left:1.4rem}}\
 @page{size:A4 landscape;margin:10mm}\
 @media print{body{display:block;padding:0;max-width:none}nav{display:none}.scroll{overflow:visible;background:none;animation:none}\
 table{font-size:.75rem}th,td{padding:.15rem .4rem}\
-details.more::details-content{content-visibility:visible;display:block;block-size:auto}details.more>summary{list-style:none}\
+details.more::details-content,details.read::details-content{content-visibility:visible;display:block;block-size:auto}\
+details.more>summary,details.read>summary{list-style:none}\
 .pictures{grid-template-columns:1fr 1fr}figure svg{max-height:170mm}\
 h2,h3,summary{break-after:avoid}tr,figure,.card div{break-inside:avoid}}";
 
@@ -96,14 +101,16 @@ fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width,initial-scale=1";
-                title { "mpiburn report" }
+                title { @if let [part] = parts { (part.title) " – " } "mpiburn report" }
                 // Browsers request an icon from the server if the page has none.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
-            body {
-                nav aria-label="Contents" {
-                    @for part in parts { a href=(anchor(part)) { span.long { (part.title) } span.short { (part.name) } } }
+            body class=[(parts.len() < 2).then_some("alone")] {
+                @if parts.len() > 1 {
+                    nav aria-label="Contents" {
+                        @for part in parts { a href=(anchor(part)) { (shortened(&part.title, 40)) } }
+                    }
                 }
                 main {
                     h1 { "mpiburn report" }
@@ -122,20 +129,27 @@ fn anchor(part: &Part) -> String {
     format!("#{}-part", part.name)
 }
 
-/// Each question's answer by the first part that has one, with a link to it.
+/// Each question's answer by the first part that has one, with a link to it. Questions about one training have an answer
+/// for all parts only where there is one part.
 fn card(parts: &[Part]) -> Markup {
     let all = parts.iter().flat_map(|part| part.facts.iter().map(move |fact| (part, fact)));
-    let facts: Vec<(&Part, &Fact)> =
-        all.unique_by(|(_, fact)| &fact.label).sorted_by_key(|(_, fact)| fact.question).collect();
     let several = parts.iter().filter(|part| !part.facts.is_empty()).count() > 1;
-    let of = |part: &Part| if several { format!("{}: ", part.title) } else { String::new() };
+    let is_of_one = |fact: &Fact| (Question::Largest..=Question::Time).contains(&fact.question);
+    let facts = all.filter(|(_, fact)| !(several && is_of_one(fact)));
+    let facts =
+        facts.sorted_by(|(_, a), (_, b)| b.weight.total_cmp(&a.weight)).unique_by(|(_, fact)| &fact.label);
+    let facts: Vec<(&Part, &Fact)> = facts.sorted_by_key(|(_, fact)| fact.question).collect();
     html! {
         @if !facts.is_empty() {
             dl.card {
                 @for (part, fact) in facts {
                     div {
                         dt { (fact.label) }
-                        dd { strong { (fact.value) } a href=(anchor(part)) { (of(part)) (fact.text) } }
+                        dd {
+                            strong { (fact.value) }
+                            @if several { a href=(anchor(part)) { (part.title) } ": " }
+                            (fact.text)
+                        }
                     }
                 }
             }
@@ -149,15 +163,34 @@ fn findings(parts: &[Part]) -> Markup {
     html! {
         @if with_any().next().is_some() {
             h2 { "Findings" }
-            ol.findings {
-                @for part in with_any() {
-                    li {
-                        a href=(anchor(part)) { (part.title) }
-                        ul.soft { @for line in &part.findings { li { (line) } } }
+            @match parts {
+                [part] => (lines(&part.findings)),
+                _ => ol.findings {
+                    @for part in with_any() {
+                        li {
+                            a href=(anchor(part)) { (part.title) }
+                            div.soft { (lines(&part.findings)) }
+                        }
                     }
-                }
+                },
             }
-            p.soft { (rows::rule()) }
+            @if with_any().any(|part| !part.is_single) { (folded(&[rows::rule()])) }
+        }
+    }
+}
+
+/// A list of `lines`, of which those behind the first ones are folded.
+fn lines(lines: &[String]) -> Markup {
+    const FIRST: usize = 6;
+    // One line takes as much room as what would unfold it.
+    let (first, rest) = if lines.len() > FIRST + 1 { lines.split_at(FIRST) } else { (lines, &[][..]) };
+    html! {
+        ul { @for line in first { li { (line) } } }
+        @if !rest.is_empty() {
+            details.read {
+                summary { (count(rest.len(), "finding")) " more" }
+                ul { @for line in rest { li { (line) } } }
+            }
         }
     }
 }
@@ -166,19 +199,47 @@ fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup 
     html! {
         section id=(format!("{}-part", part.name)) {
             h2 { (part.title) }
+            @if part.is_single { (pictures(part, svgs)) }
             @for sheet in &part.sheets { (table(part, sheet, folder)) }
             @if !part.notes.is_empty() { ul.notes { @for note in &part.notes { li { (note) } } } }
-            @if !part.pictures.is_empty() {
-                div.pictures {
-                    @for picture in &part.pictures {
-                        figure id=(picture.name) class=[(picture.plot.least_width() > 520).then_some("wide")] {
-                            div.scroll {
-                                (PreEscaped(accessible(&svgs[picture.name.as_str()], picture)))
-                            }
-                            figcaption { (picture.caption) }
+            @if !part.is_single { (pictures(part, svgs)) }
+        }
+    }
+}
+
+fn pictures(part: &Part, svgs: &BTreeMap<&str, String>) -> Markup {
+    html! {
+        @if !part.pictures.is_empty() {
+            div.pictures {
+                @for picture in &part.pictures {
+                    figure id=(picture.name) class=[columns(picture)] {
+                        div.scroll {
+                            (PreEscaped(accessible(&svgs[picture.name.as_str()], picture)))
                         }
+                        figcaption { (picture.caption) }
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Class of a picture whose text would be too small in one column.
+fn columns(picture: &Picture) -> Option<&'static str> {
+    match picture.plot.least_width() {
+        0..=COLUMN => None,
+        width if width <= 2 * COLUMN => Some("wide"),
+        _ => Some("widest"),
+    }
+}
+
+/// Rules and footnotes, which only some readers need.
+fn folded(lines: &[String]) -> Markup {
+    html! {
+        @if !lines.is_empty() {
+            details.read {
+                summary { "How to read this" }
+                ul.soft { @for line in lines { li { (line) } } }
             }
         }
     }
@@ -190,10 +251,11 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
     let of_row = |row: &'_ Vec<Cell>| row.iter().map(|cell| cell.runs.clone()).find(|runs| !runs.is_empty());
     let repeated: Vec<Vec<PathBuf>> =
         sheet.rows.iter().filter_map(of_row).filter(|runs| runs.len() > 1).collect();
-    let (narrow, rest) = sheet.narrow(WIDTH);
+    let (narrow, rest) = sheet.narrow(WIDTH, LABELS);
     html! {
         h3 { (title) }
         (grid(&narrow, &sheet.name, folder))
+        @if let Some(common) = &narrow.common { p.soft { (common) } }
         @if let Some(rest) = &rest {
             details.more {
                 summary { "More columns" }
@@ -202,7 +264,7 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
                 }
             }
         }
-        @for remark in &narrow.remarks { p.soft { (remark) } }
+        (folded(&narrow.remarks))
         @if !repeated.is_empty() {
             details {
                 summary { "All runs of the rows with repeats" }
@@ -219,6 +281,10 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
 
 /// Characters of a table's line that fit into a window of 1,200 pixels.
 const WIDTH: usize = 120;
+/// Characters of the columns that tell rows apart: on a phone, the first measurement is beside them.
+const LABELS: usize = 34;
+/// Pixels of a column of pictures, with three of them in a window of 1,400 pixels.
+const COLUMN: u32 = 348;
 
 fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
     // Characters behind the integral part, where a number has decimals, a range or a mark.
@@ -243,7 +309,7 @@ fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
                                 @if column.numeric {
                                     td.n { (content(cell, folder, *behind)) }
                                 } @else {
-                                    td { (content(cell, folder, 0)) }
+                                    td class=[(column.key == CONFIGURATION).then_some("c")] { (content(cell, folder, 0)) }
                                 }
                             }
                         }
@@ -282,11 +348,13 @@ fn link(folder: &Path, run: &Path) -> String {
     format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
-/// A picture's SVG with a label for screen readers, and the width below which it scrolls: its text stays legible.
+/// A picture's SVG with a label for screen readers, at its own size, at which its text has that of the page's, and the
+/// width below which it scrolls: its text stays legible.
 fn accessible(svg: &str, picture: &Picture) -> String {
     let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
-    let least = picture.plot.least_width();
-    let with = format!("<svg role=\"img\" aria-label=\"{label}\" style=\"min-width:{least}px\" ");
+    let (width, least) = (picture.plot.size().0, picture.plot.least_width());
+    let with =
+        format!("<svg role=\"img\" aria-label=\"{label}\" style=\"width:{width}px;min-width:{least}px\" ");
     svg.replacen("<svg ", &with, 1)
 }
 
@@ -394,7 +462,6 @@ pub fn check_kept<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::card::Question;
     use crate::sheet::Column;
 
     #[test]
@@ -409,7 +476,8 @@ mod tests {
             title: "a < b".into(),
             columns: vec![Column::number("n", "n")],
             rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
-            remarks: vec![],
+            remarks: vec!["a rule".into()],
+            ..Sheet::default()
         };
         let listed = |sheet: &Sheet| {
             table(&Part::default(), sheet, &folder)
@@ -425,6 +493,7 @@ mod tests {
             label: "fastest".into(),
             value: value.into(),
             text: text.into(),
+            weight: 0.0,
         };
         let part = Part {
             title: "T".into(),
@@ -432,13 +501,16 @@ mod tests {
             findings: vec!["fast".into()],
             facts: vec![fact("1x2", "5 s")],
             sheets: vec![sheet],
-            pictures: vec![],
             notes: vec!["x & y".into()],
+            ..Part::default()
         };
+        let alone = page(std::slice::from_ref(&part), &BTreeMap::new(), &folder, "Today.");
+        assert!(!alone.contains("<nav") && alone.contains("<li>fast</li>"), "{alone}");
+        assert!(alone.contains("<strong>1x2</strong>5 s</dd>"), "{alone}");
         let other =
             Part { title: "O".into(), name: "o".into(), facts: vec![fact("2x1", "9 s")], ..Part::default() };
         let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
-        assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T: 5 s</a>"), "{text}");
+        assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T</a>: 5 s</dd>"), "{text}");
         assert!(!text.contains("2x1"), "one answer to each question: {text}");
         assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
         assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
@@ -447,8 +519,25 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches(&rows::rule()).count(), 1, "how differences are decided: {text}");
+        let folded = "<summary>How to read this</summary><ul class=\"soft\"><li>a rule</li></ul></details>";
+        assert!(text.contains(folded), "{text}");
+        assert!(text.contains("<a href=\"#t-part\">T</a>"), "the menu has titles: {text}");
         assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
         assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+    }
+
+    #[test]
+    fn one_configuration_has_no_rule_of_comparison_and_many_findings_are_folded() {
+        let with = |is_single, count: usize| {
+            let findings = (0..count).map(|number| format!("finding {number}")).collect();
+            let part = Part { title: "Run a".into(), is_single, findings, ..Part::default() };
+            page(&[part], &BTreeMap::new(), Path::new("."), "Today.")
+        };
+        assert!(!with(true, 1).contains(&rows::rule()) && with(false, 1).contains(&rows::rule()));
+        assert!(with(true, 1).contains("<title>Run a – mpiburn report</title>"), "{}", with(true, 1));
+        assert!(!with(true, 7).contains("more</summary>"), "{}", with(true, 7));
+        let folded = "<summary>2 findings more</summary><ul><li>finding 6</li><li>finding 7</li></ul>";
+        assert!(with(true, 8).contains(folded), "{}", with(true, 8));
     }
 
     #[test]

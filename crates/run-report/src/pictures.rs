@@ -5,17 +5,12 @@ use plotters::style::RGBColor;
 use super::curve_points::{Point, tests, training};
 use super::digits::decimals;
 use super::matrix::Matrix;
+use super::naming::{left_out, legend, names};
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
-use super::rows::{Row, Spread, varied};
+use super::rows::{Row, Spread};
 use super::runs::{Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
-
-/// The name of a row in charts, in which all of its settings that differ are.
-pub fn names(rows: &[Row<'_>]) -> Vec<String> {
-    let varied = varied(rows);
-    rows.iter().map(|row| row.place(&varied)).collect()
-}
 
 /// The plots of `rows`, in the colours of `palette`; efficiency is relative to `baseline`. Curves that are damaged are in
 /// none, and have a line in `notes`.
@@ -26,11 +21,11 @@ pub fn pictures(
     palette: &Palette,
     notes: &mut Vec<String>,
 ) -> Vec<Picture> {
-    let named: Vec<Named<'_, '_>> = names(rows)
-        .into_iter()
-        .zip(rows)
-        .map(|(name, row)| Named { colour: palette.colour(&name), name, row })
-        .collect();
+    let named = Named::all(rows, palette);
+    let left_out = match left_out(rows) {
+        settings if settings.is_empty() => settings,
+        settings => format!(" Unless a name says otherwise: {settings}."),
+    };
     // One topology alone has no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
@@ -70,25 +65,40 @@ pub fn pictures(
     });
     let best = named.iter().max_by(|a, b| accuracy(a.row).total_cmp(&accuracy(b.row)));
     let matrix = best.and_then(|Named { name, row, .. }| {
-        let matrix = Matrix::of(format!("test samples of {name}"), row.first().results.by_class.as_ref()?)?;
+        // A page of one configuration needs no name, and one of single runs no first one.
+        let name = if rows.len() > 1 { name.as_str() } else { "" };
+        let matrix = Matrix::of(name, row.first().results.by_class.as_ref()?)?;
+        let first = if row.runs.len() > 1 { "the first run of " } else { "" };
+        let of = match name {
+            "" => String::new(),
+            name => format!(" of {first}the most accurate configuration, {name}"),
+        };
         let caption = format!(
-            "Confusion matrix of the most accurate configuration's first run, {name}: a row for each class, and in it \
-             how many of its test samples were named as the class of each column."
+            "Confusion matrix{of}: number of test samples by their class and by the predicted class."
         );
         Some(("confusion", caption, Plot::Matrix(matrix)))
     });
     let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
     let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
         let (plot, marks) = curves(quantity, ending, &named, notes)?;
-        let caption = format!(
-            "{word} of each configuration's first run: the mean over ranks; the band is from the minimum to the maximum \
-             over ranks. Equal curves take turns.{marks}"
-        );
-        Some((name, caption, plot))
+        let of = match (rows.len(), rows.iter().any(|row| row.runs.len() > 1)) {
+            (1, false) => "",
+            (1, true) => " of the first run",
+            (_, false) => " of each run",
+            (_, true) => " of each configuration's first run",
+        };
+        let ranks = match rows.iter().any(|row| row.ranks() > 1) {
+            true => ", mean over ranks; the band is from the minimum to the maximum over ranks",
+            false => "",
+        };
+        Some((name, format!("{word}{of}{ranks}.{marks}"), plot))
     });
-    bars.chain(matrix)
-        .chain(lines)
-        .map(|(name, caption, plot)| Picture { name: format!("{}-{name}", section.name), caption, plot })
+    bars.chain(lines)
+        .chain(matrix)
+        .map(|(name, caption, plot)| {
+            let caption = format!("{caption}{left_out}");
+            Picture { name: format!("{}-{name}", section.name), caption, plot }
+        })
         .collect()
 }
 
@@ -97,6 +107,14 @@ struct Named<'r, 'a> {
     name: String,
     colour: RGBColor,
     row: &'r Row<'a>,
+}
+
+impl<'r, 'a> Named<'r, 'a> {
+    /// All `rows`.
+    fn all(rows: &'r [Row<'a>], palette: &Palette) -> Vec<Self> {
+        let named = names(rows).into_iter().zip(rows);
+        named.map(|(name, row)| Self { colour: palette.colour(&name), name, row }).collect()
+    }
 }
 
 /// Bars of `read`; a row without a value has none. None of fewer than two, which compare nothing.
@@ -125,14 +143,16 @@ fn accuracy(row: &Row<'_>) -> f64 {
 /// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
 /// run has any.
 fn curves(
-    quantity: &str,
+    quantity: &'static str,
     ending: &str,
     rows: &[Named<'_, '_>],
     notes: &mut Vec<String>,
 ) -> Option<(Plot, String)> {
-    let (mut panels, mut legend) = ([Vec::new(), Vec::new()], Vec::new());
+    let (mut panels, mut entries) = ([Vec::new(), Vec::new()], Vec::new());
     let (mut has_epochs, mut has_int8, mut has_rings) = (false, false, false);
-    for Named { name, colour, row } in rows {
+    let all: Vec<Row<'_>> = rows.iter().map(|named| named.row.clone()).collect();
+    let (heading, names) = legend(&all);
+    for (Named { colour, row, .. }, name) in rows.iter().zip(names) {
         let (train, is_by_epoch) = training(row.first(), ending).unwrap_or_else(|line| {
             notes.push(line);
             Default::default()
@@ -148,44 +168,56 @@ fn curves(
         let style = Line { colour: *colour, ..Line::default() };
         panels[0].push(line(&style, &train, None));
         panels[1].push(line(&style, &test, turn));
-        legend.push((name.clone(), *colour, Mark::Line));
+        entries.push((name.clone(), *colour, Mark::Line));
         if !int8.is_empty() {
             has_int8 = true;
             panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, &int8, None));
-            legend.push((format!("{name}, int8"), *colour, Mark::Dashes));
+            entries.push((format!("{name}, int8"), *colour, Mark::Dashes));
         }
     }
-    if legend.is_empty() {
+    if entries.is_empty() {
         return None;
     }
+    if entries.len() == 1 {
+        // One curve needs no name.
+        entries.clear();
+    }
+    let is_repeated = |lines: &Vec<Line>| {
+        let like = |line: &&Line| lines.iter().filter(|other| other.points == line.points).count() > 1;
+        lines.iter().filter(|line| !line.points.is_empty()).any(|line| like(&line))
+    };
+    let has_equal = panels.iter().any(is_repeated);
+    let axes = axes(quantity, &panels.concat(), all.iter().map(|row| row.first().results.epochs_run));
     let panels = panels.into_iter().zip(["training", "test"]);
-    let panels = panels.map(|(lines, name)| panel(&format!("{name} {quantity}"), lines)).collect();
+    let panels = panels.map(|(lines, name)| panel(name, &axes, lines)).collect();
     let marks = [
+        (has_equal, " Where curves are equal, their colours alternate."),
         (true, " A training value is a mean, drawn in the middle of its steps."),
         (has_epochs, " Short epochs have one training value, the mean of the epoch."),
         (has_int8, " Dashed: the int8 models, after each epoch."),
         (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
     ];
     let marks = marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect();
-    Some((Plot::Lines(LinePlot { panels, legend }), marks))
+    Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))
 }
 
-/// A panel of curves over epochs.
-fn panel(title: &str, lines: Vec<Line>) -> Panel {
+/// The axes of all panels of a plot, which show `quantity` over epochs.
+fn axes(quantity: &'static str, lines: &[Line], epochs: impl Iterator<Item = usize>) -> [Axis; 2] {
     let bands = || lines.iter().flat_map(|line| line.band.iter().copied());
     let (low, high) = span(bands().map(|(_, y)| y));
     // Labels have five digits, by which the ends of the axis differ.
     let margin = (0.06 * (high - low)).max(1e-3 * high.abs().max(1.0));
-    let last = bands().map(|(x, _)| x).fold(1.0, f64::max);
+    let last = bands().map(|(x, _)| x).chain(epochs.map(|epochs| epochs as f64)).fold(1.0, f64::max);
+    let axis =
+        |title, range, count, least| Axis::linear(title, range, count, least, |value| significant(*value, 5));
+    [axis("epochs", 0.0..last * 1.03, 5, 1.0), axis(quantity, low - margin..high + margin, 6, 0.0)]
+}
+
+/// A panel of curves with these axes.
+fn panel(title: &str, [x, y]: &[Axis; 2], lines: Vec<Line>) -> Panel {
     // Of runs with fewer steps than --log-every.
-    let remark = if bands().next().is_none() { ": no value logged" } else { "" };
-    let axis = |title, range, least| Axis::linear(title, range, 6, least, |value| significant(*value, 5));
-    Panel {
-        title: format!("{title}{remark}"),
-        x: axis("epochs", 0.0..last * 1.03, 1.0),
-        y: axis("", low - margin..high + margin, 0.0),
-        lines,
-    }
+    let remark = if lines.iter().all(|line| line.points.is_empty()) { ": no value logged" } else { "" };
+    Panel { title: format!("{title}{remark}"), x: x.clone(), y: y.clone(), lines }
 }
 
 /// The line of a curve, with a ring where its run begins to overfit.

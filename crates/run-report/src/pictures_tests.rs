@@ -8,9 +8,7 @@ use crate::runs::Run;
 use crate::testing::{run, with_test_losses};
 
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
-    let palette = Palette::of(&[names(rows)]);
-    let named = |(name, row): (String, _)| Named { colour: palette.colour(&name), name, row };
-    curves(ending, ending, &names(rows).into_iter().zip(rows).map(named).collect::<Vec<_>>(), &mut Vec::new())
+    curves("loss", ending, &Named::all(rows, &Palette::of(&[names(rows)])), &mut Vec::new())
 }
 
 /// The pictures of a run's loss and of its accuracy, and whether each marks
@@ -57,7 +55,7 @@ fn int8_models_have_dashed_curves() {
     }
     let (picture, has_int8) = drawn(&rows, "acc");
     assert!(
-        has_int8 && picture.contains("1x1 (mpi, quantized qat), int8") && picture.contains("\n1x1 (mpi)\n"),
+        has_int8 && picture.contains("\nquantized qat, int8\n") && picture.contains("\nplain\n"),
         "{picture}"
     );
     // Two points of each of three curves; hollow ones of the int8 model.
@@ -67,7 +65,7 @@ fn int8_models_have_dashed_curves() {
     };
     assert_eq!((dots(false), dots(true)), (4, 2), "{picture}");
     assert!(!drawn(&rows[..1], "acc").1, "a float run has none");
-    assert!(drawn(&rows, "loss").0.contains("quantized qat), int8"));
+    assert!(drawn(&rows, "loss").0.contains("quantized qat, int8"));
 }
 
 #[test]
@@ -90,7 +88,7 @@ fn a_ring_marks_overfitting_in_the_loss_plot_only() {
     let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
     assert_eq!((rings(&loss.0), loss.1), (1, true));
     assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no mark");
-    assert!(loss.0.contains("1x1 (mpi)"), "a single run is named by topology and backend");
+    assert!(!loss.0.contains("1x1"), "one curve needs no name");
     let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
     assert_eq!((rings(&loss.0), loss.1), (0, false));
 }
@@ -108,7 +106,7 @@ fn a_plot_without_a_logged_value_says_so() {
         drawn_curves("loss", &group(&runs)).unwrap().0.svg().unwrap()
     };
     write("test.loss");
-    assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
+    assert!(drawn().contains("training: no value logged"), "{}", drawn());
     write("train.loss");
     assert!(!drawn().contains("no value logged"), "{}", drawn());
     let run = with_test_losses(run((1, 1), &[], 4.0), folder.path(), &[2.0, 1.5, 1.6]);
@@ -130,7 +128,7 @@ fn damaged_curves_are_named_and_left_out() {
         std::fs::write(rank.join(format!("train.{ending}")), text).unwrap();
         let named = vec![Named { name: "a".into(), colour: RGBColor(0, 0, 0), row: &rows[0] }];
         let mut notes = Vec::new();
-        let plot = curves(ending, ending, &named, &mut notes);
+        let plot = curves("loss", ending, &named, &mut notes);
         let panels = plot.map(|(plot, _)| match plot {
             Plot::Lines(plot) => plot.panels,
             _ => panic!("lines"),
@@ -161,7 +159,7 @@ fn damaged_curves_are_named_and_left_out() {
 #[test]
 fn labels_of_one_value_differ() {
     let point = [54.2085; 4];
-    let axis = panel("loss", vec![line(&Line::default(), &[point], None)]).y;
+    let [_, axis] = axes("loss", &[line(&Line::default(), &[point], None)], [3].into_iter());
     let labels: Vec<String> = axis.ticks.iter().map(axis.text).collect();
     assert!(labels.len() > 2 && labels.iter().all_unique(), "{labels:?}");
 }
@@ -189,7 +187,48 @@ fn a_configuration_has_one_name_and_one_colour_in_all_charts() {
     let of_lines: Vec<_> = lines.legend.iter().map(|(name, colour, _)| (name.clone(), *colour)).collect();
     assert_eq!(of_bars, of_lines);
     let names: Vec<&str> = of_bars.iter().map(|(name, _)| name.as_str()).collect();
-    assert_eq!(names, ["1x1 (mpi)", "1x2 (gloo)", "1x2 (mpi)", "2x2 (mpi, shuffle)"]);
+    assert_eq!(names, ["1x1 mpi", "1x2 gloo", "1x2 mpi", "2x2 mpi, shuffle"]);
     let colours = lines.panels[1].lines.iter().map(|line| line.colour);
     assert!(colours.eq(of_bars.iter().map(|(_, colour)| *colour)));
+}
+
+#[test]
+fn many_curves_have_a_short_legend_and_one_pair_of_axes() {
+    let folder = tempfile::tempdir().unwrap();
+    let of = |lr: &str, batch: &str| {
+        let run = run((1, 1), &["--lr", lr, "--batch-size", batch, "--epochs", "4"], 4.0);
+        let run = Run { path: folder.path().join(lr).join(batch), ..run };
+        std::fs::create_dir_all(run.path.join("rank0")).unwrap();
+        let (half, last) = (run.results.steps / 2, run.results.steps);
+        std::fs::write(run.path.join("rank0/train.loss"), format!("{half} {batch}\n")).unwrap();
+        std::fs::write(run.path.join("rank0/test.loss"), format!("{half} 1\n{last} 0.5\n")).unwrap();
+        run
+    };
+    let runs: Vec<Run> =
+        ["0.1", "0.2", "0.3"].iter().flat_map(|lr| ["8", "16", "32"].map(|batch| of(lr, batch))).collect();
+    let rows = group(&runs);
+    let (plot, marks) = drawn_curves("loss", &rows).unwrap();
+    assert!(marks.contains("Where curves are equal, their colours alternate."), "{marks}");
+    let Plot::Lines(plot) = plot else { panic!("lines") };
+    assert_eq!(plot.heading, "lr, train batch size:");
+    let names: Vec<&str> = plot.legend.iter().map(|(name, ..)| name.as_str()).collect();
+    assert_eq!(names[..3], ["0.1, 8", "0.1, 16", "0.1, 32"]);
+    let [train, test] = &plot.panels[..] else { panic!("two panels") };
+    assert_eq!((train.x.title, train.y.title, train.title.as_str()), ("epochs", "loss", "training"));
+    assert_eq!((&train.x.range, &train.y.range), (&test.x.range, &test.y.range));
+    assert!(train.x.range.end > 4.0 && train.y.range.end > 32.0, "{:?} {:?}", train.x.range, train.y.range);
+    // In rows of several, with less room than the curves.
+    let height = |names: usize| {
+        let legend = plot.legend[..names].to_vec();
+        Plot::Lines(LinePlot { panels: Vec::new(), heading: String::new(), legend }).size().1
+    };
+    assert_eq!(height(9), height(8), "three in a row");
+    let few = legend(&rows[..3]);
+    assert_eq!(
+        few,
+        (
+            String::new(),
+            ["train batch size 8", "train batch size 16", "train batch size 32"].map(Into::into).into()
+        )
+    );
 }

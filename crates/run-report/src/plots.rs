@@ -60,11 +60,7 @@ impl Plot {
 
     /// The width from which on no text has fewer than 11 pixels.
     pub fn least_width(&self) -> u32 {
-        let smallest = match self {
-            Self::Bars(_) | Self::Lines(_) => TEXT,
-            Self::Matrix(matrix) => matrix.smallest_text(),
-        };
-        (f64::from(self.size().0) * 11.0 * SIZE_PER_PIXEL / f64::from(smallest)).ceil() as u32
+        (f64::from(self.size().0) * 11.0 * SIZE_PER_PIXEL / f64::from(TEXT)).ceil() as u32
     }
 
     /// The plot as SVG text.
@@ -167,15 +163,16 @@ impl Palette {
 
 /// Name of the embedded font.
 pub(super) const FONT: &str = "sans-serif";
-/// Width of bars and lines in pixels: on a phone, which is 400 pixels wide, [`TEXT`] has still 11.
-const WIDTH: i32 = 480;
-/// Sizes of text and of headings. The SVG of a size has fewer pixels, by [`SIZE_PER_PIXEL`].
-pub(super) const TEXT: u32 = 19;
-const TITLE: u32 = 22;
+/// Width of bars and lines in pixels: as wide as a phone's page, and a third of one in a window of 1,400 pixels, so that
+/// text is as large as the page's.
+pub(super) const WIDTH: i32 = 348;
+/// Sizes of text and of headings: 14 and 15 pixels, because the SVG of a size has fewer pixels, by [`SIZE_PER_PIXEL`].
+pub(super) const TEXT: u32 = 17;
+const TITLE: u32 = 19;
 const SIZE_PER_PIXEL: f64 = 1.24;
 /// Height of a line of text, and space around.
-const LINE: i32 = 24;
-const MARGIN: i32 = 14;
+const LINE: i32 = 21;
+const MARGIN: i32 = 10;
 
 /// What the plotting library draws on.
 pub(super) trait Surface: DrawingBackend<ErrorType: 'static> {}
@@ -183,7 +180,7 @@ pub(super) trait Surface: DrawingBackend<ErrorType: 'static> {}
 impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
 
 /// Width of a text in pixels.
-fn width_of(text: &str, size: u32) -> i32 {
+pub(super) fn width_of(text: &str, size: u32) -> i32 {
     use_embedded_font();
     (FONT, size).into_font().box_size(text).map_or(0, |(width, _)| width as i32)
 }

@@ -172,6 +172,7 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
     Plot::Lines(LinePlot {
+        heading: String::new(),
         legend: models.chain(runs).collect(),
         panels: vec![
             Panel {

@@ -154,18 +154,25 @@ impl<'a> Row<'a> {
 
     /// The same without whether options were changed.
     pub fn words(&self, varied: &[String]) -> Vec<String> {
-        let word = |name: &String| {
-            let (value, title) = (self.setting(name), name.replace('_', " "));
-            match name.as_str() {
-                "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
-                "seed" => Some(format!("seed {value}")),
-                _ if value == "–" || value == "false" || value == "no" || value.parse() == Ok(0.0) => None,
-                _ if value == "true" => Some(title),
-                _ => Some(format!("{title} {value}")),
-            }
-        };
-        varied.iter().filter_map(word).collect()
+        varied.iter().filter_map(|name| word(name, self.setting(name))).collect()
     }
+}
+
+/// A setting in words; none for one that is off.
+pub fn word(name: &str, value: &str) -> Option<String> {
+    match name {
+        "topology" | "backend" | "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
+        "seed" | "rank" => Some(format!("{name} {value}")),
+        "oversubscribed" if value != "no" => Some(value.replace("yes", name)),
+        _ if is_off(value) => None,
+        _ if value == "true" => Some(name.replace('_', " ")),
+        _ => Some(format!("{} {value}", name.replace('_', " "))),
+    }
+}
+
+/// Whether a setting with this value is off, or was not given.
+pub fn is_off(value: &str) -> bool {
+    ["", "–", "false", "no"].contains(&value) || value.parse() == Ok(0.0)
 }
 
 /// Rows of `runs`, sorted by ranks, topology and settings. Several seeds of a sweep are one row.

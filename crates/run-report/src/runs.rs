@@ -112,6 +112,8 @@ pub struct Section {
     pub name: String,
     /// Title.
     pub title: String,
+    /// The sweep's folder.
+    pub folder: PathBuf,
     /// File of published figures that the sweep names.
     pub reference: Option<PathBuf>,
     /// Finished runs.

@@ -5,7 +5,7 @@ use itertools::Itertools;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::rows::Spread;
+use super::rows::{Spread, word};
 use super::table::table;
 
 /// `text` as it is in Markdown, on one line: names may come from files of others.
@@ -161,9 +161,14 @@ pub struct Sheet {
     pub columns: Vec<Column>,
     /// Rows, each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
+    /// What equal columns that are left out have in all rows.
+    pub common: Option<String>,
     /// Notes below the table.
     pub remarks: Vec<String>,
 }
+
+/// Key of the column that stands for all columns of text at a table's beginning.
+pub const CONFIGURATION: &str = "configuration";
 
 /// Columns of a terminal whose width is unknown, such as a file.
 pub(crate) const DEFAULT_WIDTH: usize = 100;
@@ -179,7 +184,7 @@ impl Sheet {
         let cells = |row: &R| fields.iter().map(|field| (field.cell)(row)).collect();
         let rows = rows.into_iter().map(cells).collect();
         let columns = fields.into_iter().map(|field| field.column).collect();
-        Self { name: name.into(), title: title.into(), columns, rows, remarks: Vec::new() }
+        Self { name: name.into(), title: title.into(), columns, rows, ..Self::default() }
     }
 
     /// With these remarks.
@@ -195,8 +200,8 @@ impl Sheet {
         if wide {
             return all.text(None);
         }
-        let (narrow, rest) = all.narrow(limit);
-        let mut text = narrow.text(width.filter(|_| narrow.width() > limit));
+        let (narrow, rest) = all.narrow(limit, limit / 2);
+        let mut text = narrow.text((narrow.width() > limit).then_some(limit as u16));
         if let Some(rest) = rest {
             let kept: Vec<&str> = narrow.columns.iter().map(|column| column.key.as_str()).collect();
             let more = rest.columns.iter().filter(|column| !kept.contains(&column.key.as_str()));
@@ -213,8 +218,13 @@ impl Sheet {
 
     /// The table in a terminal, without title and remarks.
     pub fn table(&self) -> comfy_table::Table {
-        let left = self.columns.iter().take_while(|column| !column.numeric).count();
-        let header: Vec<&String> = self.columns.iter().map(|column| &column.title).collect();
+        self.titled(|title| title.to_owned())
+    }
+
+    /// The same with these titles.
+    fn titled(&self, title: impl Fn(&str) -> String) -> comfy_table::Table {
+        let left = self.labels();
+        let header: Vec<String> = self.columns.iter().map(|column| title(&column.title)).collect();
         let columns: Vec<Vec<String>> = (0..self.columns.len())
             .map(|n| {
                 let texts: Vec<String> = self.rows.iter().map(|row| row[n].shown()).collect();
@@ -225,12 +235,14 @@ impl Sheet {
     }
 
     fn text(&self, width: Option<u16>) -> String {
-        let mut table = self.table();
+        // Titles are broken between words.
+        let mut table =
+            self.titled(|title| if width.is_some() { title.replace(' ', "\n") } else { title.into() });
         if let Some(width) = width {
             table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);
         }
         let mut text = format!("{}\n{table}\n", self.title);
-        self.remarks.iter().for_each(|remark| text += &format!("{remark}\n"));
+        self.common.iter().chain(&self.remarks).for_each(|remark| text += &format!("{remark}\n"));
         text
     }
 
@@ -318,7 +330,7 @@ impl Sheet {
     /// The table in several, each with the columns of text at its beginning and of at most `limit` characters, if that
     /// is possible.
     pub fn parted(&self, limit: usize) -> Vec<Self> {
-        let labels = self.columns.iter().take_while(|column| !column.numeric).count();
+        let labels = self.labels();
         let with =
             |others: &[usize]| self.select(&(0..labels).chain(others.iter().copied()).collect::<Vec<_>>());
         let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
@@ -343,22 +355,65 @@ impl Sheet {
 
     /// The table in at most `limit` columns of a terminal, if that is possible, and one of what it
     /// leaves out, if anything. Columns without a value, and those of text that are equal in all
-    /// rows, are in neither; the latter are a remark.
-    pub fn narrow(&self, limit: usize) -> (Self, Option<Self>) {
-        let all = self.for_readers().without_alike();
-        let narrow = all.fitting(limit);
+    /// rows, are in neither; `common` has the latter. The columns of text at its beginning are one if they
+    /// need more than `labels` columns of a terminal: the measurements stay in view.
+    pub fn narrow(&self, limit: usize, labels: usize) -> (Self, Option<Self>) {
+        let mut all = self.for_readers().without_alike();
+        let has = |key: &str| self.columns.iter().any(|column| column.key == key);
+        // Published rows are not named by options, and have ours beside them.
+        let is_of_runs = has("topology") && !has("ours");
+        let width = all.select(&(0..all.labels()).collect::<Vec<_>>()).width();
+        let mut room = limit;
+        if is_of_runs && all.named() > 1 && width > labels {
+            all = all.joined();
+            // A long name has several lines.
+            room += all.select(&[0]).width().saturating_sub(labels);
+        }
+        let narrow = all.fitting(room);
         let kept = |key: &String| narrow.columns.iter().any(|column| column.key == *key);
-        let dropped: Vec<&String> =
-            all.columns.iter().map(|column| &column.key).filter(|key| !kept(key)).collect();
+        let dropped: Vec<usize> = (0..all.columns.len()).filter(|&n| !kept(&all.columns[n].key)).collect();
         // A row of the rest is known by the columns of text at its beginning.
-        let labels = self.columns.iter().take_while(|column| !column.numeric).map(|column| &column.key);
-        let kept: Vec<&String> = labels.chain(dropped.iter().copied()).collect();
-        let rest =
-            self.without_alike().without(|column, _| column.for_programs || !kept.contains(&&column.key));
-        (narrow, (!dropped.is_empty()).then_some(Self { remarks: Vec::new(), ..rest }))
+        let columns: Vec<usize> = (0..all.labels()).chain(dropped.iter().copied()).collect();
+        let rest = Self { remarks: Vec::new(), common: None, ..all.select(&columns) };
+        (narrow, (!dropped.is_empty()).then_some(rest))
     }
 
-    /// The columns that differ between rows, with the others as a remark.
+    /// Number of columns of text at its beginning, which tell its rows apart.
+    fn labels(&self) -> usize {
+        self.columns.iter().take_while(|column| !column.numeric).count()
+    }
+
+    /// Number of those of a configuration, of which each rank has a row.
+    fn named(&self) -> usize {
+        self.columns.iter().take(self.labels()).take_while(|column| column.key != "rank").count()
+    }
+
+    /// With the columns of a configuration as one, in which are their values that are not off.
+    fn joined(&self) -> Self {
+        let labels = self.named();
+        let mut sheet = self.clone();
+        let column =
+            Column::words("configuration", CONFIGURATION).means("In what the row differs from others");
+        sheet.columns.splice(..labels, [column]);
+        for row in &mut sheet.rows {
+            let words = self.columns.iter().zip(&*row).take(labels);
+            let words = words.filter_map(|(column, cell)| word(&column.key, &cell.shown()));
+            let name = Some(words.collect::<Vec<_>>().join(", ")).filter(|name| !name.is_empty());
+            row.splice(..labels, [Cell::text(name.unwrap_or_else(|| "plain".into()))]);
+        }
+        sheet
+    }
+
+    /// With the columns of these keys, in their order, directly behind those of text at its beginning.
+    pub fn led_by(&self, keys: &[&str]) -> Self {
+        let labels = self.labels();
+        let place = |key: &&str| self.columns.iter().position(|column| column.key == **key);
+        let first: Vec<usize> = keys.iter().filter_map(place).filter(|&at| at >= labels).collect();
+        let others = (labels..self.columns.len()).filter(|at| !first.contains(at));
+        self.select(&(0..labels).chain(first.iter().copied()).chain(others).collect::<Vec<_>>())
+    }
+
+    /// The columns that differ between rows, with the others in `common`.
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
@@ -378,7 +433,7 @@ impl Sheet {
             common.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
         let mut sheet = self.select(&kept);
         if !common.is_empty() {
-            sheet.remarks.insert(0, format!("In all rows: {}.", common.join(", ")));
+            sheet.common = Some(format!("In all rows: {}.", common.join(", ")));
         }
         sheet
     }

@@ -15,6 +15,7 @@ fn sheet() -> Sheet {
             vec![Cell::text("2x1"), time(&[1.0], "")],
             vec![Cell::text("2x2"), Cell::nothing()],
         ],
+        common: None,
         remarks: vec!["A remark.".into()],
     }
 }
@@ -80,4 +81,33 @@ fn columns_that_do_not_fit_are_in_further_tables() {
     assert_eq!(keys(200), ["nameabcd"]);
     assert_eq!(keys(24), ["nameab", "namecd"]);
     assert_eq!(keys(1), ["namea", "nameb", "namec", "named"]);
+}
+
+#[test]
+fn wide_labels_are_one_column_and_measurements_lead() {
+    let words = ["topology", "backend", "lr", "shuffle", "oversubscribed"];
+    let columns = words.map(|name| Column::words(&name.replace('_', " "), name));
+    let columns: Vec<Column> = columns
+        .into_iter()
+        .chain([Column::spread("train s", "train_seconds"), Column::spread("test acc %", "test_accuracy")])
+        .collect();
+    let row = |cells: [&str; 5], seconds| {
+        let numbers = [seconds, 97.5].map(|number| Cell::number(number, 2, Vec::new()));
+        cells.map(Cell::text).into_iter().chain(numbers).collect()
+    };
+    let rows = vec![
+        row(["1x1", "mpi", "0.001", "false", "no"], 2.0),
+        row(["1x2", "gloo", "0.01", "true", "yes"], 3.0),
+    ];
+    let sheet = Sheet { columns, rows, ..Sheet::default() }.led_by(&["test_accuracy", "none"]);
+    let keys = |sheet: &Sheet| sheet.columns.iter().map(|column| column.key.clone()).join(" ");
+    let (wide, rest) = sheet.narrow(200, 60);
+    assert_eq!(keys(&wide), "topology backend lr shuffle oversubscribed test_accuracy train_seconds");
+    assert!(rest.is_none());
+    let (narrow, _) = sheet.narrow(200, 30);
+    assert_eq!(keys(&narrow), "configuration test_accuracy train_seconds");
+    let names: Vec<String> = narrow.rows.iter().map(|row| row[0].shown()).collect();
+    assert_eq!(names, ["1x1, mpi, lr 0.001", "1x2, gloo, lr 0.01, shuffle, oversubscribed"]);
+    let long = sheet.terminal(None, false);
+    assert!(long.lines().all(|line| line.chars().count() <= 100), "{long}");
 }

@@ -104,9 +104,10 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     ];
     let overfits = rows.iter().any(|row| overfitting_epochs(&row.runs).is_some());
     let sheet = Sheet::of(&section.name, title(section, rows), columns, rows);
-    sheet.with_remarks(remarks(rows, baseline, overfits)).without(|column, cells| {
+    let sheet = sheet.with_remarks(remarks(rows, baseline, overfits)).without(|column, cells| {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
-    })
+    });
+    sheet.led_by(&["test_accuracy"])
 }
 
 /// Names of varied settings that get columns; the launcher has its own anyway.

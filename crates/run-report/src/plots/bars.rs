@@ -11,10 +11,10 @@ use super::super::rows::Spread;
 use super::super::sheet::significant;
 use super::{FONT, LINE, MARGIN, Surface, TEXT, TITLE, WIDTH, ticks, width_of, wrapped};
 
-const BAR: i32 = 20;
-const GAP: i32 = 10;
+const BAR: i32 = 16;
+const GAP: i32 = 8;
 /// Height of the axis.
-const AXIS: i32 = 58;
+const AXIS: i32 = 52;
 
 /// A bar.
 pub struct Bar {

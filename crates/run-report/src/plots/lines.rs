@@ -8,12 +8,13 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, log_ticks, ticks, wrapped};
+use super::{FONT, LINE, MARGIN, Point, Surface, TEXT, TITLE, WIDTH, log_ticks, ticks, width_of, wrapped};
 
 /// Height of a panel.
-const PANEL: i32 = 330;
-/// Width of a legend's symbols.
-const MARKS: i32 = 34;
+const PANEL: i32 = 230;
+/// Width of a legend's symbols, and space between its columns.
+const MARKS: i32 = 32;
+const GAP: i32 = 12;
 /// Length of the dashes of lines that lie on each other.
 const DASH: u32 = 14;
 
@@ -48,6 +49,7 @@ pub struct Line {
 }
 
 /// An axis, linear in its values; of logarithms, its labels are the values.
+#[derive(Clone)]
 pub struct Axis {
     /// What its values are.
     pub title: &'static str,
@@ -108,21 +110,36 @@ pub struct Panel {
 pub struct LinePlot {
     /// The panels, from the top.
     pub panels: Vec<Panel>,
+    /// What the names of the lines are; empty if they say so.
+    pub heading: String,
     /// The names of the lines.
     pub legend: Vec<(String, RGBColor, Mark)>,
 }
 
 impl LinePlot {
-    /// The lines of each name of the legend.
-    fn names(&self) -> impl Iterator<Item = (Vec<String>, RGBColor, Mark)> {
-        let room = WIDTH - 2 * MARGIN - MARKS;
-        self.legend.iter().map(move |(name, colour, mark)| (wrapped(name, room), *colour, *mark))
+    /// The names of the legend in rows, each in lines; as many in a row as there is room for.
+    fn rows(&self) -> Vec<Vec<(Vec<String>, RGBColor, Mark)>> {
+        let room = WIDTH - 2 * MARGIN;
+        let widest =
+            self.legend.iter().map(|(name, ..)| MARKS + width_of(name, TEXT) + GAP).max().unwrap_or(room);
+        let columns = ((room + GAP) / widest).max(1);
+        let lines =
+            |(name, colour, mark): &(String, _, _)| (wrapped(name, room / columns - MARKS), *colour, *mark);
+        self.legend.chunks(columns as usize).map(|row| row.iter().map(lines).collect()).collect()
+    }
+
+    /// The lines of the legend's heading.
+    fn heading(&self) -> Vec<String> {
+        if self.heading.is_empty() { Vec::new() } else { wrapped(&self.heading, WIDTH - 2 * MARGIN) }
     }
 
     /// Height in pixels.
     pub(super) fn height(&self) -> u32 {
-        let lines = self.names().map(|(name, ..)| name.len()).sum::<usize>() as i32;
-        (PANEL * self.panels.len() as i32 + LINE * lines + 2 * MARGIN) as u32
+        let of_row =
+            |row: &Vec<(Vec<String>, _, _)>| row.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+        let lines = (self.heading().len() + self.rows().iter().map(of_row).sum::<usize>()) as i32;
+        let below = if lines > 0 { LINE * lines + MARGIN } else { 0 };
+        (PANEL * self.panels.len() as i32 + below) as u32
     }
 
     pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
@@ -130,23 +147,34 @@ impl LinePlot {
         for (plot, panel) in plots.split_evenly((self.panels.len(), 1)).iter().zip(&self.panels) {
             panel.paint(plot)?;
         }
-        let mut y = MARGIN;
-        for (name, colour, mark) in self.names() {
-            let middle = y + 9;
-            let line = |from, to| {
-                PathElement::new([(MARGIN + from, middle), (MARGIN + to, middle)], colour.stroke_width(4))
-            };
-            match mark {
-                Mark::Line => legend.draw(&line(0, 24))?,
-                Mark::Dashes => {
-                    [(0, 6), (9, 15), (18, 24)].iter().try_for_each(|&(a, b)| legend.draw(&line(a, b)))?;
+        let mut y = 0;
+        for text in self.heading() {
+            legend.draw(&Text::new(text, (MARGIN, y), (FONT, TEXT)))?;
+            y += LINE;
+        }
+        for row in self.rows() {
+            let width = (WIDTH - 2 * MARGIN) / row.len().max(1) as i32;
+            let lines = row.iter().map(|(name, ..)| name.len()).max().unwrap_or(0) as i32;
+            for (column, (name, colour, mark)) in row.into_iter().enumerate() {
+                let (x, middle) = (MARGIN + column as i32 * width, y + 8);
+                let line = |from, to| {
+                    PathElement::new([(x + from, middle), (x + to, middle)], colour.stroke_width(4))
+                };
+                match mark {
+                    Mark::Line => legend.draw(&line(0, 24))?,
+                    Mark::Dashes => {
+                        [(0, 6), (9, 15), (18, 24)]
+                            .iter()
+                            .try_for_each(|&(a, b)| legend.draw(&line(a, b)))?;
+                    }
+                    Mark::Dot => legend.draw(&Circle::new((x + 12, middle), 5, colour.filled()))?,
                 }
-                Mark::Dot => legend.draw(&Circle::new((MARGIN + 12, middle), 5, colour.filled()))?,
+                for (number, text) in name.into_iter().enumerate() {
+                    let at = (x + MARKS, y + LINE * number as i32);
+                    legend.draw(&Text::new(text, at, (FONT, TEXT)))?;
+                }
             }
-            for text in name {
-                legend.draw(&Text::new(text, (MARGIN + MARKS, y), (FONT, TEXT)))?;
-                y += LINE;
-            }
+            y += LINE * lines;
         }
         Ok(())
     }
@@ -154,11 +182,13 @@ impl LinePlot {
 
 impl Panel {
     fn paint<B: Surface>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
+        let labels = self.y.ticks.iter().map(|tick| width_of(&(self.y.text)(tick), TEXT)).max().unwrap_or(0);
         let mut chart = ChartBuilder::on(plot)
             .caption(&self.title, (FONT, TITLE))
             .margin(MARGIN)
-            .x_label_area_size(52)
-            .y_label_area_size(if self.y.title.is_empty() { 64 } else { 88 })
+            .margin_right(MARGIN + 6)
+            .x_label_area_size(2 * LINE)
+            .y_label_area_size(labels + LINE + 14)
             .build_cartesian_2d(&self.x, &self.y)?;
         chart
             .configure_mesh()

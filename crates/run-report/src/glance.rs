@@ -1,0 +1,240 @@
+//! The result of a configuration at a glance: what the page of one run begins with. The most accurate one of several
+//! stands for them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use itertools::Itertools;
+use run_record::count;
+
+use super::card::{Fact, Question};
+use super::digits::seconds;
+use super::rows::{Interval, Row, chance, varied};
+use super::runs::{Run, overfitting_epochs};
+use super::sheet::significant;
+use super::summary::{STEP, balanced_accuracy};
+
+/// Data sets of a table whose highest accuracies are on the card.
+const MOST_SETS: usize = 3;
+
+fn fact(question: Question, label: impl Into<String>, value: String, text: String) -> Fact {
+    Fact { question, label: label.into(), value, text, weight: 0.0 }
+}
+
+/// The facts of a configuration alone.
+pub fn of_row(row: &Row<'_>) -> Vec<Fact> {
+    let accuracy = tested(row).map(|(percent, text)| {
+        let balanced = row.spread(balanced_accuracy);
+        let text = match balanced.is_known() {
+            true => format!("{text}; balanced accuracy {:.2}%", balanced.median),
+            false => text,
+        };
+        Fact { weight: accuracy(row), ..fact(Question::Result, "test accuracy", percent, text) }
+    });
+    accuracy.into_iter().chain(largest_class(row)).chain([data(row), network(row), time(row)]).collect()
+}
+
+/// The highest test accuracy on each data set, with the share of its largest class, and the data set if there is one.
+pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
+    let set = |row: &Row<'_>| (data_name(row.first()), row.first().record.data.train_sha256.clone());
+    let sets: Vec<_> = rows.iter().map(set).unique().collect();
+    let varied = varied(rows);
+    let highest = sets.iter().filter_map(|of_set| {
+        let own: Vec<&Row<'_>> =
+            rows.iter().filter(|row| set(row) == *of_set && tested(row).is_some()).collect();
+        let best = own.iter().max_by(|a, b| accuracy(a).total_cmp(&accuracy(b)))?;
+        let (percent, text) = tested(best)?;
+        let largest = chance(best.first());
+        let text = format!("{}: {text}; largest class {largest:.2}%", best.name(rows, &varied));
+        let label = format!("highest test accuracy on {}", of_set.0);
+        Some(Fact { weight: accuracy(best), ..fact(Question::Result, label, percent, text) })
+    });
+    let mut facts: Vec<Fact> = highest.take(MOST_SETS).collect();
+    let samples: BTreeSet<String> = rows.iter().map(|row| samples(row.first())).collect();
+    match &sets[..] {
+        [_] if samples.len() == 1 => facts.push(data(&rows[0])),
+        _ => {}
+    }
+    facts
+}
+
+/// What one configuration's test and curves say, in a line each.
+pub fn findings(row: &Row<'_>) -> Vec<String> {
+    let weakest = row.first().results.by_class.as_ref().and_then(|by_class| {
+        let known = by_class.classes.iter().filter_map(|class| Some((class.recall?, class)));
+        let (recall, class) = known.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+        let other = class.taken_for.as_ref()?;
+        Some(format!(
+            "lowest recall: class {}, {recall:.2}% of {}, mostly taken for {other}",
+            class.name,
+            count(class.samples as usize, "test sample")
+        ))
+    });
+    let overfits = overfitting_epochs(&row.runs)
+        .map(|epochs| format!("overfits after epoch {epochs}: test loss rises while training loss falls"));
+    weakest.into_iter().chain(overfits).collect()
+}
+
+fn accuracy(row: &Row<'_>) -> f64 {
+    row.spread(|run| run.results.test_accuracy).median
+}
+
+/// The test accuracy, and its interval in words; none where nothing was tested.
+fn tested(row: &Row<'_>) -> Option<(String, String)> {
+    let of = Interval::of(row, |run| run.results.test_accuracy)?;
+    let data = &row.first().record.data;
+    let part = if data.test_samples < data.test_available { "the first " } else { "" };
+    let runs =
+        if row.runs.len() > 1 { format!(", median of {} runs", row.runs.len()) } else { String::new() };
+    let text = format!(
+        "95% interval {:.2}–{:.2}%, over {part}{}{runs}",
+        of.low,
+        of.high,
+        count(data.test_samples, "test sample")
+    );
+    Some((format!("{:.2}%", accuracy(row)), text))
+}
+
+/// What naming one class for every sample would reach.
+fn largest_class(row: &Row<'_>) -> Option<Fact> {
+    let run = row.first();
+    let samples = run.record.data.test_largest_class;
+    let classes = run.results.by_class.iter().flat_map(|by_class| &by_class.classes);
+    let name = classes.max_by_key(|class| class.samples).map_or("one class", |class| &class.name);
+    let text =
+        format!("naming {name} for every sample is right for {samples} of {}", run.record.data.test_samples);
+    (samples > 0).then(|| fact(Question::Largest, "largest class", format!("{:.2}%", chance(run)), text))
+}
+
+fn data(row: &Row<'_>) -> Fact {
+    fact(Question::Data, "data set", data_name(row.first()), samples(row.first()))
+}
+
+/// The last folder of the data set's path.
+fn data_name(run: &Run) -> String {
+    let root = run.record.config.get("data_root").and_then(|root| root.as_str()).unwrap_or_default();
+    let name = Path::new(root).file_name().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|| if root.is_empty() { "unnamed".into() } else { root.into() })
+}
+
+/// Classes and samples of a run.
+fn samples(run: &Run) -> String {
+    let data = &run.record.data;
+    let part = |used: usize, all: usize, what: &str| match used < all {
+        true => format!("{used} of {all} {what} samples"),
+        false => count(used, &format!("{what} sample")),
+    };
+    let [channels, height, width] = data.shape;
+    let size = match data.features.len() {
+        0 if channels <= 1 => format!("{height}x{width} values"),
+        0 => format!("{height}x{width} values in {channels} channels"),
+        features => count(features, "feature"),
+    };
+    format!(
+        "{}; {} and {}, each of {size}",
+        count(data.classes, "class"),
+        part(data.train_samples, data.train_available, "training"),
+        part(data.test_samples, data.test_available, "test")
+    )
+}
+
+fn network(row: &Row<'_>) -> Fact {
+    let run = row.first();
+    let option = |name: &str| row.setting(name).to_owned();
+    let text = format!(
+        "{} parameters; {}, learning rate {}, batch {} a rank",
+        run.record.params,
+        option("optimizer"),
+        option("lr"),
+        run.config.train_batch_size
+    );
+    fact(Question::Network, "network", run.config.model.clone(), text)
+}
+
+fn time(row: &Row<'_>) -> Fact {
+    let (time, results) = (row.train_seconds(), &row.first().results);
+    let range = match time.count {
+        1 => String::new(),
+        count => format!("; {count} runs, {}–{} s", seconds(time.min), seconds(time.max)),
+    };
+    let text = format!(
+        "{} ms a step, {} in {} on {}{range}",
+        significant(row.spread(STEP.read).median, 3),
+        count(results.steps, "step"),
+        if results.epochs_run == 1 { "1 epoch".into() } else { format!("{} epochs", results.epochs_run) },
+        row.place(&[])
+    );
+    fact(Question::Time, "training time", format!("{} s", seconds(time.median)), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use run_record::{ByClass, Confusion};
+
+    use super::*;
+    use crate::card::facts;
+    use crate::overview;
+    use crate::rows::group;
+    use crate::testing::run;
+
+    /// A run whose 40 test samples are of two classes.
+    fn tested(options: &[&str], accuracy: f64) -> Run {
+        let mut run = run((1, 1), options, 0.25);
+        let confusion: Confusion = [(0, 0, 27), (0, 1, 3), (1, 1, 10)].into_iter().collect();
+        run.results.by_class = ByClass::of(&confusion, &["cat".to_owned(), "dog".to_owned()]);
+        (run.results.steps, run.results.ms_per_step) = (50, 2.5);
+        run.results.test_accuracy = accuracy;
+        let data = &mut run.record.data;
+        (data.classes, data.shape) = (2, [1, 8, 8]);
+        (data.test_samples, data.test_available, data.test_largest_class) = (40, 40, 30);
+        run
+    }
+
+    #[test]
+    fn a_page_of_one_run_has_its_result() {
+        let runs = [tested(&["--train-samples", "160"], 92.5)];
+        let found: Vec<[String; 3]> =
+            facts(&group(&runs), "1x1").into_iter().map(|fact| [fact.label, fact.value, fact.text]).collect();
+        let expected = [
+            [
+                "test accuracy",
+                "92.50%",
+                "95% interval 80.14–97.42%, over 40 test samples; balanced accuracy 95.00%",
+            ],
+            ["largest class", "75.00%", "naming cat for every sample is right for 30 of 40"],
+            [
+                "data set",
+                "digits",
+                "2 classes; 160 of 60000 training samples and 40 test samples, each of 8x8 values",
+            ],
+            ["network", "convnet", "4266 parameters; adam, learning rate 0.0005, batch 32 a rank"],
+            ["training time", "0.250 s", "2.5 ms a step, 50 steps in 3 epochs on 1x1 (mpi)"],
+            ["memory", "50 MB", "peak of a rank on 1x1 (mpi)"],
+        ];
+        assert_eq!(found, expected);
+        let lines = overview::findings(&group(&runs), "1x1");
+        assert_eq!(lines, ["lowest recall: class cat, 90.00% of 30 test samples, mostly taken for dog"]);
+    }
+
+    #[test]
+    fn the_most_accurate_of_several_is_named_for_each_data_set() {
+        let mut runs = vec![tested(&["--lr", "0.1"], 80.0), tested(&["--lr", "0.2"], 92.5)];
+        let of = |runs: &[Run]| -> Vec<String> {
+            let facts = facts(&group(runs), "1x1");
+            let results = facts.iter().filter(|fact| fact.question <= Question::Data);
+            results.map(|fact| format!("{} {}; {}", fact.label, fact.value, fact.text)).collect()
+        };
+        let highest = "highest test accuracy on digits 92.50%; lr 0.2: 95% interval 80.14–97.42%, over 40 test samples; \
+                       largest class 75.00%";
+        let data =
+            "data set digits; 2 classes; 60000 training samples and 40 test samples, each of 8x8 values";
+        assert_eq!(of(&runs), [highest, data]);
+        runs.push(tested(&["--data-root", "pets/"], 85.0));
+        let found = of(&runs);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("highest test accuracy on digits 92.50%"), "{found:?}");
+        assert!(found[1].starts_with("highest test accuracy on pets 85.00%"), "{found:?}");
+        runs[2].record.data.test_samples = 0;
+        assert_eq!(of(&runs).len(), 1, "nothing was tested");
+    }
+}

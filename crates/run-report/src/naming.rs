@@ -1,0 +1,123 @@
+//! Names of rows in charts: what differs between rows, and not what is equal.
+
+use std::collections::BTreeMap;
+
+use itertools::Itertools;
+
+use super::rows::{Row, is_off, varied, word};
+
+/// Rows up to which a legend repeats the names of settings.
+const FEW: usize = 4;
+/// Characters of a name that fits into a line of a legend.
+const LINE: usize = 36;
+
+/// The name of each row: its settings that differ from others, or, where these names are long, from those of most rows.
+pub fn names(rows: &[Row<'_>]) -> Vec<String> {
+    let (varied, usual) = (varied(rows), usual(rows));
+    if usual.is_empty() {
+        return rows.iter().map(|row| row.name(rows, &varied)).collect();
+    }
+    let own = |row: &Row<'_>| {
+        let told = |name: &String| match (row.setting(name), usual.get(name)) {
+            (value, Some(usual)) if value == usual => None,
+            (value, Some(_)) => Some(word(name, value).unwrap_or_else(|| unset(name, value))),
+            (value, None) => word(name, value),
+        };
+        let changed = row.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
+        let words = settings(rows).iter().filter_map(told).chain(changed).join(", ");
+        if words.is_empty() { "usual".into() } else { words }
+    };
+    rows.iter().map(own).collect()
+}
+
+/// What the rows have whose names do not say otherwise; empty if names say all.
+pub fn left_out(rows: &[Row<'_>]) -> String {
+    let usual = usual(rows);
+    settings(rows).iter().filter_map(|name| word(name, usual.get(name)?)).join(", ")
+}
+
+/// The heading of a legend, and its names. Of many rows that differ in settings which are on in all of them, the
+/// heading has the names of these settings, and the legend their values.
+pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
+    let settings = settings(rows);
+    let is_told = |row: &Row<'_>| {
+        !row.settings.contains_key("changed") && settings.iter().all(|name| !is_off(row.setting(name)))
+    };
+    if rows.len() <= FEW || settings.is_empty() || !rows.iter().all(is_told) {
+        return (String::new(), names(rows));
+    }
+    let values = |row: &Row<'_>| settings.iter().map(|name| row.setting(name)).join(", ");
+    let names: Vec<String> = rows.iter().map(values).collect();
+    match names.iter().any(|name| name.chars().count() > LINE) {
+        true => (String::new(), self::names(rows)),
+        false => (format!("{}:", settings.iter().map(|name| name.replace('_', " ")).join(", ")), names),
+    }
+}
+
+/// The settings in which rows differ.
+fn settings(rows: &[Row<'_>]) -> Vec<String> {
+    let differs = |name: &&str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
+    let place = ["topology", "backend"].into_iter().filter(differs).map(Into::into);
+    place.chain(varied(rows)).collect()
+}
+
+/// The values that more than half of the rows have, of settings in which rows differ; none if names are short.
+fn usual(rows: &[Row<'_>]) -> BTreeMap<String, String> {
+    let varied = varied(rows);
+    if rows.iter().all(|row| row.name(rows, &varied).chars().count() <= LINE) {
+        return BTreeMap::new();
+    }
+    let of_most = |name: String| {
+        let counts = rows.iter().map(|row| row.setting(&name)).counts();
+        let (value, _) = counts.into_iter().find(|(_, count)| 2 * count > rows.len())?;
+        let value = value.to_owned();
+        Some((name, value))
+    };
+    settings(rows).into_iter().filter_map(of_most).collect()
+}
+
+/// A setting that is off, where it is on in most rows.
+fn unset(name: &str, value: &str) -> String {
+    let title = name.replace('_', " ");
+    match value {
+        "–" | "" => format!("default {title}"),
+        "false" | "no" => format!("no {title}"),
+        value => format!("{title} {value}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::group;
+    use crate::testing::run;
+
+    #[test]
+    fn names_of_mixed_runs_have_what_differs_from_most() {
+        let of = |topology, options: &[&str]| {
+            let usual = ["--shuffle", "--epochs", "8", "--batch-size", "16", "--data-root", "a/trees"];
+            let options: Vec<&str> = usual.iter().chain(options).copied().collect();
+            run(topology, &options, 4.0)
+        };
+        let runs = [
+            of((1, 1), &[]),
+            of((1, 1), &["--hidden", "64", "--shuffle", "false"]),
+            of((1, 1), &["--dropout", "0.2", "--batch-norm"]),
+            of((1, 2), &["--data-root", "a/digits", "--epochs", "12", "--batch-size", "32"]),
+            of((1, 1), &["--epochs", "9"]),
+        ];
+        let rows = group(&runs);
+        let expected = [
+            "hidden 64, no shuffle",
+            "usual",
+            "batch norm, dropout 0.2",
+            "epochs 9",
+            "1x2, data root a/digits, epochs 12, train batch size 32",
+        ];
+        let found = names(&rows);
+        assert_eq!(found.iter().sorted().collect::<Vec<_>>(), expected.iter().sorted().collect::<Vec<_>>());
+        assert_eq!(left_out(&rows), "1x1, data root a/trees, epochs 8, shuffle, train batch size 16");
+        assert_eq!(legend(&rows), (String::new(), found));
+        assert_eq!(left_out(&rows[..1]), "", "a name alone says all");
+    }
+}
