@@ -1,0 +1,118 @@
+//! The page: its links, its card, and what is folded.
+
+use super::*;
+use crate::sheet::Column;
+
+#[test]
+fn a_number_links_to_its_run_and_lists_repeats() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("report");
+    std::fs::create_dir(&folder).unwrap();
+    let runs: Vec<PathBuf> = ["a run#1", "b"].map(|name| root.path().join(name)).into();
+    runs.iter().for_each(|run| std::fs::create_dir(run).unwrap());
+    let sheet = Sheet {
+        name: "t".into(),
+        title: "a < b".into(),
+        columns: vec![Column::number("n", "n")],
+        rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
+        remarks: vec!["a rule".into()],
+        ..Sheet::default()
+    };
+    let listed = |sheet: &Sheet| {
+        table(&Part::default(), sheet, &folder).into_string().contains("All runs of the rows with repeats")
+    };
+    let cells = [Cell::number(4.0, 1, runs[..1].to_vec()), Cell::number(1.5, 1, runs.clone())];
+    let columns = vec![Column::number("n", "n"), Column::number("m", "m")];
+    let of_ratio = Sheet { rows: vec![cells.into()], columns, ..sheet.clone() };
+    assert!(listed(&sheet) && !listed(&of_ratio), "a row and its baseline are no repeats");
+    let fact = |value: &str, text: &str| Fact {
+        question: Question::Fastest,
+        label: "fastest".into(),
+        value: value.into(),
+        text: text.into(),
+        weight: 0.0,
+    };
+    let part = Part {
+        title: "T".into(),
+        name: "t".into(),
+        findings: vec!["fast".into()],
+        facts: vec![fact("1x2", "5 s")],
+        sheets: vec![sheet],
+        notes: vec!["x & y".into()],
+        ..Part::default()
+    };
+    let alone = page(std::slice::from_ref(&part), &BTreeMap::new(), &folder, "Today.");
+    assert!(!alone.contains("<nav") && alone.contains("<li>fast</li>"), "{alone}");
+    assert!(alone.contains("<strong>1x2</strong>5 s</dd>"), "{alone}");
+    let other =
+        Part { title: "O".into(), name: "o".into(), facts: vec![fact("2x1", "9 s")], ..Part::default() };
+    let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
+    assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T</a>: 5 s</dd>"), "{text}");
+    assert!(!text.contains("2x1"), "one answer to each question: {text}");
+    assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
+    assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
+    assert!(
+        text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
+        "{text}"
+    );
+    assert_eq!(text.matches(&rows::rule()).count(), 1, "how differences are decided: {text}");
+    let folded = "<summary>How to read this</summary><ul class=\"soft\"><li>a rule</li></ul></details>";
+    assert!(text.contains(folded), "{text}");
+    assert!(text.contains("<a href=\"#t-part\">T</a>"), "the menu has titles: {text}");
+    assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
+    assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+}
+
+#[test]
+fn one_configuration_has_no_rule_of_comparison_and_many_findings_are_folded() {
+    let with = |is_single, count: usize| {
+        let findings = (0..count).map(|number| format!("finding {number}")).collect();
+        let part = Part { title: "Run a".into(), is_single, findings, ..Part::default() };
+        page(&[part], &BTreeMap::new(), Path::new("."), "Today.")
+    };
+    assert!(!with(true, 1).contains(&rows::rule()) && with(false, 1).contains(&rows::rule()));
+    assert!(with(true, 1).contains("<title>Run a – mpiburn report</title>"), "{}", with(true, 1));
+    assert!(!with(true, 7).contains("more</summary>"), "{}", with(true, 7));
+    let folded = "<summary>2 findings more</summary><ul><li>finding 6</li><li>finding 7</li></ul>";
+    assert!(with(true, 8).contains(folded), "{}", with(true, 8));
+}
+
+#[test]
+fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path();
+    let sheet = |name: &str| Sheet { name: name.into(), ..Sheet::default() };
+    let report = |names: &[&str]| {
+        let sheets = names.iter().map(|name| sheet(name)).collect();
+        publish(&[Part { sheets, ..Part::default() }], folder, "report.html", &[]).unwrap();
+    };
+    let names = || {
+        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        entries
+            .filter_map(|name| name.into_string().ok())
+            .filter(|name| !name.starts_with('.'))
+            .sorted()
+            .join(" ")
+    };
+    report(&["a", "b"]);
+    assert_eq!(names(), "a.csv a.md b.csv b.md report.html");
+    std::fs::write(folder.join("b.md"), "a user's").unwrap();
+    std::fs::write(folder.join("c.svg"), "a user's").unwrap();
+    report(&["a"]);
+    assert_eq!(names(), "a.csv a.md b.md c.svg report.html");
+    publish(&[], folder, "prediction.html", &[]).unwrap();
+    assert_eq!(names(), "a.csv a.md b.md c.svg prediction.html report.html");
+    let list = folder.join(".report.html.sha256");
+    std::fs::write(folder.with_extension("kept"), "").unwrap();
+    let outside = folder.with_extension("kept");
+    let name = outside.file_name().unwrap().to_str().unwrap();
+    std::fs::write(&list, format!("{}  ../{name}\n", sha256(b""))).unwrap();
+    report(&[]);
+    assert!(outside.exists(), "not in the folder");
+    // Without a digest, as reports at the same time may leave them.
+    std::fs::create_dir(folder.join("d")).unwrap();
+    std::fs::write(&list, "  none.md\n  d\n").unwrap();
+    report(&[]);
+    assert!(folder.join("d").exists());
+    std::fs::remove_file(outside).unwrap();
+}
