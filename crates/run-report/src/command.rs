@@ -234,7 +234,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
         }
-        let compares = parts.iter().any(|part| !part.is_single && !part.findings.is_empty());
+        let compares = parts.iter().any(Part::compares_runs);
         println!("{}", if compares { rows::rule() + "\n" } else { String::new() });
     }
     for part in parts {

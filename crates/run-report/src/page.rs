@@ -38,6 +38,13 @@ pub struct Part {
     pub notes: Vec<String>,
 }
 
+impl Part {
+    /// Whether its findings compare runs.
+    pub fn compares_runs(&self) -> bool {
+        !(self.is_single || self.facts.is_empty() || self.findings.is_empty())
+    }
+}
+
 /// On paper nothing scrolls and nothing is folded, so tables are smaller and pages wide. Plots are drawn on white; in
 /// dark mode they are inverted with their hues preserved. What scrolls has a shadow at the end that is hidden, and where the
 /// browser knows that it scrolls, a line that says so: the animation has a value only then.
@@ -124,7 +131,7 @@ fn findings(parts: &[Part]) -> Markup {
                     }
                 },
             }
-            @if with_any().any(|part| !part.is_single) { (folded(&[rows::rule()])) }
+            @if with_any().any(Part::compares_runs) { (folded(&[rows::rule()])) }
         }
     }
 }

@@ -3,6 +3,11 @@
 use super::*;
 use crate::sheet::Column;
 
+fn fact(value: &str, text: &str) -> Fact {
+    let [label, value, text] = ["fastest", value, text].map(Into::into);
+    Fact { question: Question::Fastest, label, value, text, weight: 0.0 }
+}
+
 #[test]
 fn a_number_links_to_its_run_and_lists_repeats() {
     let root = tempfile::tempdir().unwrap();
@@ -25,13 +30,6 @@ fn a_number_links_to_its_run_and_lists_repeats() {
     let columns = vec![Column::number("n", "n"), Column::number("m", "m")];
     let of_ratio = Sheet { rows: vec![cells.into()], columns, ..sheet.clone() };
     assert!(listed(&sheet) && !listed(&of_ratio), "a row and its baseline are no repeats");
-    let fact = |value: &str, text: &str| Fact {
-        question: Question::Fastest,
-        label: "fastest".into(),
-        value: value.into(),
-        text: text.into(),
-        weight: 0.0,
-    };
     let part = Part {
         title: "T".into(),
         name: "t".into(),
@@ -66,8 +64,9 @@ fn a_number_links_to_its_run_and_lists_repeats() {
 #[test]
 fn one_configuration_has_no_rule_of_comparison_and_many_findings_are_folded() {
     let with = |is_single, count: usize| {
+        let facts = vec![fact("1x2", "5 s")];
         let findings = (0..count).map(|number| format!("finding {number}")).collect();
-        let part = Part { title: "Run a".into(), is_single, findings, ..Part::default() };
+        let part = Part { title: "Run a".into(), is_single, findings, facts, ..Part::default() };
         page(&[part], &BTreeMap::new(), Path::new("."), "Today.")
     };
     assert!(!with(true, 1).contains(&rows::rule()) && with(false, 1).contains(&rows::rule()));
