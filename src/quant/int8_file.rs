@@ -13,7 +13,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use run_record::files::{self, NO_DIGEST};
-use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, safetensors_file};
+use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, json_problem, safetensors_file};
 
 pub(super) const VERSION: u32 = 1;
 /// Scales and zero points of the input and of each layer with weights.
@@ -165,14 +165,14 @@ impl Int8File {
             return Err(RecordError::FloatWeights(file.to_owned()));
         };
         let mut int8: Self = serde_json::from_str(&text)
-            .map_err(|e| damaged(format!("its metadata {INT8_ENTRY} is invalid: {e}")))?;
+            .map_err(|e| damaged(format!("its metadata {INT8_ENTRY} is invalid: {}", json_problem(&e))))?;
         check_digest(bytes, &std::mem::replace(&mut int8.sha256, NO_DIGEST.into())).map_err(damaged)?;
         if int8.version != VERSION {
             let what = format!("its layout has version {}, and this program reads {VERSION}", int8.version);
             return Err(damaged(what));
         }
         let tensors = SafeTensors::deserialize(bytes)
-            .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+            .map_err(|_| damaged("not a whole safetensors file".to_owned()))?;
         int8.fill(&tensors).map_err(damaged)?;
         Ok(int8)
     }

@@ -163,8 +163,12 @@ fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
         if line.trim().is_empty() {
             continue;
         }
-        let cells: BTreeMap<String, Value> = serde_json::from_str(&line)
-            .map_err(|error| ImportError::source(path, format!("line {number}: {error}")))?;
+        let cells: BTreeMap<String, Value> = serde_json::from_str(&line).map_err(|_| {
+            ImportError::source(
+                path,
+                format!("line {number}: is not a JSON object, such as {{\"label\": 1}}"),
+            )
+        })?;
         let text = |(name, value): (String, Value)| match value {
             Value::String(text) => Some((name, text)),
             Value::Number(number) => Some((name, number.to_string())),

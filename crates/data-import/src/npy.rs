@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use run_record::files::{BEGINNING, WholeFile, foreign};
+use run_record::json_problem;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -56,8 +57,11 @@ impl Header {
         ] {
             json = json.replace(python, sign);
         }
-        let header = serde_json::from_str(&json).map_err(|what| {
-            format!("its header is not a dictionary of descr, fortran_order and shape: {what}")
+        let header = serde_json::from_str(&json).map_err(|what: serde_json::Error| {
+            let problem = json_problem(&what);
+            let problem =
+                problem.strip_prefix("line 1: ").map_or_else(String::new, |what| format!(": {what}"));
+            format!("its header is not a dictionary of descr, fortran_order and shape{problem}")
         })?;
         Ok((header, MAGIC.len() + before + length))
     }
@@ -421,18 +425,24 @@ mod tests {
     fn invalid_headers_are_rejected_with_the_reason() {
         let fault = |text: &str| read(1, text).expect_err(text);
         for (text, expected) in [
-            ("garbage", "expected value"),
-            ("{'descr': '<f4', 'shape': (2, 1)}", "missing field `fortran_order`"),
-            ("{'fortran_order': True, 'shape': (2, 1)}", "missing field `descr`"),
-            ("{'descr': '<f4', 'fortran_order': True}", "missing field `shape`"),
-            ("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}", "expected a boolean"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (-2,)}", "`-2`, expected usize"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (99999999999999999999,)}", "expected usize"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)} {}", "trailing characters"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), 'x': 1}", "unknown field `x`"),
-            ("{'descr': '<f4, 'fortran_order': True", "expected"),
-            ("{'descr': [('a', '<f4'), 'fortran_order': True", "expected"),
-            ("{'descr", "EOF"),
+            ("garbage", "its header is not a dictionary of descr, fortran_order and shape"),
+            ("{'descr': '<f4', 'shape': (2, 1)}", "shape: `fortran_order` is missing"),
+            ("{'fortran_order': True, 'shape': (2, 1)}", "`descr` is missing"),
+            ("{'descr': '<f4', 'fortran_order': True}", "`shape` is missing"),
+            ("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}", "1 where true or false is expected"),
+            (
+                "{'descr': '<f4', 'fortran_order': True, 'shape': (-2,)}",
+                "-2 where a whole number from 0 is expected",
+            ),
+            (
+                "{'descr': '<f4', 'fortran_order': True, 'shape': (99999999999999999999,)}",
+                "where a whole number from 0",
+            ),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)} {}", "its header is not a dictionary"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), 'x': 1}", "`x` is unknown"),
+            ("{'descr': '<f4, 'fortran_order': True", "its header is not"),
+            ("{'descr': [('a', '<f4'), 'fortran_order': True", "its header is not"),
+            ("{'descr", "its header is not"),
         ] {
             assert!(fault(text).contains(expected), "{}", fault(text));
         }

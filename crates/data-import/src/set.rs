@@ -73,8 +73,12 @@ impl DataSet {
     pub fn read(folder: &Path) -> Result<Self, ImportError> {
         let path = folder.join(FILE);
         let text = run_record::files::read_text(&path).map_err(ImportError::read(&path))?;
-        let set: Self = serde_json::from_str(&text)
-            .map_err(|error| ImportError::source(&path, format!("{error}; import the data set again")))?;
+        let set: Self = serde_json::from_str(&text).map_err(|error| {
+            ImportError::source(
+                &path,
+                format!("{}; import the data set again", run_record::json_problem(&error)),
+            )
+        })?;
         let values = match set.numbers {
             Numbers::U8 => set.shape[0],
             Numbers::F32 => set.shape.iter().product(),

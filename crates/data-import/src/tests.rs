@@ -799,8 +799,8 @@ fn a_damaged_description_is_one_line() {
     for (from, to, expected) in [
         ("\"version\": 1", "\"version\": 2", "is of version 2"),
         ("\"std\": [", "\"std\": [1, ", "1 means and 2 standard deviations"),
-        ("\"mean\": [", "\"mean\": [1e999, ", "number out of range"),
-        ("\"shape\"", "\"shapes\"", "missing field `shape`"),
+        ("\"mean\": [", "\"mean\": [1e999, ", "the number is too large"),
+        ("\"shape\"", "\"shapes\"", "`shape` is missing"),
     ] {
         let message = read(&text.replacen(from, to, 1)).unwrap_err();
         assert!(message.contains(expected) && message.lines().count() == 1, "{message}");

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 pub use super::folders::{folder_name, list};
 use super::tensor_file::{check_values, decode, decode_weights, encode};
-use super::{INT8_FILE, Layout, RecordError, folders};
+use super::{INT8_FILE, Layout, RecordError, folders, json_problem};
 use crate::files;
 use crate::files::NO_DIGEST;
 
@@ -142,7 +142,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
     /// network.
     pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
         let (_, [state, model, optimizer]) = read_verified(path)?;
-        let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
+        let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), json_problem(&e));
         let mut checkpoint: Self = serde_json::from_slice(&state).map_err(damaged)?;
         checkpoint.params = decode_weights(&path.join(MODEL), &model, layout)?;
         if optimizer.is_empty() {
@@ -325,7 +325,8 @@ impl Manifest {
         let damaged = |what: &str| RecordError::damaged(file, what.into());
         let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
         let text = std::str::from_utf8(&bytes).map_err(|_| damaged("damaged: it is not UTF-8"))?;
-        let manifest: Self = serde_json::from_str(text).map_err(|e| damaged(&format!("damaged: {e}")))?;
+        let manifest: Self =
+            serde_json::from_str(text).map_err(|e| damaged(&format!("damaged: {}", json_problem(&e))))?;
         let digest = &manifest.sha256;
         let blank = text.replacen(digest.as_str(), NO_DIGEST, usize::from(digest.len() == NO_DIGEST.len()));
         if files::sha256(blank.as_bytes()) != *digest {

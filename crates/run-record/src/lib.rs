@@ -22,6 +22,7 @@ mod run_json;
 mod sweep_json;
 mod tensor_file;
 mod tensorboard;
+mod words;
 mod writer;
 
 use std::fmt::Display;
@@ -48,6 +49,7 @@ pub use run_json::{Phases, StepMs};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
+pub use words::json_problem;
 pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 
 /// A word or a path as a shell reads it, for commands that readers copy.

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Curve, RecordError, RunRecord, replaced};
+use super::{Curve, RecordError, RunRecord, json_problem, replaced};
 use crate::files::{self, FolderLock, LOCK, lock, read_regular, refuse_link, replace_json};
 
 pub(super) const RUN_JSON: &str = "run.json";
@@ -147,7 +147,8 @@ impl RunDir {
             }
             text => text.map_err(|e| RecordError::read(&file, e))?,
         };
-        let record = serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))?;
+        let record =
+            serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, json_problem(&e)))?;
         Ok((Self { path: path.to_owned(), _lock: None }, record))
     }
 
@@ -192,7 +193,7 @@ impl RunDir {
     /// If the file cannot be read or written.
     pub fn note(&self, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
         let file = self.path.join(RUN_JSON);
-        let damaged = |e: serde_json::Error| RecordError::damaged(&file, e.to_string());
+        let damaged = |e: serde_json::Error| RecordError::damaged(&file, json_problem(&e));
         let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
         let mut record: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&text).map_err(damaged)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::RecordError;
+use super::{RecordError, json_problem};
 use crate::files::{read_regular, replace_json};
 
 /// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory and
@@ -104,7 +104,7 @@ impl SweepRecord {
     pub fn read(folder: &Path) -> Result<Self, RecordError> {
         let file = folder.join("sweep.json");
         let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
-        serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))
+        serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, json_problem(&e)))
     }
 
     /// Replaces `folder/sweep.json` atomically.

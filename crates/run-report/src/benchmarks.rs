@@ -152,7 +152,7 @@ mod tests {
         for (line, expected) in parts[1].notes.iter().zip([
             "found record with 6 fields, but the previous record has 8 fields); left out",
             "empty.csv: damaged (no row below the header)",
-            "latency.csv: damaged (line 2, column median_us: \"x\": invalid float literal)",
+            "latency.csv: damaged (line 2, column median_us: \"x\" is not a number)",
             "nan.csv: damaged (line 2, column median_us: NaN is not from 0 to 1e12)",
         ]) {
             assert!(line.contains(expected), "{line}");

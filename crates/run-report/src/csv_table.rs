@@ -101,7 +101,7 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
             csv::ErrorKind::Deserialize { err, .. } => {
                 let field = err.field().unwrap_or_default() as usize;
                 let cell = record.get(field).unwrap_or_default();
-                damaged(header.get(field).unwrap_or_default(), format!("{cell:?}: {}", err.kind()))
+                damaged(header.get(field).unwrap_or_default(), format!("{cell:?} {}", in_words(err.kind())))
             }
             _ => error.to_string(),
         })?;
@@ -111,6 +111,16 @@ fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, 
         rows.push(row);
     }
     Ok(rows)
+}
+
+/// What is wrong with a cell.
+fn in_words(kind: &csv::DeserializeErrorKind) -> String {
+    use csv::DeserializeErrorKind::{ParseFloat, ParseInt};
+    match kind {
+        ParseInt(_) => "is not a whole number from 0".into(),
+        ParseFloat(_) => "is not a number".into(),
+        other => format!("cannot be read: {other}"),
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +142,7 @@ mod tests {
         let fused = |row: &str| read::<FusedRow>(&format!("{FUSED}\nfused,2,1,32,200,1.0,1.0,86.0\n{row}\n"));
         assert_eq!(fused("unfused,2,1,32,200,1.0,5.0,86.0"), Ok(2));
         for (row, expected) in [
-            ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: \"abc\": invalid float literal"),
+            ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: \"abc\" is not a number"),
             (
                 "unfused,2,1,32,200,1.0,5.0",
                 "line: 3, byte: 104): found record with 7 fields, but the previous record has 8 fields",
@@ -141,10 +151,7 @@ mod tests {
             ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is not from 0 to 1e12"),
             ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is not from 0"),
             ("unfused,2,1,32,200,1.0,5.0,186", "line 3, column test_accuracy: 186 is not from 0 to 100)"),
-            (
-                "unfused,two,1,32,200,1.0,5.0,86",
-                "line 3, column layers: \"two\": invalid digit found in string",
-            ),
+            ("unfused,two,1,32,200,1.0,5.0,86", "line 3, column layers: \"two\" is not a whole number"),
             ("unfused,2,1,32,0,1.0,5.0,86", "line 3, column steps: 0 is not above 0"),
             ("unfused,2,1,32,200,0.0,5.0,86", "line 3, column forward_ms: 0.0 is not above 0"),
             ("fused,2,1,32,200,2.0,5.0,86", "line 3, column operator: fused with 2 layers is there twice"),

@@ -124,7 +124,7 @@ fn of_rank(file: &Path, quantity: &str) -> Result<Vec<(u64, f64)>, String> {
             None => Some("not a step and a value".to_owned()),
             Some((step, _)) if step < last => Some(format!("step {step} after step {last}")),
             Some((step, value)) => match value.parse::<f64>() {
-                Err(error) => Some(format!("{value:?}: {error}")),
+                Err(_) => Some(format!("{value:?} is not a number")),
                 // Of a step at which the training diverged, which is no point of the plot.
                 Ok(loss) if quantity == "loss" && !loss.is_finite() => None,
                 Ok(number) => {

@@ -144,7 +144,7 @@ fn damaged_curves_are_named_and_left_out() {
         ),
         ("1 NaN\n", "line 1: NaN is not from 0 to 100"),
         ("1 50\n2 -3\n", "line 2: -3 is not from 0 to 100"),
-        ("1 50\n2 many\n", "line 2: \"many\": invalid float literal"),
+        ("1 50\n2 many\n", "line 2: \"many\" is not a number"),
         ("2 50\n3 50\n1 50\n", "line 3: step 1 after step 3"),
         ("1 50\n\n2 50\n", "line 2: not a step and a value"),
         ("\0\0", "line 1: not a step and a value"),

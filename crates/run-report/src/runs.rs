@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    EpochRow, Method, RecordError, Results, RunDir, Status, out_of_bounds, overfits_after, quoted,
+    EpochRow, Method, RecordError, Results, RunDir, Status, json_problem, out_of_bounds, overfits_after,
+    quoted,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -164,8 +165,8 @@ fn finished(path: &Path) -> Result<Run, String> {
     let other =
         |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
-    let config =
-        Config::of(&record.config).map_err(|error| other(RecordError::damaged(&file, error.to_string())))?;
+    let config = Config::of(&record.config)
+        .map_err(|error| other(RecordError::damaged(&file, json_problem(&error))))?;
     let (ranks, named) = (record.world_size, quoted(&shown));
     let resume = format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}");
     let why = one_line(record.error.as_deref());
@@ -190,8 +191,8 @@ fn check(run: &Value) -> Result<(), String> {
     if run["status"] == "completed" {
         serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
             match error.path().to_string() {
-                path if path == "." => error.into_inner().to_string(),
-                path => format!("{path}: {}", error.into_inner()),
+                path if path == "." => json_problem(error.inner()),
+                path => format!("{path}: {}", json_problem(error.inner())),
             }
         })?;
     }
@@ -411,7 +412,7 @@ mod tests {
         assert_eq!(check(&json()), Ok(()));
         let mut waiting = json();
         waiting.as_object_mut().unwrap().remove("steps");
-        assert_eq!(check(&waiting).unwrap_err(), "missing field `steps`");
+        assert_eq!(check(&waiting).unwrap_err(), "`steps` is missing");
         waiting["status"] = "running".into();
         assert_eq!(check(&waiting), Ok(()));
     }
@@ -434,13 +435,13 @@ mod tests {
         for (path, value, expected) in [
             ("/steps", "0", "steps: 0 is not above 0"),
             ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
-            ("/steps", "\"many\"", "steps: invalid type: string \"many\", expected usize"),
+            ("/steps", "\"many\"", "steps: \"many\" where a whole number from 0 is expected"),
             ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
-            ("/ms_per_step", "null", "ms_per_step: invalid type: null, expected f64"),
+            ("/ms_per_step", "null", "ms_per_step: null where a number is expected"),
             ("/world_size", "0", "world_size: 0 is not above 0"),
             ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
             ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
-            ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: missing field `host`"),
+            ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: `host` is missing"),
             ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e12"),
             ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
             ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e12"),

@@ -117,7 +117,8 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read_regular`]'s, and when it is no UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
-    String::from_utf8(read_regular(path)?).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+    String::from_utf8(read_regular(path)?)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "it is not text in UTF-8"))
 }
 
 /// Whether what is written to one of the paths replaces what was written to the other: both are

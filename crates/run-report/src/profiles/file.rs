@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use run_record::count;
+use run_record::{count, json_problem};
 use serde::{Deserialize, Serialize};
 
 /// Larger files are not profiles, which have a few KB.
@@ -79,11 +79,11 @@ impl Profile {
             )
         };
         let value: serde_json::Value =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
+            serde_json::from_slice(&bytes).map_err(|error| damaged(&json_problem(&error)))?;
         if value.get("operators").is_none() || value.get("wall_ms").is_none() {
             return Err(format!("{shown}: not a profile of mpiburn profile --json; leave it out"));
         }
-        let profile: Self = serde_json::from_value(value).map_err(|error| damaged(&error.to_string()))?;
+        let profile: Self = serde_json::from_value(value).map_err(|error| damaged(&json_problem(&error)))?;
         match profile.problem() {
             Some(problem) => Err(damaged(problem)),
             None => Ok(Self { path: path.to_owned(), ..profile }),

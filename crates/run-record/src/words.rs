@@ -1,0 +1,162 @@
+//! Errors of JSON files in plain words.
+//!
+//! serde_json says `invalid type: string "3", expected usize at line 4 column 12`. Readers of these errors know JSON, and
+//! no types of Rust.
+
+use serde_json::error::Category;
+
+/// What is wrong with a JSON text, with its line.
+pub fn json_problem(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    let text = error.to_string();
+    let text = text.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&text);
+    match error.classify() {
+        Category::Eof => "it ends too early".to_owned(),
+        Category::Syntax if text == "number out of range" => format!("line {line}: the number is too large"),
+        Category::Syntax => format!("it is not JSON at line {line}, column {column}"),
+        Category::Data if line > 0 => format!("line {line}: {}", in_words(text)),
+        Category::Data | Category::Io => in_words(text),
+    }
+}
+
+/// An error of serde in words; errors that are not serde's own stay as they are.
+fn in_words(text: &str) -> String {
+    let named = |start: &str| text.strip_prefix(start)?.split_once('`').map(|(name, _)| name);
+    if let Some(field) = named("missing field `") {
+        return format!("`{field}` is missing");
+    }
+    if let Some(field) = named("unknown field `") {
+        return format!("`{field}` is unknown");
+    }
+    if let Some(field) = named("duplicate field `") {
+        return format!("`{field}` is given twice");
+    }
+    if let Some(variant) = named("unknown variant `") {
+        let known = text.split_once("expected ").map_or("", |(_, known)| known);
+        let known = known.trim_start_matches("one of ").replace('`', "");
+        return format!("{:?} is unknown; known: {known}", short(variant));
+    }
+    let wrong = ["invalid type: ", "invalid value: ", "invalid length "];
+    let parts = wrong.iter().find_map(|start| text.strip_prefix(start)?.rsplit_once(", expected "));
+    match parts {
+        Some((given, expected)) if text.starts_with("invalid length ") => {
+            format!("{given} values where {} is expected", kind(expected))
+        }
+        Some((given, expected)) => format!("{} where {} is expected", value(given), kind(expected)),
+        None => text.to_owned(),
+    }
+}
+
+/// A value that serde names with its type.
+fn value(given: &str) -> String {
+    let given = match given {
+        "map" => "an object",
+        "sequence" => "a list",
+        _ => {
+            let types = ["string ", "integer ", "floating point ", "boolean ", "character "];
+            types.iter().find_map(|name| given.strip_prefix(name)).unwrap_or(given)
+        }
+    };
+    short(given.trim_matches('`'))
+}
+
+/// What a type of Rust is in JSON.
+fn kind(expected: &str) -> String {
+    let lists = ["an array of length ", "a tuple of size "];
+    if let Some(length) = lists.iter().find_map(|start| expected.strip_prefix(start)) {
+        return format!("a list of {length} values");
+    }
+    let is_number = |signs: &[char]| {
+        expected
+            .strip_prefix(signs)
+            .is_some_and(|size| ["8", "16", "32", "64", "128", "size"].contains(&size))
+    };
+    match expected {
+        _ if is_number(&['u']) => "a whole number from 0",
+        _ if is_number(&['i']) => "a whole number",
+        _ if is_number(&['f']) => "a number",
+        "a boolean" => "true or false",
+        "a string" | "string or map" | "a borrowed string" | "path string" => "text",
+        "a sequence" | "a nonempty sequence" => "a list",
+        "a map" => "an object",
+        _ if expected.starts_with("struct ") => "an object",
+        _ => "another value",
+    }
+    .to_owned()
+}
+
+/// The first 60 characters.
+fn short(text: &str) -> String {
+    const MOST: usize = 60;
+    match text.chars().count() > MOST {
+        true => text.chars().take(MOST).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields, rename_all = "lowercase")]
+    #[allow(dead_code, reason = "only its errors are of interest")]
+    enum Kind {
+        Some,
+        Other,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[allow(dead_code, reason = "only its errors are of interest")]
+    struct Record {
+        steps: usize,
+        #[serde(default)]
+        lr: f64,
+        #[serde(default)]
+        step: i32,
+        name: Option<String>,
+        on: Option<bool>,
+        shape: Option<[usize; 3]>,
+        list: Option<Vec<u8>>,
+        map: Option<BTreeMap<String, u8>>,
+        kind: Option<Kind>,
+    }
+
+    #[test]
+    fn no_type_of_rust_is_named() {
+        for (text, expected) in [
+            ("{\n\"steps\": \"3\"}", "line 2: \"3\" where a whole number from 0 is expected"),
+            ("{\"steps\": -1}", "line 1: -1 where a whole number from 0 is expected"),
+            ("{\"steps\": 1.5}", "line 1: 1.5 where a whole number from 0 is expected"),
+            ("{\"steps\": 1, \"lr\": null}", "line 1: null where a number is expected"),
+            ("{\"steps\": 1, \"step\": true}", "line 1: true where a whole number is expected"),
+            ("{\"steps\": 1, \"name\": []}", "line 1: a list where text is expected"),
+            ("{\"steps\": 1, \"on\": \"on\"}", "line 1: \"on\" where true or false is expected"),
+            ("{\"steps\": 1, \"shape\": [1]}", "line 1: 1 values where a list of 3 values is expected"),
+            ("{\"steps\": 1, \"list\": {}}", "line 1: an object where a list is expected"),
+            ("{\"steps\": 1, \"map\": 7}", "line 1: 7 where an object is expected"),
+            ("{\"steps\": 1, \"kind\": \"x\"}", "line 1: \"x\" is unknown; known: some or other"),
+            ("{\"steps\": 1, \"x\": 1}", "line 1: `x` is unknown"),
+            ("{\"steps\": 1, \"steps\": 1}", "line 1: `steps` is given twice"),
+            ("{}", "line 1: `steps` is missing"),
+            ("[]", "line 1: 0 values where an object is expected"),
+            ("7", "line 1: 7 where an object is expected"),
+            ("", "it ends too early"),
+            ("{\"steps\":", "it ends too early"),
+            ("{\"steps\": 1e999}", "line 1: the number is too large"),
+            ("title = 1", "it is not JSON at line 1, column 2"),
+            ("{\"steps\": 1} x", "it is not JSON at line 1, column 14"),
+        ] {
+            let error = serde_json::from_str::<Record>(text).expect_err(text);
+            assert_eq!(json_problem(&error), expected, "{error}");
+        }
+        let error = serde_json::from_value::<Record>(serde_json::json!({"steps": "x".repeat(900)}));
+        let message = json_problem(&error.unwrap_err());
+        assert!(message.starts_with("\"xxx") && message.chars().count() < 110, "{message}");
+    }
+}
