@@ -91,6 +91,14 @@ pub enum RecordError {
     /// No int8 model beside a checkpoint.
     #[error("there is no {0}: make it with mpiburn quantize")]
     NoInt8(PathBuf),
+    /// A path to nothing, or to something else than a run, in a command that reads one.
+    #[error("{what}")]
+    NotARun {
+        /// What is there, and what to name.
+        what: String,
+        /// Whether there is anything.
+        is_there: bool,
+    },
     /// There is no checkpoint to resume from.
     #[error(
         "no checkpoint in {0}: the run ended before its first, or they were removed; put them back, or replace the \
@@ -159,7 +167,13 @@ impl RecordError {
     /// Whether a command was given a file of the wrong kind, or one that was never
     /// made: an error of usage, and no damage.
     pub fn is_wrong_kind(&self) -> bool {
-        matches!(self, Self::FloatWeights(_) | Self::Int8Weights(_) | Self::NoInt8(_))
+        matches!(
+            self,
+            Self::FloatWeights(_)
+                | Self::Int8Weights(_)
+                | Self::NoInt8(_)
+                | Self::NotARun { is_there: true, .. }
+        )
     }
 
     /// That the file or folder `path` cannot be written.

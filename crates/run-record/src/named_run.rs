@@ -44,6 +44,42 @@ impl NamedRun {
     }
 }
 
+impl NamedRun {
+    /// The error of a command that reads a run, and finds none at `path`: what is there, and what to name.
+    pub fn none_at(path: &Path) -> RecordError {
+        let shown = path.display();
+        let is_sweep = path.ends_with(SWEEP_JSON) || path.join(SWEEP_JSON).is_file();
+        let is_data_set = path.ends_with(DATA_SET) || path.join(DATA_SET).is_file();
+        let example =
+            first_run(if path.ends_with(SWEEP_JSON) { path.parent().unwrap_or(path) } else { path });
+        let example = example.map_or_else(String::new, |run| format!(", such as {}", run.display()));
+        let is_there = path.exists();
+        let what = match () {
+            () if !is_there => {
+                format!(
+                    "there is no run {shown}: name a run directory, its run.json, or one of its checkpoints"
+                )
+            }
+            () if is_sweep => format!("{shown} is a sweep: name one of its runs{example}"),
+            () if is_data_set => format!("{shown} is a data set: name a run that was trained on it"),
+            () if !example.is_empty() => format!("{shown} is a folder of runs: name one of them{example}"),
+            () => format!("{shown} is neither a run directory, nor its run.json, nor a checkpoint in one"),
+        };
+        RecordError::NotARun { what, is_there }
+    }
+}
+
+const SWEEP_JSON: &str = "sweep.json";
+
+/// The description of an imported data set, in its folder.
+const DATA_SET: &str = "dataset.json";
+
+/// The first run in `folder`, by name.
+fn first_run(folder: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    entries.filter(|path| path.join(RUN_JSON).is_file()).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +101,25 @@ mod tests {
         std::fs::create_dir_all(&copy).unwrap();
         std::fs::write(copy.join(STATE), "").unwrap();
         assert_eq!(NamedRun::of(&copy).unwrap().folder, copy.join("../.."));
+        let none = |path: &Path| NamedRun::none_at(path).to_string();
+        let sweep = root.path().join("sweep");
+        for name in ["b", "a"] {
+            std::fs::create_dir_all(sweep.join(name)).unwrap();
+            std::fs::write(sweep.join(name).join(RUN_JSON), "").unwrap();
+        }
+        let example = format!("name one of them, such as {}", sweep.join("a").display());
+        assert!(none(&sweep).ends_with(&example), "{}", none(&sweep));
+        std::fs::write(sweep.join(SWEEP_JSON), "").unwrap();
+        for path in [sweep.clone(), sweep.join(SWEEP_JSON)] {
+            let expected = format!("is a sweep: name one of its runs, such as {}", sweep.join("a").display());
+            assert!(none(&path).ends_with(&expected), "{}", none(&path));
+        }
+        let set = root.path().join("set");
+        std::fs::create_dir(&set).unwrap();
+        assert!(none(&set).contains("is neither a run directory"), "{}", none(&set));
+        std::fs::write(set.join(DATA_SET), "").unwrap();
+        assert!(none(&set).contains("is a data set"), "{}", none(&set));
+        assert!(none(&set.join("nothing")).starts_with("there is no run "));
         let here = NamedRun::of(Path::new(RUN_JSON)).unwrap();
         assert_eq!(here, NamedRun { folder: ".".into(), checkpoint: None });
     }

@@ -17,6 +17,8 @@ use walkdir::{DirEntry, WalkDir};
 
 /// Folders below `results/` without runs.
 const NOT_RUNS: [&str; 2] = ["reference", "report"];
+/// The description of an imported data set, in its folder.
+const DATA_SET: &str = "dataset.json";
 /// Maximum depth of nested folders.
 const DEPTH: usize = 5;
 
@@ -90,10 +92,14 @@ impl Search<'_> {
             let run = NamedRun::of(path).map_or_else(|_| path.to_owned(), |run| run.folder);
             if is_of_runs(&run) {
                 self.add_run(&run);
+            } else if path.join(DATA_SET).is_file() {
+                return Err(is_data_set(path));
             } else if self.is_new(path) {
                 fs::read_dir(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
                 return self.add_folder(path);
             }
+        } else if path.ends_with(DATA_SET) {
+            return Err(is_data_set(path));
         } else if ends_in("json") {
             self.typed.push(path.to_owned());
         } else if is_table(path) {
@@ -322,6 +328,11 @@ fn tell_apart(sections: &mut [Section]) {
             section.title = format!("{} in {}", section.title, short(&section.folder));
         }
     }
+}
+
+/// That `path` is a data set of `mpiburn data import`.
+fn is_data_set(path: &Path) -> String {
+    format!("{} is a data set: name a run that was trained on it", path.display())
 }
 
 /// Where a section stands: topologies and backends are what a reader looks for first, others are in the order of their
