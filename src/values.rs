@@ -1,11 +1,10 @@
-//! Parsers of the values of options, with their bounds.
+//! Parsers of the values of options, with their bounds. Each says what its option takes, in words of its own: the
+//! standard library's "invalid digit found in string" and clap's "is not in 1..=1000" tell nobody what to type.
 
-use std::error::Error;
-use std::fmt::Display;
 use std::str::FromStr;
 
-use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
+use clap::{Arg, ValueEnum};
 
 /// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
 /// `Option`, it would know no value that takes an earlier one back.
@@ -13,6 +12,26 @@ pub type Optional<T> = Option<T>;
 
 /// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
 pub type Switch = bool;
+
+/// What an option takes on a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing: it is given or not.
+    Nothing,
+    /// `on` or `off`.
+    Switch,
+    /// Another value.
+    Value,
+}
+
+/// What `option` takes.
+pub fn takes(option: &Arg) -> Takes {
+    match option.get_possible_values().iter().map(PossibleValue::get_name).collect::<Vec<_>>()[..] {
+        _ if !option.get_action().takes_values() => Takes::Nothing,
+        ["on", "off"] => Takes::Switch,
+        _ => Takes::Value,
+    }
+}
 
 /// The option name of `value`.
 pub fn name<T: ValueEnum>(value: &T) -> String {
@@ -48,9 +67,20 @@ where
     PossibleValuesParser::new(names.into_iter().map(PossibleValue::new)).try_map(|name| name.parse())
 }
 
+/// The same, or `none`.
+pub fn one_of_or_none<T: ValueEnum + Clone + Send + Sync + 'static>()
+-> impl TypedValueParser<Value = Optional<T>> {
+    let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let names = names.map(|value| value.help(Resettable::Reset)).chain([PossibleValue::new("none")]);
+    PossibleValuesParser::new(names).try_map(|name| match name.as_str() {
+        "none" => Ok(None),
+        name => T::from_str(name, false).map(Some),
+    })
+}
+
 /// A value, or `none`.
 pub fn optional<T>(
-    parse: fn(&str) -> Result<T, String>,
+    parse: impl Fn(&str) -> Result<T, String> + Clone,
 ) -> impl Fn(&str) -> Result<Optional<T>, String> + Clone {
     move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
 }
@@ -68,71 +98,98 @@ pub fn on_off() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
 }
 
-/// A number from 1 on.
+/// A whole number from 1.
 ///
 /// # Errors
-/// If it is none.
+/// If it is another one, or none.
 pub fn positive(text: &str) -> Result<usize, String> {
-    match number(text).map_err(|_| "must be a whole number of at least 1")? {
-        0 => Err("must be at least 1".into()),
-        value => Ok(value),
+    whole(text, 1, usize::MAX as u64)
+}
+
+/// A whole number from 0, such as a seed.
+///
+/// # Errors
+/// If it is another one, or none.
+pub fn from_0<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    whole(text, 0, u64::MAX)
+}
+
+/// A whole number from `low` to `high`.
+pub fn range<T: TryFrom<u64>>(low: u64, high: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| whole(text, low, high)
+}
+
+/// A whole number from 1 that is not above `most`, for a `reason`.
+pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| {
+        whole(text, 1, most as u64).map_err(|problem| match problem == too_large(most as u64) {
+            true => format!("{problem}: {reason}"),
+            false => problem,
+        })
     }
 }
 
-/// A number from 1 on that is not above `most`, for a `reason`.
-pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize, String> + Clone {
-    move |text| at_most(positive(text)?, most, reason)
+/// A whole number from `low` to `high`. The message leaves out a bound that is the largest number of 64 bits.
+fn whole<T: TryFrom<u64>>(text: &str, low: u64, high: u64) -> Result<T, String> {
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse::<u64>() {
+        Ok(number) if (low..=high).contains(&number) => T::try_from(number).map_err(|_| too_large(high)),
+        Ok(number) if number > high => Err(too_large(high)),
+        // More than 64 bits.
+        Err(_) if is_number => Err(too_large(high)),
+        _ if high == u64::MAX => Err(format!("must be a whole number from {low}")),
+        _ => Err(format!("must be a whole number from {low} to {high}")),
+    }
+}
+
+fn too_large(high: u64) -> String {
+    format!("must be at most {high}")
 }
 
 /// Seconds above 0, up to a year, which clocks can count.
 ///
 /// # Errors
-/// If it is another number or none.
+/// If it is another number, or none.
 pub fn seconds(text: &str) -> Result<f64, String> {
-    at_most(above_0(text)?, 31_536_000.0, "a year of seconds")
-}
-
-fn at_most<T: PartialOrd + Display>(value: T, most: T, reason: &str) -> Result<T, String> {
-    if value <= most { Ok(value) } else { Err(format!("must be at most {most}: {reason}")) }
+    match above_0(text)? {
+        seconds if seconds > 31_536_000.0 => Err("must be at most 31536000: a year of seconds".into()),
+        seconds => Ok(seconds),
+    }
 }
 
 /// A finite number above 0.
 ///
 /// # Errors
-/// If it is none.
+/// If it is another one, or none.
 pub fn above_0(text: &str) -> Result<f64, String> {
-    within(text, |value| value > 0.0, "must be a finite number above 0")
+    number(text, |value| value > 0.0, "must be a finite number above 0, such as 0.1")
 }
 
 /// A finite number, 0 or more.
 ///
 /// # Errors
-/// If it is none.
+/// If it is another one, or none.
 pub fn not_negative(text: &str) -> Result<f64, String> {
-    within(text, |value| value >= 0.0, "must be a finite number, 0 or more")
+    number(text, |value| value >= 0.0, "must be a finite number, 0 or more, such as 0.1")
 }
 
 /// A number from 0 to below 1.
 ///
 /// # Errors
-/// If it is none.
+/// If it is another one, or none.
 pub fn below_1(text: &str) -> Result<f64, String> {
-    within(text, |value| (0.0..1.0).contains(&value), "must be from 0 to below 1")
+    number(text, |value| (0.0..1.0).contains(&value), "must be a number from 0 to below 1, such as 0.1")
 }
 
 /// A number from `low` to `high`.
 pub fn between(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| {
-        let value: f64 = number(text)?;
-        if (low..=high).contains(&value) { Ok(value) } else { Err(format!("must be from {low} to {high}")) }
+        let problem = format!("must be a number from {low} to {high}");
+        number(text, |value| (low..=high).contains(&value), &problem)
     }
 }
 
-fn within(text: &str, bounds: fn(f64) -> bool, problem: &str) -> Result<f64, String> {
-    let value: f64 = number(text)?;
-    if value.is_finite() && bounds(value) { Ok(value) } else { Err(problem.into()) }
-}
-
-fn number<T: FromStr<Err: Error>>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|error: T::Err| error.to_string())
+fn number(text: &str, fits: impl Fn(f64) -> bool, problem: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|value: &f64| value.is_finite() && fits(*value)).ok_or_else(|| problem.into())
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::covered::{self, Samples};
 use super::train::check_size;
 use super::{on_root, open_data, set_up};
-use crate::data::{Description, Element, SampleSource, Split};
+use crate::data::{Description, Element, SampleSource, Split, size_of_sample};
 use crate::layout::stored as stored_layout;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
@@ -18,7 +18,7 @@ use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir};
+use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir, count};
 use run_report::table::shortened;
 
 /// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
@@ -105,8 +105,11 @@ impl Noted {
         let least = config.model.unbounded_weights(&config.network, dimensions);
         if input[0] == 0 || classes == 0 || least > record.params as u64 {
             let what = format!(
-                "`data` has samples of {input:?} in {classes} classes, of which no {} of {} parameters is",
-                config.model, record.params
+                "`data` has samples of {} in {}, and no {} for them has {} parameters",
+                size_of_sample(input),
+                count(classes, "class"),
+                config.model,
+                record.params
             );
             return Err(damaged(what).into());
         }
@@ -120,8 +123,11 @@ impl Noted {
             return Ok(());
         }
         let problem = format!(
-            "has samples of {:?} in {} classes, and the run's of {input:?} in {classes}: name a data set like the run's",
-            data.shape, data.classes
+            "has samples of {} in {}, and the run's data set had {} in {}: name a data set like the run's",
+            size_of_sample(data.shape),
+            count(data.classes, "class"),
+            size_of_sample(input),
+            count(classes, "class")
         );
         Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
     }
@@ -199,12 +205,7 @@ pub struct Stored {
 pub fn stored(path: &Path) -> anyhow::Result<Stored> {
     let NamedRun { folder: run, checkpoint } = NamedRun::of(path)?;
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
-        Err(error) if error.is_missing() => Err(error).with_context(|| {
-            format!(
-                "{} is neither a run directory, nor its run.json, nor a checkpoint in one",
-                path.display()
-            )
-        })?,
+        Err(error) if error.is_missing() => Err(NamedRun::none_at(path))?,
         opened => opened?,
     };
     let (folder, manifest) = match checkpoint {
@@ -247,7 +248,11 @@ pub fn load_int8(weights: &Weights, config: &RunConfig, network: &Network) -> Re
     let model = config.model;
     let wrong = if file.network != model.to_string() || file.input_shape != network.input_shape() {
         let (found, shape, own) = (&file.network, file.input_shape, network.input_shape());
-        format!("it is a {found} for samples of {shape:?}, and the run's network a {model} for {own:?}")
+        format!(
+            "it is a {found} for samples of {}, and the run's network is a {model} for {}",
+            size_of_sample(shape),
+            size_of_sample(own)
+        )
     } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
         "it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into()
     } else {

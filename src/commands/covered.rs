@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::data::{Description, Element, SampleSource, Split, shard};
-use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
+use crate::options::{ConfigError, RunConfig, RunRecord, as_typed, can_change};
 use burn_mpi::World;
 use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
 
@@ -39,12 +39,8 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     };
     let remedy = match can_change(&option) {
         Ok(()) => {
-            let value = if first.to.is_null() { "none".into() } else { shown(&first.to) };
-            format!(
-                "then change it with train --resume {} --{option} {}",
-                quoted(run.display()),
-                quoted(value)
-            )
+            let (run, value) = (quoted(run.display()), quoted(as_typed(&first.to)));
+            format!("then change it with train --resume {run} --{option} {value}")
         }
         Err(reason) => format!("it cannot change: {reason}"),
     };

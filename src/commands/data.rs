@@ -9,7 +9,7 @@ use anyhow::{Context, bail, ensure};
 use data_import::{ImportArgs, ImportError};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::logging::bars;
+use super::logging::{bars, is_quiet};
 use super::{Refused, outputs};
 use crate::data::contact_sheet;
 use crate::data::generate::{Progress, digits, features, objects};
@@ -41,7 +41,6 @@ type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
 /// Generates a data set of samples that take so many bytes, each with its label.
 fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
-    ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
     match DataFormat::of_folder(out) {
         _ if out.exists() && !out.is_dir() => bail!("--out {}: is no folder", out.display()),
         _ if run_around(out).is_some() => {
@@ -108,6 +107,9 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         _ => ModelKind::Mlp,
     };
     let folder = quoted(args.out.display());
+    if is_quiet() {
+        return Ok(());
+    }
     print!("{described}");
     let recipe = recipe(set.train.samples);
     println!("next: mpirun -n 2 --bind-to core mpiburn train --model {model} --data-root {folder}{recipe}");

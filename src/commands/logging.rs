@@ -1,6 +1,7 @@
 //! Log setup: plain lines on stderr, written around the progress bar if there is one.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, OnceLock};
 
 use burn_mpi::Launcher;
@@ -12,8 +13,12 @@ use run_report::console::{self, without_controls};
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
+/// Whether `--quiet` was typed.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
 /// Starts the log at the level of the options; `RUST_LOG` overrides it.
 pub fn start(verbose: u8, quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
     let level = match (quiet, verbose) {
         (true, _) => "warn",
         (_, 0) => "info",
@@ -31,6 +36,11 @@ pub fn start(verbose: u8, quiet: bool) {
     if indicatif_log_bridge::LogWrapper::new(bars(), logger).try_init().is_ok() {
         log::set_max_level(level);
     }
+}
+
+/// Whether results are printed without tables and progress bars.
+pub(super) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
 }
 
 /// A record as it is printed, its level in `style`.

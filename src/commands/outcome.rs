@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::data::ShardPlan;
+use super::logging::is_quiet;
+use crate::data::{ShardPlan, size_of_sample};
 use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
@@ -16,8 +17,8 @@ use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
 use run_record::{
-    ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, now,
-    overfits_after,
+    ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
+    count, now, overfits_after,
 };
 use run_report::digits::{decimals, seconds};
 use run_report::table::{shortened, table};
@@ -122,9 +123,9 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
         record.config.communication.backend,
         world.mpi_library()
     );
-    let Dimensions { input: [channels, height, width], classes } = dimensions;
+    let Dimensions { input, classes } = dimensions;
     let root = record.config.data.data_root.display();
-    log::info!("  samples of {channels}x{height}x{width} in {classes} classes from {root}");
+    log::info!("  samples of {} in {} from {root}", size_of_sample(input), count(classes, "class"));
     for place in &record.places {
         log::info!(
             "  rank {} on {}: pid {}, core {}, {}, {} training samples",
@@ -245,9 +246,11 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     if let Some((last, best)) = results.stopped_early_after.zip(results.best_epoch) {
         log::info!("stopped early after epoch {last}: the test loss was lowest in epoch {best}");
     }
-    println!("{}", table(&header, header.len(), lines));
-    if let Some(by_class) = results.by_class.as_ref().filter(|_| is_own || is_detailed) {
-        print_classes(by_class);
+    if !is_quiet() {
+        println!("{}", table(&header, header.len(), lines));
+        if let Some(by_class) = results.by_class.as_ref().filter(|_| is_own || is_detailed) {
+            print_classes(by_class);
+        }
     }
     println!(
         "{} s of training, {:.*} ms per step, {:.0} images/s; results in {}",

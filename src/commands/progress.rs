@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use console::Term;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::logging::{bars, has_colour, is_on_terminal};
+use super::logging::{bars, has_colour, is_on_terminal, is_quiet};
 use crate::data::ShardPlan;
 use crate::train::{Position, Tally, Watch};
 use run_record::EpochRow;
@@ -45,7 +45,7 @@ impl Progress {
         steps: Option<StepFile>,
     ) -> Self {
         let total = plan.steps().saturating_mul(epochs);
-        let bar = (shown && is_on_terminal()).then(|| {
+        let bar = (shown && !is_quiet() && is_on_terminal()).then(|| {
             let [cyan, plain] = if has_colour() { ["\x1b[36m", "\x1b[0m"] } else { [""; 2] };
             let style = ProgressStyle::with_template(&format!("{cyan}{{wide_bar}}{plain} {REST}"));
             if !io::stderr().is_terminal() {

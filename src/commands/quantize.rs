@@ -124,7 +124,7 @@ mod tests {
         let expected = PostTraining { scheme, calibration: CALIBRATION };
         assert_eq!(plan(&[]), Ok(Some(expected)));
         for (options, expected) in [
-            (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
+            (&["--calibration", "0"][..], "--calibration 0: must be a whole number from 1"),
             (&["--kind", "dynamic"], "--kind dynamic: choose qat, ptq"),
             (&["--kind", "qat", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
             (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: was chosen"),

@@ -93,8 +93,8 @@ impl Batches {
         let global = size * world.size();
         let count = (source.len(split) / global).min(BATCHES);
         if count == 0 {
-            let problem =
-                format!("the data set has {} samples for {} ranks", source.len(split), world.size());
+            let samples = run_record::count(source.len(split), "sample");
+            let problem = format!("the data set has {samples} for {} ranks", world.size());
             return Err(ConfigError::new("train-batch-size", size, problem).into());
         }
         let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };

@@ -12,7 +12,7 @@ use super::DataFormat;
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The folder contains no data set.
-    #[error("no data set in {root}: it {}", instead(root))]
+    #[error("{}", instead(root))]
     NoneHere {
         /// The folder.
         root: PathBuf,
@@ -93,26 +93,35 @@ fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
         return format!(
-            "is a file: `mpiburn data import {} --out DIR` may make one of it, for --data-root DIR",
-            quoted(folder)
+            "no data set in {folder}: it is a file; make a data set of it with `mpiburn data import {} --out DIR`, for \
+             --data-root DIR",
+            quoted(&folder)
         );
     }
     if let Some(what) = data_import::recognised(root) {
         let set = format!("{}-set", folder.to_string().trim_end_matches('/'));
         return format!(
-            "has {what}, of which `mpiburn data import {} --out {}` makes one",
-            quoted(folder),
+            "no data set in {folder}: it has {what}; make one of it with `mpiburn data import {} --out {}`",
+            quoted(&folder),
             quoted(set)
         );
     }
     // One that is named after a kind is generated as those of `mpiburn data` are.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
-    format!(
-        "has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate \
-         one with `mpiburn data {} --out {}`{others}, make one of your own pictures or table with `mpiburn data \
-         import`, or point --data-root at one",
-        named.unwrap_or("digits"),
-        quoted(folder)
-    )
+    let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));
+    match root.exists() {
+        false if named.is_none() => format!(
+            "there is no folder {folder}: point --data-root at the folder of a data set, or make one with `mpiburn data \
+             digits` (or objects, features) or, of your own pictures or table, `mpiburn data import`"
+        ),
+        false => format!(
+            "there is no folder {folder}: generate one with {generate}, or point --data-root at the folder of a data set"
+        ),
+        true => format!(
+            "no data set in {folder}: it has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin \
+             and train_data/train_x.npy; point --data-root at the folder of a data set, generate one with {generate}, \
+             or make one of your own pictures or table with `mpiburn data import`"
+        ),
+    }
 }

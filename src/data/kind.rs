@@ -85,9 +85,15 @@ mod tests {
         let none = DataFormat::of_folder(root.path()).unwrap_err().to_string();
         assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
         let named = DataFormat::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
-        assert!(named.contains("`mpiburn data features --out nowhere/features`, make one"), "{named}");
+        assert!(
+            named.contains("generate one with `mpiburn data features --out nowhere/features`, or"),
+            "{named}"
+        );
         let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
-        assert!(missing.contains("no data set in") && missing.contains("nowhere"), "{missing}");
+        assert!(
+            missing.starts_with("there is no folder ") && missing.contains("nowhere: point --data-root"),
+            "{missing}"
+        );
         for (name, kind) in [
             ("train-labels-idx1-ubyte", DataFormat::Idx),
             ("t10k-images-idx3-ubyte.gz", DataFormat::Idx),

@@ -23,7 +23,7 @@ use data_import::{DataSet, NpyFile};
 pub use element::Element;
 pub use error::DataError;
 pub use kind::{DataFormat, is_data_file};
-use run_record::files;
+use run_record::{count, files};
 pub use shard::{Shard, ShardPlan};
 
 /// A split of a data set.
@@ -45,6 +45,14 @@ impl Split {
             Self::Train => "train",
             Self::Test => "test",
         }
+    }
+}
+
+/// The size of a sample of this shape in words: `3x32x32`, or `4 features` of a table.
+pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
+    match [channels, height] {
+        [1, 1] => count(width, "feature"),
+        _ => format!("{channels}x{height}x{width}"),
     }
 }
 
@@ -225,7 +233,10 @@ mod tests {
         let file = root.path().join("iris.csv");
         std::fs::write(&file, "1,a").unwrap();
         let message = open(&file).err().unwrap().to_string();
-        assert!(message.contains("it is a file: `mpiburn data import "), "{message}");
+        assert!(
+            message.contains("it is a file; make a data set of it with `mpiburn data import "),
+            "{message}"
+        );
         raw("FashionMNIST");
         let message = open(root.path()).err().unwrap().to_string();
         assert!(

@@ -6,7 +6,7 @@ use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::values::{below_1, display_names, one_of, up_to};
+use crate::values::{Optional, below_1, display_names, one_of, optional, up_to};
 
 /// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
 const MAX_HIDDEN: usize = 1 << 20;
@@ -21,13 +21,17 @@ pub struct NetworkOptions {
     /// Batch norm between each convolution and its activation; mlp always has batch norm.
     #[arg(long)]
     pub batch_norm: bool,
-    /// Dropout probability in training: before the last layer, in vgg before the last layer but
-    /// one.
+    /// Dropout probability in training, before the last layer; in vgg before the last layer but one.
     #[arg(long, value_name = "P", default_value = "0", value_parser = below_1)]
     pub dropout: f64,
     /// Width of mlp's hidden layer [default: 32].
-    #[arg(long, value_name = "N", value_parser = up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features"))]
-    pub hidden: Option<usize>,
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "none",
+        value_parser = optional(up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features"))
+    )]
+    pub hidden: Optional<usize>,
 }
 
 /// An element-wise activation.

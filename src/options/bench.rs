@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 
 use super::{RunArgs, StallArgs, Words};
 use crate::model::ModelKind;
 use crate::train::RunConfig;
-use crate::values::{above_0, between, named, one_of, positive, up_to};
+use crate::values::{above_0, between, from_0, named, one_of, positive, range, up_to};
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, WireType};
 
@@ -48,10 +48,10 @@ pub struct StepArgs {
     #[arg(long, value_name = "N", default_value = "30", value_parser = timed())]
     pub steps: usize,
     /// Steps before the first measured one.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST))]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = range::<usize>(0, MOST))]
     pub warm_up: usize,
-    /// Matrix products to time before the steps, and after them; with 0, the steps are compared with none.
-    #[arg(long, value_name = "N", default_value = "5", value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST))]
+    /// Matrix products to time before and after the steps, for comparison; 0 leaves them out.
+    #[arg(long, value_name = "N", default_value = "5", value_parser = range::<usize>(0, MOST))]
     pub products: usize,
     /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].
     #[arg(long, value_name = "LEVEL", value_parser = PossibleValuesParser::new(Level::ALL.map(Level::name)))]
@@ -132,7 +132,7 @@ a linear layer; the image is repeated over the C channels. Each table row trains
 the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
-    /// Numbers of times that the convolution is applied; one half of the table each.
+    /// How many times the convolution is applied; each number has its own rows.
     #[arg(
         long,
         value_name = "N,N",
@@ -168,7 +168,7 @@ pub struct FusedArgs {
     #[arg(long, value_name = "X", default_value = "0.0005", value_parser = above_0)]
     pub lr: f64,
     /// Seed of the initial weights.
-    #[arg(long, default_value_t = 123)]
+    #[arg(long, default_value_t = 123, value_parser = from_0::<u64>)]
     pub seed: u64,
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
@@ -183,9 +183,9 @@ Examples:
   mpiburn bench int8
   mpiburn bench int8 results/try --csv int8.csv --json int8.json
 
-A RUN has an int8 model: of a training with --quantize, or of mpiburn quantize. Without one, the network has \
-initial weights and the samples are noise: times, memory and bytes alone mean something then. float-burn has \
-Burn's own operators. Bytes allocated are those of one inference after the first."
+RUN needs an int8 model: train with --quantize, or make one with mpiburn quantize. Without RUN, the network has \
+initial weights and the samples are noise: only times, memory and bytes are of use then. float-burn has Burn's own \
+operators. Bytes allocated are those of one inference after the first."
 )]
 pub struct Int8Args {
     #[command(flatten)]

@@ -39,6 +39,46 @@ fn a_configuration_is_made_again_from_its_options() {
     }
 }
 
+/// Each option of a training alone, with a value that is not its default: what is stored makes it again.
+#[test]
+fn each_option_is_made_again_from_what_is_stored() {
+    let command = RunConfig::augment_args(clap::Command::new("train"));
+    let values = ["0.25", "7", "crop,flip", "ndarray"];
+    let beside = [
+        "",
+        "--model mlp",
+        "--optimizer sgd",
+        "--schedule step",
+        "--schedule onecycle --max-lr 0.5",
+        "--model mlp --quantize qat --epochs 9",
+        "--quantize ptq",
+    ];
+    let mut options = 0;
+    // --num-workers has no effect, and is not stored.
+    for arg in command.get_arguments().filter(|arg| arg.get_long() != Some("num-workers")) {
+        let option = arg.get_long().expect("a long name");
+        let listed: Vec<String> =
+            arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+        let words: Vec<String> = match takes(arg) {
+            Takes::Nothing => vec![format!("--{option}")],
+            _ if listed.is_empty() => values.map(|value| format!("--{option}={value}")).to_vec(),
+            _ => listed.iter().map(|value| format!("--{option}={value}")).collect(),
+        };
+        let mut has_changed = false;
+        for (word, others) in words.iter().flat_map(|word| beside.map(|others| (word, others))) {
+            let Ok(config) = RunConfig::read(others.split_whitespace().chain([&**word])) else { continue };
+            has_changed |= config != RunConfig::read(others.split_whitespace()).unwrap();
+            let typed = config.words().unwrap();
+            assert_eq!(RunConfig::read(typed.to_args()), Ok(config.clone()), "{option}: {typed}");
+            let stored = serde_json::to_value(&config).unwrap();
+            assert_eq!(serde_json::from_value::<RunConfig>(stored).unwrap(), config, "{option}: {typed}");
+        }
+        assert!(has_changed, "{option} has no other value here");
+        options += 1;
+    }
+    assert!(options > 45, "{options}");
+}
+
 #[test]
 fn changes_are_those_of_the_options() {
     let config = resume("--schedule step --shuffle", "--lr 0.25 --epochs 7 --clip-norm 1").unwrap();
@@ -80,9 +120,18 @@ fn senseless_changes_are_refused_with_the_reason() {
         ),
         ("--quantized", "--quantize qat: cannot change in a resumed run: the checkpoint's ranges"),
         ("--optimizer sgd", "--optimizer sgd: cannot change in a resumed run: the checkpoint has"),
+        ("--train-samples 9", "--train-samples 9: cannot change in a resumed run: the checkpoint counts"),
+        (
+            "--device ndarray",
+            "--device ndarray: cannot change in a resumed run: a checkpoint resumes only on the",
+        ),
     ] {
         let error = resume("", change).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
+    }
+    for (option, value) in [("quantize", "qat"), ("train-samples", "64")] {
+        let error = resume(&format!("--{option} {value}"), &format!("--{option} none")).unwrap_err();
+        assert!(error.starts_with(&format!("--{option} none: cannot change in a resumed run")), "{error}");
     }
 }
 

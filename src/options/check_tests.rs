@@ -9,8 +9,8 @@ use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
 #[test]
 fn senseless_options_are_refused_by_name_and_value() {
     for (options, expected) in [
-        ("--train-batch-size 0", "--train-batch-size 0: must be at least 1"),
-        ("--epochs 0", "--epochs 0: must be at least 1"),
+        ("--train-batch-size 0", "--train-batch-size 0: must be a whole number from 1"),
+        ("--epochs 0", "--epochs 0: must be a whole number from 1"),
         (
             "--train-batch-size 9223372036854775808 --accumulate 2",
             "--accumulate 2: times --train-batch-size 9223372036854775808 is more than 18446744073709551615",
@@ -33,7 +33,7 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--comm-timeout 0", "--comm-timeout 0: must be a finite number above 0"),
         ("--comm-timeout 1e308", "--comm-timeout 1e308: must be at most 31536000: a year"),
         ("--threads 100000", "--threads 100000: must be at most 1024: each takes memory and a core"),
-        ("--dropout 1", "--dropout 1: must be from 0 to below 1"),
+        ("--dropout 1", "--dropout 1: must be a number from 0 to below 1"),
         (
             "--model vgg --hidden 64",
             "--hidden 64: vgg has no hidden layer to set; leave it out, or --model mlp",
@@ -41,7 +41,7 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: must be at most 1048576: its"),
         ("--optimizer lion", "--optimizer lion: choose adam, adamw, sgd"),
         ("--momentum 0.9", "--momentum 0.9: is for sgd and rmsprop, and the optimizer is adam: leave it out"),
-        ("--optimizer sgd --momentum 1", "--momentum 1: must be from 0 to below 1"),
+        ("--optimizer sgd --momentum 1", "--momentum 1: must be a number from 0 to below 1"),
         (
             "--optimizer sgd --momentum 0.9 --schedule onecycle --max-lr 1",
             "--momentum 0.9: the schedule onecycle moves it",
@@ -52,7 +52,7 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--schedule cosine --gamma 0.5", "--gamma 0.5: requires --schedule step"),
         ("--clip-norm 0", "--clip-norm 0: must be a finite number above 0"),
         ("--l2 inf", "--l2 inf: must be a finite number, 0 or more"),
-        ("--early-stopping 0", "--early-stopping 0: must be at least 1"),
+        ("--early-stopping 0", "--early-stopping 0: must be a whole number from 1"),
         ("--augment crop,blur", "--augment crop,blur: unknown augmentation \"blur\": choose from"),
         (
             "--precision fp8",
@@ -188,13 +188,13 @@ fn every_accepted_configuration_passes_when_it_is_stored() {
 fn an_edited_value_is_named_with_its_option() {
     let qat = "--quantize qat --epochs 4";
     for (options, field, value, expected) in [
-        ("", "train_batch_size", "0", "--train-batch-size 0: must be at least 1"),
+        ("", "train_batch_size", "0", "--train-batch-size 0: must be a whole number from 1"),
         ("", "accumulate", "18446744073709551615", "--accumulate 18446744073709551615: times --train-batch"),
-        ("", "checkpoint_every", "0", "--checkpoint-every 0: must be at least 1"),
+        ("", "checkpoint_every", "0", "--checkpoint-every 0: must be a whole number from 1"),
         ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
         ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: choose"),
         ("", "hidden", "4", "--hidden 4: convnet has no hidden layer to set"),
-        ("--optimizer sgd", "momentum", "2", "--momentum 2: must be from 0 to"),
+        ("--optimizer sgd", "momentum", "2", "--momentum 2: must be a number from 0 to"),
         ("", "schedule", "\"onecycle\"", "--schedule onecycle: needs its highest learning rate"),
         ("", "precision", "\"fp8\"", "--precision fp8: no device"),
         (qat, "precision", "\"bf16\"", "--precision bf16: --quantize qat trains in f32"),

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use data_import::ImportArgs;
 
+use crate::values::{from_0, positive};
+
 #[derive(Debug, Args)]
 pub struct DataArgs {
     #[command(subcommand)]
@@ -48,13 +50,13 @@ pub struct MakeArgs {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Number of training samples.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub train: usize,
     /// Number of test samples.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub test: usize,
     /// Seed of the random generator.
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, value_parser = from_0::<u64>)]
     pub seed: u64,
     /// Replace an existing data set.
     #[arg(long)]
@@ -76,7 +78,7 @@ pub struct InfoArgs {
     /// Folder of the data set.
     #[arg(value_name = "DIR")]
     pub root: PathBuf,
-    /// Draw training samples to FILE, one row per class of the first 512, replacing it.
+    /// Draw training samples to FILE, replacing it: a row for each of the first 512 classes.
     #[arg(long, value_name = "FILE.png")]
     pub sheet: Option<PathBuf>,
 }

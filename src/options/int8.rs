@@ -26,7 +26,7 @@ pub struct QuantizeArgs {
     /// Take the ranges of activations from the first N training samples [default: 1024].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub calibration: Option<usize>,
-    /// Whether weights have a scale for each output channel, or one for a layer: channel or tensor
+    /// Scales of the weights: one for each output channel (channel), or one for each layer (tensor)
     /// [default: channel].
     #[arg(long, value_name = "SCHEME", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: Option<WeightScheme>,
@@ -47,7 +47,7 @@ pub struct ExportArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// File to write, in place of what it held.
+    /// File to write; an existing one is replaced.
     #[arg(long, value_name = "FILE.onnx")]
     pub out: PathBuf,
     /// Export the int8 model beside the checkpoint, with its scales and zero points.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::launch::{LauncherKind, Topology};
+use crate::values::range;
 
 #[derive(Debug, Args)]
 #[command(
@@ -17,9 +18,9 @@ Examples:
   mpiburn launch 2x1 --dry-run -- bench allreduce     print the command line
 
 SIGTERM, SIGUSR1, SIGUSR2, SIGQUIT, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which \
-write a checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for \
-each. A second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1, SIGUSR2, SIGQUIT and \
-SIGHUP, and 1 from Open MPI's mpirun after the others.
+write a checkpoint and exit with code 75. srun gets SIGUSR1 for each of them, because it ends its ranks at once upon \
+SIGTERM. A second signal ends the job. The exit code is the launcher's: 2 after an invalid option or value, 75 after \
+SIGUSR1, SIGUSR2, SIGQUIT and SIGHUP, and 1 from Open MPI's mpirun after the other signals.
 
 --restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a \
 checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends \
@@ -41,7 +42,7 @@ pub struct LaunchArgs {
     pub launcher: LauncherKind,
     /// Start a failed `train --out DIR` or `train --resume DIR` again, from its last checkpoint, up to
     /// N times.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = range::<u32>(1, 1000))]
     pub restart: Option<u32>,
     /// Print the command line and exit.
     #[arg(long)]
@@ -92,7 +93,8 @@ Examples:
 Completed runs are skipped, so the same command continues after Ctrl-C or a failure."
 )]
 pub struct SweepArgs {
-    /// Sweep file: base options, and the options that vary. A name without a folder may be one of jobs/sweeps.
+    /// Sweep file: a title, the options of all runs, and the options that vary. A name without a folder may be the
+    /// name of a file in jobs/sweeps.
     #[arg(value_name = "FILE.toml", value_parser = sweep_file)]
     pub file: PathBuf,
     /// `full`, or a smaller scale that the file has a section for, such as `quick`.
@@ -104,7 +106,7 @@ pub struct SweepArgs {
     /// Only runs whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Folder of the host files, one per topology, or of a folder `local` with them.
+    /// Folder of the host files, one for each topology; files in its folder `local` come first.
     #[arg(long, value_name = "DIR", default_value = "hostfiles")]
     pub hostfiles: PathBuf,
     #[command(flatten)]
@@ -112,7 +114,7 @@ pub struct SweepArgs {
     /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`: they override the file's base, and none may vary in it.
+    /// Options for every run, after `--`: they override [base]. Options that the file varies are rejected.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

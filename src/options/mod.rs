@@ -36,7 +36,7 @@ pub use profile::TraceArgs;
 pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
 pub use train::{StallArgs, TrainArgs};
-pub use words::{Words, is_of_value, one_line};
+pub use words::{Words, as_typed, is_of_value, one_line};
 
 /// `run.json`, whose `config` is a [`RunConfig`].
 pub type RunRecord = run_record::RunRecord<RunConfig>;
@@ -77,10 +77,10 @@ fn version() -> &'static str {
 #[command(name = "mpiburn", version, long_version = version(), about, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     /// More log output (-v: debug, -vv: trace); RUST_LOG overrides it.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     pub verbose: u8,
-    /// Log warnings and errors only.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    /// Print warnings, errors and results only: no log, no progress bar, no tables of train and import.
+    #[arg(short, long, global = true, conflicts_with = "verbose", display_order = 901)]
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
@@ -208,7 +208,7 @@ Example:
     },
     /// Write manual pages, such as into ~/.local/share/man/man1.
     Man {
-        /// Their folder.
+        /// The folder to write to.
         folder: PathBuf,
     },
 }
@@ -238,7 +238,7 @@ pub struct EvalArgs {
     /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N.
     #[arg(long, default_value = "flex")]
     pub device: DeviceKind,
-    /// Measure the int8 model beside the checkpoint instead.
+    /// Evaluate the int8 model beside the checkpoint instead of the float network.
     #[arg(long)]
     pub int8: bool,
     /// Write the scores of every sample to FILE, replacing it: f32, a row for each sample.

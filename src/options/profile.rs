@@ -26,10 +26,11 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train \\
       --batches 20 --trace steps.json.gz
 
-Of a RUN, the network with its weights and the data set are taken, and batch size, optimizer and penalties, with \
---train also precision, where no option gives them. Without one, a network with initial weights is profiled on noise.
+With RUN, the network, its weights and the data set are the run's. So are the batch size, the optimizer and the \
+penalties, with --train also the precision, unless an option sets them. Without RUN, a network with initial weights is \
+profiled on noise.
 
-Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
+Rank 0's times are printed. Batches with and without profiling alternate, to measure the cost of profiling."
 )]
 pub struct ProfileArgs {
     #[command(flatten)]

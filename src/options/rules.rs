@@ -61,7 +61,7 @@ fn rule(option: &str) -> (Part, Result<(), &'static str>) {
         "seed" => {
             (Process, Err("the order of the samples, augmentation and dropout so far are of this seed"))
         }
-        "device" => (Process, Err("the checkpoint is resumed to the same bits on the same device alone")),
+        "device" => (Process, Err("a checkpoint resumes only on the device it was written on")),
         "fused" | "conv" | "threads" | "comm-timeout" => (Process, Ok(())),
         _ => (Job, Err("it is no option of a stored run")),
     }

@@ -57,7 +57,7 @@ fn the_data_set_follows_the_network() {
 fn none_is_the_value_of_an_option_that_is_not_given() {
     let none = "--clip-norm none --augment none --keep none --interface none --early-stopping none";
     assert_eq!(train(none).unwrap(), train("").unwrap());
-    assert!(train("--lr none").unwrap_err().to_string().contains("invalid float literal"));
+    assert!(train("--lr none").unwrap_err().to_string().contains("must be a finite number, 0 or more"));
 }
 
 /// Every name that `--help` lists is accepted.
@@ -159,12 +159,94 @@ fn the_command_of_a_launch_needs_no_dashes() {
 #[test]
 fn a_number_that_is_none_has_a_tip() {
     for (options, expected) in [
-        ("--epochs -1", "--epochs -1: must be a whole number of at least 1"),
-        ("--epochs 1.5", "--epochs 1.5: must be a whole number of at least 1"),
-        ("--seed x", "--seed x: must be a whole number, 0 or more"),
+        ("--epochs -1", "--epochs -1: must be a whole number from 1"),
+        ("--epochs 1.5", "--epochs 1.5: must be a whole number from 1"),
+        ("--seed x", "--seed x: must be a whole number from 0"),
     ] {
         assert_eq!(train(options).unwrap_err().to_string(), expected);
     }
+}
+
+/// No parser of the standard library or of clap answers: its words name types of Rust.
+#[test]
+fn every_wrong_value_of_every_option_has_an_error_in_words() {
+    const WRONG: [&str; 8] = ["x", "-1", "1.5", "99999999999999999999999", "", "1e999", "nan", "20%"];
+    const FORBIDDEN: [&str; 11] = [
+        "literal",
+        "digit",
+        "..",
+        "usize",
+        "u64",
+        "f64",
+        "parse",
+        "invalid value",
+        "unexpected value",
+        "supplied",
+        "::",
+    ];
+    let (mut options, mut rejected) = (0, 0);
+    let mut whole = as_shown(Cli::command());
+    whole.build();
+    for command in commands(&whole).into_iter().filter(|command| !command.has_subcommands()) {
+        let path: Vec<&str> = command.get_bin_name().unwrap_or_default().split(' ').collect();
+        let positionals = command.get_positionals().filter(|arg| arg.is_required_set()).count();
+        for option in command.get_opts().filter_map(clap::Arg::get_long) {
+            options += 1;
+            for value in WRONG {
+                // Values of options are checked in their order, before anything that is missing is named.
+                let words = path.iter().map(ToString::to_string).chain([format!("--{option}={value}")]);
+                let words = words.chain(std::iter::repeat_n("1x1".into(), positionals));
+                let Err(error) = Cli::read(words.map(OsString::from)) else { continue };
+                if !is_of_value(&error) {
+                    continue;
+                }
+                rejected += 1;
+                let line = one_line(&error);
+                let shown = if line.contains("''") { "''" } else { value };
+                assert_eq!((error.exit_code(), line.lines().count()), (2, 1), "{path:?}: {line}");
+                assert!(line.starts_with(&format!("--{option}")) && line.contains(shown), "{path:?}: {line}");
+                let found = FORBIDDEN.iter().find(|word| line.contains(**word));
+                // The example of a range of steps.
+                let found = found.filter(|_| option != "trace-steps");
+                assert_eq!(found, None, "{path:?}: {line}");
+            }
+        }
+    }
+    assert!(options > 100 && rejected > 300, "{options} options, {rejected} errors");
+}
+
+#[test]
+fn a_value_is_named_with_what_its_option_takes() {
+    let line = |words: &str| {
+        let words = ["mpiburn"].into_iter().chain(words.split(' '));
+        one_line(&Cli::read(words.map(OsString::from)).unwrap_err())
+    };
+    for (words, expected) in [
+        (
+            "train --seed 99999999999999999999",
+            "--seed 99999999999999999999: must be at most 18446744073709551615",
+        ),
+        ("train --seed -1", "--seed -1: must be a whole number from 0"),
+        ("train --lr none", "--lr none: must be a finite number, 0 or more, such as 0.1"),
+        ("train --lr", "--lr: a value is missing"),
+        ("train --lr=", "--lr '': must be a finite number, 0 or more, such as 0.1"),
+        ("train --model", "--model: choose convnet, vgg, mlp"),
+        ("train --shuffle=on", "--shuffle on: takes no value: write --shuffle alone, or leave it out"),
+        ("train --quantize dynamic", "--quantize dynamic: choose qat, ptq, none"),
+        ("train --num-classes 0", "--num-classes 0: must be a whole number from 1"),
+        ("launch 1x1 --restart -1 train", "--restart -1: must be a whole number from 1 to 1000"),
+        ("launch 2 train", "TOPOLOGY 2: 2 is not a topology: expected machines x processes per machine"),
+        ("data digits --train 0", "--train 0: must be a whole number from 1"),
+        (
+            "bench fused --layers 2,99999999999999999999",
+            "--layers 99999999999999999999: must be at most 1000: what",
+        ),
+        ("data import s --out d --seed x", "--seed x: must be a whole number from 0"),
+    ] {
+        assert!(line(words).starts_with(expected), "{words}: {}", line(words));
+    }
+    let long = line(&format!("train --lr {}", "9".repeat(900) + "x"));
+    assert!(long.chars().count() < 200, "{long}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{TraceArgs, Words};
 use crate::train::RunConfig;
-use crate::values::seconds;
+use crate::values::{positive, seconds};
 
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -26,7 +26,7 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub stall: StallArgs,
     /// Expected number of ranks; an error if mpirun started another number.
-    #[arg(long, value_name = "N", help_heading = "Distribution")]
+    #[arg(long, value_name = "N", value_parser = positive, help_heading = "Distribution")]
     pub world_size: Option<usize>,
     /// Run directory, on rank 0's host [default: results/MODEL-TOPOLOGY-BACKEND-TIME].
     #[arg(
@@ -39,12 +39,13 @@ pub struct TrainArgs {
     pub out: Option<PathBuf>,
     /// Replace the run in the directory.
     ///
-    /// All in its folders goes; other files beside them stay.
+    /// The old run's checkpoints, curves and records are deleted; your own files beside them stay.
     #[arg(long, conflicts_with = "resume", help_heading = "Results")]
     pub overwrite: bool,
-    /// Resume a run with its own options, but for those that are given.
+    /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
-    /// Those that may change do, and run.json notes it; none takes one back, as in --clip-norm none.
+    /// Options beside it change the run from there on, and run.json records the change. The value none removes an
+    /// option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
     /// Note each step in the run directory, for `launch --restart`, which adds this option.
@@ -57,11 +58,11 @@ pub struct TrainArgs {
     pub typed: Words,
 }
 
-/// When a rank says whom it waits for.
+/// When a rank names the ranks that it waits for.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// After this many seconds in a collective, print whom the rank waits for.
+    /// Name the ranks that a rank waits for after this many seconds in a collective.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

@@ -1,10 +1,11 @@
 //! Options as they are typed, and a configuration as the options that make it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::num::ParseIntError;
+use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
+use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -12,6 +13,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Part, RunConfig, can_change, part};
+use crate::values::{Takes, takes};
 
 /// Options by their long names, with their values; `None` for a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -126,16 +128,32 @@ impl Words {
             let option = field.replace('_', "-");
             let value = match value {
                 Value::Null => return None,
-                Value::Bool(on) if ["fused", "overlap"].contains(&option.as_str()) => {
-                    Some(if *on { "on" } else { "off" }.to_owned())
-                }
-                Value::Bool(on) => return on.then_some((option, None)),
-                Value::String(text) => Some(text.clone()),
-                other => Some(other.to_string()),
+                Value::Bool(on) if !SWITCHES.contains(&option) => return on.then_some((option, None)),
+                value => as_typed(value),
             };
-            Some((option, value.map(OsString::from)))
+            Some((option, Some(value.into())))
         };
         Self(fields.iter().filter_map(word).collect())
+    }
+}
+
+/// The options of a training that are `on` or `off`.
+static SWITCHES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let command = RunConfig::augment_args(Command::new("train"));
+    let switches = command.get_arguments().filter(|arg| takes(arg) == Takes::Switch);
+    switches.filter_map(Arg::get_long).map(ToOwned::to_owned).collect()
+});
+
+/// A stored value as it is typed.
+pub fn as_typed(value: &Value) -> String {
+    match value {
+        Value::Null => "none".into(),
+        Value::Bool(on) => if *on { "on" } else { "off" }.into(),
+        Value::String(text) => text.clone(),
+        other => {
+            let number = other.to_string();
+            number.strip_suffix(".0").map_or(number.clone(), ToOwned::to_owned)
+        }
     }
 }
 
@@ -150,28 +168,60 @@ impl TryFrom<Map<String, Value>> for RunConfig {
 
 /// Whether the error is a wrong value of an option.
 pub fn is_of_value(error: &clap::Error) -> bool {
-    matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
+    matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::TooManyValues)
 }
 
 /// An error of clap in one line, and in the form of other errors of options if it is of a value.
 pub fn one_line(error: &clap::Error) -> String {
     let in_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
+    let context = |kind| error.get(kind).map(ToString::to_string);
     if let (true, Some(arg), Some(value)) =
         (is_of_value(error), context(ContextKind::InvalidArg), context(ContextKind::InvalidValue))
     {
-        let option = arg.split(' ').next().unwrap_or_default();
-        let problem = match (error.get(ContextKind::ValidValue), error.source()) {
-            (Some(ContextValue::Strings(names)), _) => format!("choose {}", names.join(", ")),
-            // The standard library's words on `-1` and `x`.
-            (_, Some(source)) if source.is::<ParseIntError>() => "must be a whole number, 0 or more".into(),
-            (_, source) => source.map_or_else(String::new, ToString::to_string),
+        let option = arg.split([' ', '=']).next().unwrap_or_default().trim_matches(['<', '>', '[', ']', '.']);
+        let choices = match error.get(ContextKind::ValidValue) {
+            Some(ContextValue::Strings(names)) if !names.is_empty() => format!("choose {}", names.join(", ")),
+            _ => String::new(),
         };
-        return in_line(&format!("{option} {value}: {problem}"));
+        let problem = match error.source() {
+            _ if error.kind() == ErrorKind::TooManyValues => {
+                format!("takes no value: write {option} alone, or leave it out")
+            }
+            Some(source) => of_number(source).unwrap_or_else(|| source.to_string()),
+            None if value.is_empty() && choices.is_empty() => "a value is missing".to_owned(),
+            None => choices,
+        };
+        let value = match value.is_empty() {
+            // Nothing was typed, as far as clap tells.
+            true if error.kind() == ErrorKind::InvalidValue => String::new(),
+            true => " ''".into(),
+            false => format!(" {}", shortened(&value)),
+        };
+        return in_line(&format!("{option}{value}: {problem}"));
     }
     let text = error.to_string();
     // Usage and tips follow an empty line; a list of what is missing does not.
     in_line(text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "))
+}
+
+/// What a parser of the standard library rejects, in words of our own.
+fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
+    if error.is::<ParseFloatError>() {
+        return Some("must be a number, such as 0.1".into());
+    }
+    error.downcast_ref::<ParseIntError>().map(|error| match error.kind() {
+        IntErrorKind::PosOverflow => format!("must be at most {}", u64::MAX),
+        _ => "must be a whole number from 0".into(),
+    })
+}
+
+/// A typed value, of which an error shows 100 characters.
+fn shortened(value: &str) -> String {
+    const MOST: usize = 100;
+    match value.chars().count() > MOST {
+        true => value.chars().take(MOST).chain(['…']).collect(),
+        false => value.to_owned(),
+    }
 }
 
 /// Options of the schedule, which another schedule does not have.
@@ -195,7 +245,11 @@ impl RunConfig {
         for option in before.0.keys().chain(after.0.keys()) {
             let value = after.0.get(option);
             if let (true, Err(reason)) = (before.0.get(option) != value, can_change(option)) {
-                let shown = value.cloned().flatten().unwrap_or_default();
+                let shown = match (value, typed.0.get(option)) {
+                    (_, Some(typed)) => typed.clone().unwrap_or_default(),
+                    (Some(value), None) => value.clone().unwrap_or_default(),
+                    (None, None) => "none".into(),
+                };
                 let problem = format!("cannot change in a resumed run: {reason}");
                 return Err(ConfigError::new(option.clone(), shown.display(), problem));
             }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{CALIBRATION, PostTraining, QuantError};
-use crate::values::{Optional, display_names, one_of, optional, positive};
+use crate::values::{Optional, display_names, one_of, one_of_or_none, optional, positive};
 
 /// Minimum and maximum.
 pub type Range = [f32; 2];
@@ -81,19 +81,19 @@ pub enum QuantizeKind {
 pub struct Quantization {
     /// 8-bit integers: qat (trained with fake quantization) or ptq (trained in floats; ranges of
     /// activations from calibration samples). At each epoch's end the int8 model is tested on the test set.
-    #[arg(long, value_name = "KIND", value_parser = one_of::<QuantizeKind>())]
-    pub quantize: Option<QuantizeKind>,
+    #[arg(long, value_name = "KIND", default_value = "none", value_parser = one_of_or_none::<QuantizeKind>())]
+    pub quantize: Optional<QuantizeKind>,
     /// The same as --quantize qat.
     #[arg(long)]
     #[serde(skip)]
     pub quantized: bool,
-    /// Scales of weights: one for each output channel, or one for a layer's tensor.
+    /// Scales of the weights: one for each output channel (channel), or one for each layer (tensor).
     #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: WeightScheme,
-    /// Keep all ranges as they are after so many epochs of qat.
+    /// Freeze all ranges after this many epochs of qat.
     #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
     pub freeze_after: Optional<usize>,
-    /// Have batch norm use its running statistics after so many epochs of qat.
+    /// Use the running statistics of batch norm after this many epochs of qat.
     #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
     pub fold_after: Optional<usize>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].

@@ -19,8 +19,8 @@ use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
-    Optional, Switch, above_0, below_1, named, not_negative, on_off, one_of, optional, positive, seconds,
-    text, up_to,
+    Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, positive,
+    seconds, text, up_to,
 };
 
 /// gloo's all-reduce algorithms, also for builds without gloo.
@@ -35,8 +35,8 @@ const MAX_THREADS: usize = 1024;
 pub struct RunConfig {
     /// Network to train.
     ///
-    /// Its sizes follow the data set: convnet takes images from 4x4 pixels, vgg from 8x8, and mlp
-    /// features, and images as such.
+    /// convnet takes images of at least 4x4 pixels, vgg images of at least 8x8, and mlp tables as well as images.
+    /// The sizes of its layers follow the data set.
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub struct RunConfig {
     #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
     pub init: Option<PathBuf>,
     /// Seed of initial weights, shuffling, augmentation and dropout, the same on every rank.
-    #[arg(long, default_value_t = 123, help_heading = "Model")]
+    #[arg(long, default_value_t = 123, value_parser = from_0::<u64>, help_heading = "Model")]
     pub seed: u64,
     /// Fuse convolution, ReLU and pooling into one operator.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off(), help_heading = "Model")]
@@ -132,7 +132,7 @@ pub struct RunConfig {
 pub struct DataOptions {
     /// Folder of the data set, present on every host.
     ///
-    /// Without it, vgg takes data/objects and mlp data/features.
+    /// With --model vgg the default is data/objects, with --model mlp data/features.
     #[arg(
         long,
         value_name = "DIR",
@@ -157,21 +157,21 @@ pub struct DataOptions {
     pub shuffle: bool,
     /// Where a rank's samples are.
     ///
-    /// On disk, those of an imported data set are read again for each step; auto is disk where they would take more
-    /// than half of a host's memory.
+    /// disk reads the samples of an imported data set again for each step. auto reads from disk if the samples need
+    /// more than half of a host's memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
-    #[arg(long, value_name = "N", value_parser = positive)]
-    pub train_samples: Option<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub train_samples: Optional<usize>,
     /// Test on the first N samples only.
     #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
     pub test_samples: Optional<usize>,
     /// Expected number of classes; an error if the data set has another number.
-    #[arg(long, value_name = "N")]
-    pub num_classes: Option<usize>,
-    /// Number of data loader workers, accepted without effect: samples are in memory.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub num_classes: Optional<usize>,
+    /// Number of data loader workers: accepted for programs of PyTorch, and without effect.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_0::<usize>)]
     #[serde(skip)]
     pub num_workers: usize,
 }
@@ -230,11 +230,11 @@ pub struct Recipe {
     #[arg(long, value_name = "X", default_value = "0", value_parser = not_negative)]
     pub l2: f64,
     /// Label smoothing: share of each training label that is distributed over all classes, from 0
-    /// to below 1; the test loss is without.
+    /// to below 1. The test loss is computed without it.
     #[arg(long, value_name = "X", default_value = "0", value_parser = below_1)]
     pub label_smoothing: f64,
-    /// Weights of the classes in the training loss: none, or balanced, where each class counts alike, however many
-    /// training samples it has. The test loss is without.
+    /// Weights of the classes in the training loss. balanced gives each class the same weight in total, however many
+    /// training samples it has. The test loss is computed without them.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
@@ -340,7 +340,9 @@ pub struct Communication {
     /// than eight buckets is split into eight of at least 1 MB.
     #[arg(long, value_name = "MB", default_value = "25", value_parser = above_0)]
     pub bucket_mb: f64,
-    /// Abort if a collective takes longer than this many seconds; ranks are asked for 6 more who is missing.
+    /// Abort the job if a collective takes longer than this many seconds.
+    ///
+    /// The error names the missing ranks; finding them takes up to 6 seconds more.
     #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
     pub comm_timeout: f64,
 }

@@ -119,7 +119,7 @@ fn invalid_options_are_rejected_before_any_work() {
         (&["--quantize", "dynamic"], &["--quantize dynamic: choose qat, ptq"]),
         (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
         (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
-        (&["--train-samples", "1"], &["1 training samples for 2 ranks"]),
+        (&["--train-samples", "1"], &["1 training sample for 2 ranks"]),
     ];
     for (options, words) in cases {
         fails_with(lab.command(2, "out", options), words);
@@ -152,7 +152,7 @@ fn other_files_and_damaged_checkpoints_are_rejected() {
     let init = |file: &str, words: &[&str]| fails_with(lab.command(2, "out", &["--init", file]), words);
     init(weights.to_str().unwrap(), &["model.safetensors", "not a whole safetensors file"]);
     init("/nowhere.safetensors", &["/nowhere.safetensors"]);
-    fails_with(lab.resume(2, "nothing", &[]), &["not a run directory"]);
+    fails_with(lab.resume(2, "nothing", &[]), &["--resume: there is no run "]);
     fails_with(lab.resume(2, "run", &[]), &["cut short"]);
 }
 

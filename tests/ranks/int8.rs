@@ -158,14 +158,14 @@ fn what_cannot_be_quantized_is_refused() {
         for (more, words) in [
             (&[][..], &["layer activation1 cannot be quantized", "tanh"][..]),
             (&["--kind", "dynamic"], &["--kind dynamic: choose qat, ptq"]),
-            (&["--calibration", "0"], &["--calibration 0: must be at least 1"]),
+            (&["--calibration", "0"], &["--calibration 0: must be a whole number from 1"]),
             (&["--weight-scheme", "row"], &["--weight-scheme row: choose channel, tensor"]),
         ] {
             refused(command(ranks, &["quantize"], &lab.path("run")).args(more), 2, words);
         }
     }
     assert!(!int8_file(&lab, "run").exists());
-    refused(command(1, &["quantize"], &lab.path("nothing")), 1, &["neither a run directory"]);
+    refused(command(1, &["quantize"], &lab.path("nothing")), 1, &["there is no run"]);
     refused(eval(&lab, 1, &["--logits", "scores.txt"]), 2, &["--logits scores.txt", ".npy"]);
 }
 

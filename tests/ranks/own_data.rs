@@ -166,7 +166,7 @@ fn pictures_become_a_network_that_names_them() {
     output_of(lab.resume(2, "run3", &["--epochs", "7", "--data-root", other.to_str().unwrap()]));
     assert_eq!(lab.run_json("run3")["data"]["mean"], before, "the network was trained with it");
     import(&lab, "skies", "data", &["--overwrite", "--skip-broken", "--size", "9"]);
-    refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of [3, 9, 9]", "[3, 9, 13]"]);
+    refused(lab.on(2, &["eval", "--checkpoint"], "run"), 2, &["has samples of 3x9x9", "3x9x13"]);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn an_edited_configuration_is_refused_by_name() {
     let whole = std::fs::read(&run_json).unwrap();
     for (field, value, expected) in [
         ("precision", Value::from("bf16"), "run.json: --precision bf16: --quantize qat trains in f32"),
-        ("train_batch_size", 0.into(), "run.json: --train-batch-size 0: must be at least 1"),
+        ("train_batch_size", 0.into(), "run.json: --train-batch-size 0: must be a whole number from 1"),
     ] {
         edit(&run_json, |json| json["config"][field] = value);
         for words in [["train", "--resume"], ["eval", "--checkpoint"], ["quantize", "--kind=qat"]] {

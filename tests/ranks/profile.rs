@@ -187,10 +187,10 @@ fn invalid_profiles_are_rejected_with_one_line() {
     let other = lab.path("x.csv");
     let other = other.to_str().unwrap();
     let cases: [(&[&str], &str, i32); 14] = [
-        (&["--batches", "0"], "--batches 0: must be at least 1", 2),
+        (&["--batches", "0"], "--batches 0: must be a whole number from 1", 2),
         (&["--batches", "18446744073709551615"], "must be at most 1000000: the times of each are kept", 2),
         (&["--threads", "100000"], "--threads 100000: must be at most 1024", 2),
-        (&["--batch", "0"], "--train-batch-size 0: must be at least 1", 2),
+        (&["--batch", "0"], "--train-batch-size 0: must be a whole number from 1", 2),
         (&["--batch", "18446744073709551615"], "random batches are kept in memory: at most 65536", 2),
         (&["--sort", "name"], "--sort name: choose self, total, memory", 2),
         (&["--model", "resnet"], "--model resnet: choose convnet, vgg, mlp", 2),
@@ -200,11 +200,7 @@ fn invalid_profiles_are_rejected_with_one_line() {
         (&["--csv", other, "--json", other], "is the file of --csv", 2),
         (&["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json", 1),
         (&["--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv", 1),
-        (
-            &["--checkpoint", "/nowhere"],
-            "/nowhere is neither a run directory, nor its run.json, nor a checkpoint",
-            1,
-        ),
+        (&["--checkpoint", "/nowhere"], "there is no run /nowhere: name a run directory, its run.json", 1),
     ];
     for (arguments, expected, code) in cases {
         refused(profile(2, arguments), code, &[expected]);

@@ -233,7 +233,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
         &["a link of 1000.0 µs and 1.0 Mbit/s", "The times of that run are doubted"],
     );
     for (code, arguments, expected) in [
-        (1, &["--scaling"][..], "--scaling needs the link"),
+        (2, &["--scaling"][..], "--scaling: needs the link"),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a number from 0.001 to 1000000000"),
         (
             2,

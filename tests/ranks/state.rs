@@ -30,7 +30,7 @@ fn an_edited_configuration_is_named_by_its_field() {
             ("accumulate", json!(2), "it cannot change"),
             ("train_samples", json!(null), "it cannot change"),
             ("quantize", json!("qat"), "it cannot change"),
-            ("clip_norm", json!(1.0), "--clip-norm 1.0"),
+            ("clip_norm", json!(1.0), "--clip-norm 1"),
             ("epochs", json!(3), "--epochs 3"),
             ("model", json!("mlp"), "it cannot change"),
         ] {

@@ -125,7 +125,8 @@ pub struct ImportArgs {
     /// Standard deviation of each channel or feature [default: that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = above_0, hide_short_help = true)]
     pub std: Option<Vec<f32>>,
-    /// Height and width of all pictures, such as 64x96, or 64 for both [default: theirs, if all have one].
+    /// Height and width of all pictures, such as 64x96, or 64 for both [default: the
+    /// pictures' own size, if all have the same one].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
     pub size: Option<Size>,
     /// How pictures of another shape get that size: cut at the longer side (crop), filled up with black (pad), or

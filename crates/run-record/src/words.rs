@@ -14,37 +14,39 @@ pub fn json_problem(error: &serde_json::Error) -> String {
         Category::Eof => "it ends too early".to_owned(),
         Category::Syntax if text == "number out of range" => format!("line {line}: the number is too large"),
         Category::Syntax => format!("it is not JSON at line {line}, column {column}"),
-        Category::Data if line > 0 => format!("line {line}: {}", in_words(text)),
-        Category::Data | Category::Io => in_words(text),
+        Category::Data | Category::Io => match in_words(text) {
+            Some(words) if line > 0 => format!("line {line}: {words}"),
+            Some(words) => words,
+            // Of an option, say, which it names.
+            None => text.to_owned(),
+        },
     }
 }
 
-/// An error of serde in words; errors that are not serde's own stay as they are.
-fn in_words(text: &str) -> String {
+/// An error of serde in words; `None` for an error of the type that was read.
+fn in_words(text: &str) -> Option<String> {
     let named = |start: &str| text.strip_prefix(start)?.split_once('`').map(|(name, _)| name);
     if let Some(field) = named("missing field `") {
-        return format!("`{field}` is missing");
+        return Some(format!("`{field}` is missing"));
     }
     if let Some(field) = named("unknown field `") {
-        return format!("`{field}` is unknown");
+        return Some(format!("`{field}` is unknown"));
     }
     if let Some(field) = named("duplicate field `") {
-        return format!("`{field}` is given twice");
+        return Some(format!("`{field}` is given twice"));
     }
     if let Some(variant) = named("unknown variant `") {
         let known = text.split_once("expected ").map_or("", |(_, known)| known);
         let known = known.trim_start_matches("one of ").replace('`', "");
-        return format!("{:?} is unknown; known: {known}", short(variant));
+        return Some(format!("{:?} is unknown; known: {known}", short(variant)));
     }
     let wrong = ["invalid type: ", "invalid value: ", "invalid length "];
     let parts = wrong.iter().find_map(|start| text.strip_prefix(start)?.rsplit_once(", expected "));
-    match parts {
-        Some((given, expected)) if text.starts_with("invalid length ") => {
-            format!("{given} values where {} is expected", kind(expected))
-        }
-        Some((given, expected)) => format!("{} where {} is expected", value(given), kind(expected)),
-        None => text.to_owned(),
-    }
+    let (given, expected) = parts?;
+    Some(match text.starts_with("invalid length ") {
+        true => format!("{given} values where {} is expected", kind(expected)),
+        false => format!("{} where {} is expected", value(given), kind(expected)),
+    })
 }
 
 /// A value that serde names with its type.
@@ -155,6 +157,8 @@ mod tests {
             let error = serde_json::from_str::<Record>(text).expect_err(text);
             assert_eq!(json_problem(&error), expected, "{error}");
         }
+        let own: serde_json::Error = serde::de::Error::custom("--lr x: must be a number");
+        assert_eq!(json_problem(&own), "--lr x: must be a number");
         let error = serde_json::from_value::<Record>(serde_json::json!({"steps": "x".repeat(900)}));
         let message = json_problem(&error.unwrap_err());
         assert!(message.starts_with("\"xxx") && message.chars().count() < 110, "{message}");

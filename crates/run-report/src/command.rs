@@ -278,7 +278,7 @@ pub struct ReportArgs {
     /// Output format; html writes files instead.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
-    /// Print all columns, however wide; otherwise those that fit.
+    /// Print all columns, also those that do not fit the terminal.
     #[arg(long)]
     pub wide: bool,
     /// Write report.html, tables (.md, .csv) and plots (.svg, .png) to DIR

@@ -78,16 +78,19 @@ impl ReportError {
 
 /// An option that cannot be done, with its value: an error of usage.
 #[derive(Debug, thiserror::Error)]
-#[error("--{option} {value}: {problem}")]
+#[error("--{option}{value}: {problem}")]
 pub struct UsageError {
     option: &'static str,
+    /// With a leading space; empty for an option without a value.
     value: String,
     problem: String,
 }
 
 impl UsageError {
     fn new(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
-        Self { option, value: value.to_string(), problem: problem.into() }
+        let value = value.to_string();
+        let value = if value.is_empty() { value } else { format!(" {value}") };
+        Self { option, value, problem: problem.into() }
     }
 }
 

@@ -3,6 +3,7 @@
 use anyhow::bail;
 use plotters::style::BLACK;
 
+use super::UsageError;
 use super::command::ReportArgs;
 use super::digits::decimals;
 use super::link::Link;
@@ -23,10 +24,12 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part
     let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
         (Some(file), ..) => Link::read(file)?,
         (None, Some(latency), Some(bandwidth)) => Link::new(latency, bandwidth),
-        _ => bail!(
-            "--scaling needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
-             `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
-        ),
+        _ => bail!(UsageError::new(
+            "scaling",
+            "",
+            "needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by `mpirun -n 2 --host \
+             alpha,beta mpiburn bench link --csv FILE`"
+        )),
     };
     Ok(sections.iter().map(|section| part(section, &link)).collect())
 }

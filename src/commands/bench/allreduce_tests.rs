@@ -33,7 +33,7 @@ fn invalid_options_are_rejected_by_option_and_value() {
         (["--sizes", "0"], "--sizes 0: must be at least 1 byte"),
         (["--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (["--dtype", "f64"], "--dtype f64: choose f32, bf16, f16"),
-        (["--iterations", "0"], "--iterations 0: must be at least 1"),
+        (["--iterations", "0"], "--iterations 0: must be a whole number from 1"),
     ] {
         let message = chosen(&options).expect_err("the options are invalid").to_string();
         assert!(message.starts_with(expected), "{message}");

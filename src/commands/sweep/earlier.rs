@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 
 use crate::commands::covered::differences;
-use crate::options::RunConfig;
+use crate::options::{RunConfig, as_typed};
 use crate::sweep::PlannedRun;
 use run_record::checkpoint::list;
 use run_record::{Change, RecordError, RunDir, RunState, Status, SweepRecord, count};
@@ -86,7 +86,9 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
         config.data.clip([record.data.train_available, record.data.test_available]);
     }
     let changes = differences(&serde_json::to_value(old)?, &serde_json::to_value(new)?);
-    let shown = |change: &Change| format!("{} {}, now {}", change.field, change.from, change.to);
+    let shown = |Change { field, from, to }: &Change| {
+        format!("{} {}, now {}", field.replace('_', "-"), as_typed(from), as_typed(to))
+    };
     let mut other: Vec<String> = changes.iter().map(shown).collect();
     if record.topology != run.topology.to_string() {
         other.push(format!("topology {}, now {}", record.topology, run.topology));

@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::Context;
 use burn_mpi::{Launcher, ParamLayout, World};
 use run_record::checkpoint::load_weights;
-use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
+use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, count, is_of_run, now};
 
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
-use crate::data::{Element, SampleSource, ShardPlan, Split};
+use crate::data::{Element, SampleSource, ShardPlan, Split, size_of_sample};
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
@@ -144,17 +144,21 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
 }
 
 /// Checks that the network takes samples of this size.
-pub(in crate::commands) fn check_size(
-    config: &RunConfig,
-    [_, height, width]: [usize; 3],
-) -> Result<(), ConfigError> {
+pub(in crate::commands) fn check_size(config: &RunConfig, shape: [usize; 3]) -> Result<(), ConfigError> {
     let (least, root) = (config.model.least_side(), config.data.data_root.display());
+    let [channels, height, width] = shape;
     if height.min(width) >= least {
         return Ok(());
     }
-    let problem = format!(
-        "takes images of at least {least}x{least} pixels, and {root} has {height}x{width}: use larger images, or --model mlp"
-    );
+    let problem = match [channels, height] {
+        [1, 1] => {
+            format!("takes images, and {root} is a table of {}: use --model mlp", size_of_sample(shape))
+        }
+        _ => format!(
+            "takes images of at least {least}x{least} pixels, and {root} has {height}x{width}: use larger images, or \
+             --model mlp"
+        ),
+    };
     Err(ConfigError::new("model", config.model, problem))
 }
 
@@ -177,7 +181,11 @@ pub(super) fn check_data(
     }
     let classes = data.classes;
     if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
-        return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")));
+        return Err(ConfigError::new(
+            "num-classes",
+            n,
+            format!("the data set has {}", count(classes, "class")),
+        ));
     }
     if config.data.samples_in == SamplesIn::Disk && source.rows(Split::Train).is_none() {
         let problem = format!(
@@ -191,7 +199,7 @@ pub(super) fn check_data(
     for (split, option, name) in splits {
         let samples = config.plan(source, split, plan.world_size).samples;
         if let Some(n) = config.quantization.calibration.filter(|&n| split == Split::Train && n > samples) {
-            let problem = format!("the run trains on {samples} samples; name at most as many");
+            let problem = format!("the run trains on {}; name at most as many", count(samples, "sample"));
             return Err(ConfigError::new("calibration", n, problem));
         }
         if u32::try_from(samples).is_err() {
@@ -199,9 +207,8 @@ pub(super) fn check_data(
             return Err(ConfigError::new(option, samples, problem));
         }
         if samples < plan.world_size {
-            let ranks = plan.world_size;
-            let problem =
-                format!("{samples} {name} samples for {ranks} ranks; use fewer ranks or more samples");
+            let (samples, ranks) = (count(samples, &format!("{name} sample")), plan.world_size);
+            let problem = format!("{samples} for {ranks} ranks: use fewer ranks or more samples");
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         }
     }
@@ -225,10 +232,15 @@ mod tests {
         for (model, shape, expected) in [
             ("convnet", [1, 3, 64], "at least 4x4 pixels, and d has 3x64: use larger images, or --model mlp"),
             ("vgg", [3, 32, 7], "at least 8x8 pixels, and d has 32x7: use larger images, or --model mlp"),
-            ("mlp", [1, 1, 0], "at least 1x1 pixels, and d has 1x0: use larger images, or --model mlp"),
+            ("mlp", [3, 1, 0], "at least 1x1 pixels, and d has 1x0: use larger images, or --model mlp"),
         ] {
             let expected = format!("--model {model}: takes images of {expected}");
             assert_eq!(check(model, shape), Err(expected));
+        }
+        for model in ["convnet", "vgg"] {
+            let expected =
+                format!("--model {model}: takes images, and d is a table of 2 features: use --model mlp");
+            assert_eq!(check(model, [1, 1, 2]), Err(expected));
         }
         for (model, shape) in [("convnet", [5, 4, 999]), ("vgg", [1, 8, 640]), ("mlp", [1, 1, 1])] {
             assert_eq!(check(model, shape), Ok(()), "{model}");

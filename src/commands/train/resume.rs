@@ -3,19 +3,21 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
-use serde_json::Value;
 
 use super::prepare::Begin;
 use crate::commands::checkpoint::Noted;
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
-use crate::options::{ConfigError, RunConfig, RunRecord, Words};
+use crate::model::{HIDDEN, ModelKind};
+use crate::options::{ConfigError, RunConfig, RunRecord, Words, as_typed};
 use crate::train::{Position, Schedule, ScheduleKind};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
-use run_record::{Attempt, Change, Checkpoint, Intact, NamedRun, RecordError, RunDir, Status, check_curves};
+use run_record::{
+    Attempt, Change, Checkpoint, Intact, NamedRun, RecordError, RunDir, Status, check_curves, count,
+};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -39,9 +41,7 @@ impl Resumed {
                 let remedy = "put a copy back; `config` is also in each checkpoint's manifest.json";
                 Err(RecordError::Damaged { path, what: format!("{what}: {remedy}") })?
             }
-            Err(error) if error.is_missing() => {
-                Err(error).with_context(|| format!("--resume {}: not a run directory", named.display()))?
-            }
+            Err(error) if error.is_missing() => Err(NamedRun::none_at(named)).context("--resume")?,
             opened => opened?,
         };
         // A run that still goes on would look like a damaged one.
@@ -63,8 +63,9 @@ impl Resumed {
         }
         covered::check(path, &record, &intact.path, &intact.manifest)?;
         let noted = Noted::of(path, &record)?;
-        let config = record.config.changed(typed)?;
-        Ok(((config, noted), Self { dir, intact, record, typed: typed.clone() }))
+        let typed = unmet(typed, &record)?;
+        let config = record.config.changed(&typed)?;
+        Ok(((config, noted), Self { dir, intact, record, typed }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -130,9 +131,10 @@ impl Resumed {
         dir.refuse_links(record.world_size)?;
         intact.set_aside()?;
         for Change { field, from, to } in &changed {
-            let shown = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
-            let (from, to) = (shown(from), shown(to));
-            log::info!("--{}: {to} from here on, and was {from}", field.replace('_', "-"));
+            let option = field.replace('_', "-");
+            let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
+            let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
+            log::info!("--{option} {to} from here on (was {})", as_typed(from));
         }
         if let Some(steps) = completed.filter(|&steps| steps > step) {
             log::warn!(
@@ -149,6 +151,37 @@ impl Resumed {
         let (dir, checkpoint) = (Some(dir), Some(checkpoint));
         Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
     }
+}
+
+/// What was typed beside `--resume` without the options that say of the run what it is: `run.json` has no value for a
+/// default, for a limit that the data set does not reach, and for an expectation that was not typed at the start.
+///
+/// # Errors
+/// If another number of classes is expected.
+fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
+    let (config, data) = (&record.config, &record.data);
+    let mut typed = typed.clone();
+    let number = |option: &str| -> Option<usize> { typed.0.get(option)?.as_ref()?.to_str()?.parse().ok() };
+    if let Some(classes) = number("num-classes").filter(|&classes| classes != data.classes) {
+        return Err(ConfigError::new(
+            "num-classes",
+            classes,
+            format!("the run has {}", count(data.classes, "class")),
+        ));
+    }
+    let all = data.train_available;
+    let limit = config.data.train_samples.unwrap_or(all);
+    let takes = |samples: usize| all > 0 && samples.min(all) == limit.min(all);
+    let is_default_mlp = config.model == ModelKind::Mlp && config.network.hidden.is_none();
+    let is_met = [
+        ("num-classes", config.data.num_classes.is_none() && number("num-classes").is_some()),
+        ("train-samples", number("train-samples").is_some_and(takes)),
+        ("hidden", is_default_mlp && number("hidden") == Some(HIDDEN)),
+    ];
+    for (option, _) in is_met.into_iter().filter(|(_, is_met)| *is_met) {
+        typed.0.remove(option);
+    }
+    Ok(typed)
 }
 
 /// Whether no epoch before the change is one to go back to: its test was another, or its checkpoint was not kept
