@@ -20,7 +20,7 @@ use mpiburn::launch::{Hosts, MpiFlavour, Topology};
 use mpiburn::layout::stored;
 use mpiburn::options::RunConfig;
 use mpiburn::quant::Int8File;
-use mpiburn::sweep::{SweepFile, plan};
+use mpiburn::sweep::{SweepFile, Takes, plan};
 use mpiburn::train::Position;
 use run_record::checkpoint::load_weights;
 use run_record::{Beside, Checkpoint, Layout, Manifest, RunDir};
@@ -238,7 +238,10 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
         "manifest" => Manifest::read(path).map(drop).map_err(text),
         "run_json" => RunDir::open::<RunConfig>(path).map(drop).map_err(text),
         "sweep" => {
-            let options = ["backend", "epochs", "lr", "shuffle", "train-samples"].map(String::from);
+            let options = ["backend", "epochs", "lr", "train-samples"].map(|name| (name, Takes::Value));
+            let others = [("shuffle", Takes::Nothing), ("fused", Takes::Switch)];
+            let options = options.into_iter().chain(others).map(|(name, takes)| (name.to_owned(), takes));
+            let options = options.collect();
             let file = SweepFile::read(path, &options).map_err(text)?;
             plan(&file, "full").map_err(text)?;
             if file.scales.contains_key("quick") {

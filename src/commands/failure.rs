@@ -3,6 +3,7 @@
 use super::logging;
 use crate::options::ConfigError;
 use crate::quant::QuantError;
+use crate::sweep::SweepError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
@@ -60,10 +61,13 @@ impl Failure {
 /// Whether something was typed wrong: an option, a network that has no int8 version, a
 /// file of the other kind.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    // Not where it is the cause of another: a bad line of a sweep's file.
-    let first = error.chain().next();
-    let is_option = first
-        .is_some_and(|error| error.is::<ConfigError>() || error.is::<UsageError>() || error.is::<Refused>());
+    // Not where it is the cause of another: an edited run.json.
+    let is_option = error.chain().next().is_some_and(|error| {
+        error.is::<ConfigError>()
+            || error.is::<UsageError>()
+            || error.is::<Refused>()
+            || error.is::<SweepError>()
+    });
     is_option
         || matches!(error.downcast_ref(), Some(ImportError::Option { .. }))
         || error.chain().any(|cause| {

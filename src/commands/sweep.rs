@@ -10,9 +10,9 @@ use anyhow::{Context, bail};
 
 use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
-pub(super) use self::options::{configuration, option_names};
-use super::gpu;
+pub(super) use self::options::{configuration, options};
 use super::launch::{hostfile, hostfile_place, prepare, print_dry};
+use super::{Refused, gpu};
 use crate::launch::{self, LauncherKind, line, quoted};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
@@ -26,11 +26,16 @@ use run_report::digits::{decimals, seconds};
 /// # Errors
 /// When the sweep file is invalid, or the folder has results of other options.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
-    let file = SweepFile::read(&args.file, &option_names())?;
+    let file = SweepFile::read(&args.file, &options())?;
     check_typed(&file, args)?;
     let runs = plan(&file, &args.scale)?;
     if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
-        bail!("--only {text}: no run has this in its name; runs are named like {}", runs[0].name);
+        let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
+        bail!(Refused(format!("--only {text}: {problem}")));
+    }
+    // Whoever meant a section of the sweep itself would miss it without a word.
+    for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
+        log::info!("[{name}] in {} is a scale: it is used with --scale {name} alone", args.file.display());
     }
     let configs: Vec<RunConfig> =
         runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, FromArgMatches};
 use serde_json::json;
 
-use super::sweep::{configuration, option_names};
+use super::sweep::{configuration, options};
 use crate::launch::LauncherKind;
 use crate::options::{RunConfig, SweepArgs};
 use crate::sweep::{PlannedRun, SweepFile, plan};
@@ -36,7 +36,7 @@ fn typed(file: &Path) -> SweepArgs {
 
 /// The sweep's runs at `scale`, each with options that `train` accepts.
 fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String> {
-    let file = SweepFile::read(path, &option_names()).map_err(|error| error.to_string())?;
+    let file = SweepFile::read(path, &options()).map_err(|error| error.to_string())?;
     let runs = plan(&file, scale).map_err(|error| error.to_string())?;
     for run in &runs {
         configuration(run, &typed(path)).map_err(|error| format!("{error:#}"))?;

@@ -1,12 +1,13 @@
-//! Sweep files: TOML, checked before the first run.
+//! Sweep files: TOML, checked before the first run. All keys and values are checked here, those of scales too that are
+//! not asked for: a section that nobody reads would be a sweep without it.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
-use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::values::Takes;
 use run_record::files::read_text;
 
 /// A sweep file.
@@ -31,97 +32,262 @@ use run_record::files::read_text;
 /// repeats = 1
 /// train-samples = 6000
 /// ```
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone)]
 pub struct SweepFile {
     /// Path of the file.
-    #[serde(skip)]
     pub path: PathBuf,
     /// Title of the table.
     pub title: String,
     /// Name of the published figures to show beside the results.
     pub reference: Option<String>,
     /// Number of repeats of each run.
-    #[serde(default = "once")]
     pub repeats: usize,
     /// Options of all runs.
-    #[serde(default)]
     pub base: Table,
     /// Lists of values by option.
-    #[serde(default)]
     pub vary: Table,
     /// Single runs.
-    #[serde(default)]
     pub runs: Vec<Table>,
     /// Smaller scales by name: options and `repeats` that they change.
-    #[serde(flatten)]
-    pub scales: Table,
+    pub scales: BTreeMap<String, Table>,
 }
 
-fn once() -> usize {
-    1
-}
+/// An error of a sweep file: the file, the place and what to write instead.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct SweepError(pub String);
+
+/// The options of a training that a sweep may set, by name.
+pub type Options = BTreeMap<String, Takes>;
 
 /// Keys of a run that are not options of `train`.
-pub(super) const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
+const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
+
+/// Options of a single run: a sweep has many.
+pub const OF_ONE_RUN: [&str; 4] = ["out", "log-path", "resume", "overwrite"];
+
+/// Keys above the sections.
+const HEAD: [&str; 3] = ["title", "reference", "repeats"];
+
+/// Most repeats of a run: more are a slip, and fill memory.
+const REPEATS: i64 = 1000;
 
 impl SweepFile {
-    /// Reads a sweep file and checks all keys against `options`, the names of
-    /// `mpiburn train`'s options.
+    /// Reads a sweep file, and checks all of its keys against `options`, those of `mpiburn train`.
     ///
     /// # Errors
-    /// When it cannot be read, is not valid TOML or has an unknown key.
-    pub fn read(path: &Path, options: &[String]) -> anyhow::Result<Self> {
-        let text =
-            read_text(path).with_context(|| format!("cannot read the sweep file {}", path.display()))?;
-        let mut file: Self = toml::from_str(&text).map_err(|error| {
-            let before =
-                error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
-            let content = text.lines().nth(before).unwrap_or_default().trim();
-            let message = match content.chars().count() {
-                0 | 80.. => error.message().to_owned(),
-                _ => format!("{}, in {content}", error.message()),
-            };
-            anyhow!("{}, line {}: {message}", path.display(), before + 1)
-        })?;
-        file.path = path.to_owned();
-        file.check_keys(options)?;
-        Ok(file)
+    /// If it cannot be read, is not TOML, or has an unknown key or a value of the wrong kind.
+    pub fn read(path: &Path, options: &Options) -> Result<Self, SweepError> {
+        let shown = path.display();
+        let text = read_text(path)
+            .map_err(|error| SweepError(format!("cannot read the sweep file {shown}: {error}")))?;
+        let table = text.parse::<Table>().map_err(|error| SweepError(syntax(path, &text, &error)))?;
+        let reading = Reading { path, options };
+        reading.file(table).map_err(|problem| SweepError(format!("{shown}: {problem}")))
     }
 
-    fn check_keys(&self, options: &[String]) -> anyhow::Result<()> {
-        let check = |section: &str, table: &Table, own: &[&str]| {
-            let known: Vec<&str> = own.iter().copied().chain(options.iter().map(String::as_str)).collect();
-            table.keys().try_for_each(|key| match known.contains(&key.as_str()) {
-                true => Ok(()),
-                false => self.unknown(section, key, &known),
-            })
+    pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Display) -> SweepError {
+        SweepError(format!("{}: {key} in {section}: {problem}", self.path.display()))
+    }
+}
+
+/// An error of TOML's syntax with its line.
+fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
+    let content = text.lines().nth(before).unwrap_or_default().trim();
+    let message = error.message().replace('\n', "; ");
+    let message = match content.chars().count() {
+        0 | 80.. => message,
+        _ => format!("{message}, in {content}"),
+    };
+    format!("{}, line {}: {message}", path.display(), before + 1)
+}
+
+/// A file that is being read. Its functions return problems without the file's name.
+struct Reading<'a> {
+    path: &'a Path,
+    options: &'a Options,
+}
+
+impl Reading<'_> {
+    fn file(&self, table: Table) -> Result<SweepFile, String> {
+        let mut file = SweepFile {
+            path: self.path.to_owned(),
+            title: String::new(),
+            reference: None,
+            repeats: 1,
+            base: Table::new(),
+            vary: Table::new(),
+            runs: Vec::new(),
+            scales: BTreeMap::new(),
         };
-        check("[base]", &self.base, &OWN_KEYS)?;
-        check("[vary]", &self.vary, &OWN_KEYS)?;
-        self.runs.iter().try_for_each(|run| check("[[runs]]", run, &OWN_KEYS))?;
-        for (name, scale) in &self.scales {
-            match scale {
-                Value::Table(table) => check(&format!("[{name}]"), table, &["repeats"])?,
-                _ => {
-                    let known = ["title", "reference", "repeats", "base", "vary", "runs"];
-                    self.unknown("the file", name, &known)?;
+        let has_title = table.contains_key("title");
+        for (name, value) in table {
+            match (name.as_str(), value) {
+                ("title", value) => file.title = text(&name, value)?,
+                ("reference", value) => file.reference = Some(text(&name, value)?),
+                ("repeats", value) => file.repeats = repeats("the file", &value)?,
+                ("base", Value::Table(base)) => file.base = self.single("[base]", base, &OWN_KEYS)?,
+                ("vary", Value::Table(vary)) => file.vary = self.lists(vary)?,
+                ("runs", Value::Array(runs)) => file.runs = self.runs(runs)?,
+                ("base" | "vary", _) => {
+                    return Err(format!("{name} is a section: write [{name}] above its keys"));
                 }
+                ("runs", _) => return Err("each single run has its own section: write [[runs]]".into()),
+                (_, Value::Table(scale)) => {
+                    let scale = self.scale(&name, scale)?;
+                    file.scales.insert(name.clone(), scale);
+                }
+                (_, value) => return Err(self.misplaced(&name, &value)),
             }
         }
-        Ok(())
+        match has_title {
+            true => Ok(file),
+            false => Err("it has no title: add title = \"...\" above [base]".into()),
+        }
     }
 
-    fn unknown(&self, section: &str, key: &str, known: &[&str]) -> anyhow::Result<()> {
-        let near = known.iter().map(|name| (strsim::jaro_winkler(key, name), name));
-        let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
-        let hint = nearest.map_or_else(
-            || "; keys are options of `mpiburn train`, topology and launcher".to_owned(),
-            |(_, name)| format!("; did you mean {name}?"),
-        );
-        bail!("{}: unknown key {key} in {section}{hint}", self.path.display())
+    /// Why there is no key or list of sections of this name above the sections.
+    fn misplaced(&self, name: &str, value: &Value) -> String {
+        match value {
+            Value::Array(values) if values.iter().any(Value::is_table) => {
+                format!("unknown section [[{name}]]: single runs are [[runs]]")
+            }
+            Value::Array(_) if self.is_option(name) => {
+                format!("{name} in the file: a list belongs under [vary]")
+            }
+            _ if self.is_option(name) => format!("{name} in the file: it belongs under [base]"),
+            _ => unknown("the file", name, &HEAD),
+        }
     }
 
-    pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Display) -> anyhow::Error {
-        anyhow!("{}: {key} in {section}: {problem}", self.path.display())
+    fn is_option(&self, name: &str) -> bool {
+        OWN_KEYS.contains(&name) || self.options.contains_key(name)
     }
+
+    /// A smaller scale.
+    fn scale(&self, name: &str, scale: Table) -> Result<Table, String> {
+        if let Some(section) = meant(name) {
+            return Err(format!("unknown section [{name}]; did you mean {section}?"));
+        }
+        if scale.values().any(Value::is_array) {
+            return Err(format!("[{name}] is a scale, and a scale has no lists: write lists under [vary]"));
+        }
+        let section = format!("[{name}]");
+        if let Some(value) = scale.get("repeats") {
+            repeats(&section, value)?;
+        }
+        self.single(&section, scale, &["repeats"])
+    }
+
+    fn runs(&self, runs: Vec<Value>) -> Result<Vec<Table>, String> {
+        let run = |run| match run {
+            Value::Table(run) => self.single("[[runs]]", run, &OWN_KEYS),
+            _ => Err("each single run has its own section: write [[runs]]".into()),
+        };
+        runs.into_iter().map(run).collect()
+    }
+
+    /// The lists of `[vary]`.
+    fn lists(&self, vary: Table) -> Result<Table, String> {
+        let list = |(key, value): (String, Value)| {
+            self.check_key("[vary]", &key, &OWN_KEYS)?;
+            match value {
+                Value::Array(values) if !values.is_empty() => {
+                    let values = values.into_iter().map(|value| self.value("[vary]", &key, value));
+                    Ok((key.clone(), Value::Array(values.collect::<Result<_, _>>()?)))
+                }
+                _ => Err(format!(
+                    "{key} in [vary]: expected a list of values, such as [1, 2]; a value of all runs belongs under [base]"
+                )),
+            }
+        };
+        vary.into_iter().map(list).collect()
+    }
+
+    /// A section of single values.
+    fn single(&self, section: &str, table: Table, own: &[&str]) -> Result<Table, String> {
+        let one = |(key, value): (String, Value)| {
+            self.check_key(section, &key, own)?;
+            if value.is_array() {
+                return Err(format!("{key} in {section}: a list belongs under [vary]"));
+            }
+            let value = match key.as_str() {
+                "repeats" => value,
+                _ => self.value(section, &key, value)?,
+            };
+            Ok((key, value))
+        };
+        table.into_iter().map(one).collect()
+    }
+
+    fn check_key(&self, section: &str, key: &str, own: &[&str]) -> Result<(), String> {
+        if own.contains(&key) || self.options.contains_key(key) {
+            return Ok(());
+        }
+        if OF_ONE_RUN.contains(&key) {
+            return Err(format!("{key} in {section}: it is an option of a single run, and a sweep has many"));
+        }
+        if HEAD.contains(&key) {
+            return Err(format!("{key} in {section}: write it above [base]"));
+        }
+        let known: Vec<&str> = own.iter().copied().chain(self.options.keys().map(String::as_str)).collect();
+        Err(unknown(section, key, &known))
+    }
+
+    /// A value as its option takes it: `true` and `false` are `on` and `off` for options that take these.
+    fn value(&self, section: &str, key: &str, value: Value) -> Result<Value, String> {
+        let wrong = |problem: String| Err(format!("{key} in {section}: {problem}"));
+        let option = self.options.get(key).copied().unwrap_or(Takes::Value);
+        match (option, value) {
+            (_, Value::Array(_) | Value::Table(_) | Value::Datetime(_)) => {
+                wrong("expected a string, a number, true or false".into())
+            }
+            (Takes::Nothing, value @ Value::Boolean(_)) => Ok(value),
+            (Takes::Nothing, _) => wrong(format!("write {key} = true or false")),
+            (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
+            // `false` of any option leaves it out, such as in [[runs]] what [base] gives.
+            (Takes::Value, Value::Boolean(true)) => wrong("it takes a value, and true is none".into()),
+            (_, value) => Ok(value),
+        }
+    }
+}
+
+/// The section that a scale's name is a slip of: a letter too many, too few or wrong, in capitals, or a relative.
+fn meant(name: &str) -> Option<&'static str> {
+    let small = name.to_lowercase();
+    let sections = [("base", "[base]"), ("vary", "[vary]"), ("runs", "[[runs]]")];
+    let near = sections.into_iter().find(|(section, _)| strsim::damerau_levenshtein(&small, section) <= 1);
+    match near {
+        Some((_, section)) => Some(section),
+        None if small.starts_with("vari") || small.starts_with("vary") => Some("[vary]"),
+        None => None,
+    }
+}
+
+/// That nothing is called `key` in a section, with the nearest name.
+fn unknown(section: &str, key: &str, known: &[&str]) -> String {
+    let small = key.to_lowercase();
+    let near = known.iter().map(|name| (strsim::jaro_winkler(&small, name), name));
+    let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
+    let hint = match nearest {
+        Some((_, name)) => format!("; did you mean {name}?"),
+        None if section == "the file" => "; keys above the sections are title, reference and repeats".into(),
+        None => "; keys are options of `mpiburn train`, topology and launcher".into(),
+    };
+    format!("unknown key {key} in {section}{hint}")
+}
+
+fn text(key: &str, value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text),
+        _ => Err(format!("{key} in the file: expected text in quotes, such as {key} = \"...\"")),
+    }
+}
+
+/// The number of repeats in a section.
+pub(super) fn repeats(section: &str, value: &Value) -> Result<usize, String> {
+    let number = value.as_integer().filter(|number| (1..=REPEATS).contains(number));
+    let problem = || format!("repeats in {section}: must be a whole number from 1 to {REPEATS}");
+    number.and_then(|number| usize::try_from(number).ok()).ok_or_else(problem)
 }

@@ -3,5 +3,6 @@
 mod file;
 mod plan;
 
-pub use file::SweepFile;
+pub use crate::values::Takes;
+pub use file::{OF_ONE_RUN, Options, SweepError, SweepFile};
 pub use plan::{PlannedRun, plan, scaled};

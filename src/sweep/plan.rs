@@ -2,16 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::bail;
 use clap::ValueEnum;
 use toml::{Table, Value};
 
-use super::SweepFile;
+use super::file::repeats;
+use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
-/// Most repeats of a run, and most runs with their repeats: a list beyond these is a slip, and fills
-/// memory.
-const REPEATS: usize = 1000;
+/// Most runs with their repeats: more are a slip, and fill memory.
 const RUNS: usize = 10_000;
 
 /// A planned run.
@@ -37,7 +35,7 @@ pub struct PlannedRun {
 ///
 /// # Errors
 /// When a value is invalid or the scale does not exist.
-pub fn plan(file: &SweepFile, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
+pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
     let (base, repeats) = base_of(file, scale)?;
     let mut variants = combinations(file)?;
     variants.extend(file.runs.iter().cloned());
@@ -48,11 +46,14 @@ pub fn plan(file: &SweepFile, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
         variants.iter().map(|variant| planned(file, &base, variant)).collect::<Result<_, _>>()?;
     if runs.len().saturating_mul(repeats) > RUNS {
         let (path, runs) = (file.path.display(), runs.len());
-        bail!("{path}: {runs} runs, {repeats} times each, are more than {RUNS}; lower repeats");
+        return Err(SweepError(format!(
+            "{path}: {runs} runs, {repeats} times each, are more than {RUNS}; lower repeats"
+        )));
     }
     let mut names = BTreeSet::new();
     if let Some(run) = runs.iter().find(|run| !names.insert(&run.name)) {
-        bail!("{}: two runs are named {}; remove one", file.path.display(), run.name);
+        let problem = format!("{}: two runs are named {}; remove one", file.path.display(), run.name);
+        return Err(SweepError(problem));
     }
     let round = |repeat: usize| {
         let name = move |run: &PlannedRun| format!("{}-{repeat}", run.name);
@@ -64,8 +65,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
 /// Options of all runs that `scale` changes: their values, here and at full scale, as text.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
-    let changes = file.scales.get(scale).and_then(Value::as_table);
-    let changed = changes.into_iter().flatten().filter(|(key, value)| {
+    let changed = file.scales.get(scale).into_iter().flatten().filter(|(key, value)| {
         // What varies has its own value in each run.
         *key != "repeats" && !file.vary.contains_key(*key) && file.base.get(*key) != Some(*value)
     });
@@ -73,38 +73,30 @@ pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String
 }
 
 /// Options of all runs, and the number of repeats.
-fn base_of(file: &SweepFile, scale: &str) -> anyhow::Result<(Table, usize)> {
+fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
     let mut base = file.base.clone();
-    let mut repeats = file.repeats;
-    if scale != "full" {
-        let Some(Value::Table(changes)) = file.scales.get(scale) else {
-            bail!("{}: it has no section [{scale}] for --scale {scale}", file.path.display());
-        };
-        for (key, value) in changes {
-            match (key.as_str(), value) {
-                ("repeats", Value::Integer(n)) => repeats = usize::try_from(*n).unwrap_or(0),
-                _ => drop(base.insert(key.clone(), value.clone())),
-            }
-        }
+    if scale == "full" {
+        return Ok((base, file.repeats));
     }
-    match repeats {
-        0 => Err(file.bad_value("the file", "repeats", "must be at least 1")),
-        n if n > REPEATS => Err(file.bad_value(
-            "the file",
-            "repeats",
-            format_args!("{n} is more than {REPEATS}, which nobody waits for"),
-        )),
-        _ => Ok((base, repeats)),
-    }
+    let Some(changes) = file.scales.get(scale) else {
+        let known: Vec<&str> = ["full"].into_iter().chain(file.scales.keys().map(String::as_str)).collect();
+        let (path, known) = (file.path.display(), known.join(", "));
+        return Err(SweepError(format!(
+            "--scale {scale}: {path} has no section [{scale}]; its scales: {known}"
+        )));
+    };
+    let mut changes = changes.clone();
+    let times = changes.remove("repeats").map(|value| repeats(scale, &value)).transpose();
+    let times = times.map_err(SweepError)?.unwrap_or(file.repeats);
+    base.extend(changes);
+    Ok((base, times))
 }
 
 /// Every combination of the lists in `[vary]`, the last list fastest.
-fn combinations(file: &SweepFile) -> anyhow::Result<Vec<Table>> {
+fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
     let mut all = Vec::new();
     for (key, list) in &file.vary {
-        let values = list.as_array().filter(|values| !values.is_empty());
-        let values = values
-            .ok_or_else(|| file.bad_value("[vary]", key, "expected a list of values, such as [1, 2]"))?;
+        let values = list.as_array().map(Vec::as_slice).unwrap_or_default();
         if all.is_empty() {
             all.push(Table::new());
         }
@@ -125,7 +117,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)
 }
 
-fn planned(file: &SweepFile, base: &Table, variant: &Table) -> anyhow::Result<PlannedRun> {
+fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun, SweepError> {
     let varied = variant.iter().map(|(key, value)| (key.clone(), text(value))).collect();
     let mut run = PlannedRun {
         name: name_of(variant, &varied),
@@ -135,14 +127,14 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> anyhow::Result<Pl
         options: Vec::new(),
         varied,
     };
-    let section = format!("run {}", run.name);
     let mut all = base.clone();
     all.extend(variant.clone());
     for (key, value) in &all {
+        let section = match variant.contains_key(key) || !file.base.contains_key(key) {
+            true => format!("run {}", run.name),
+            false => "[base]".into(),
+        };
         let wrong = |problem: String| file.bad_value(&section, key, problem);
-        if matches!(value, Value::Array(_) | Value::Table(_) | Value::Datetime(_)) {
-            return Err(wrong("expected a string, a number, true or false".into()));
-        }
         let text = text(value);
         match (key.as_str(), value) {
             ("topology", _) => run.topology = text.parse().map_err(wrong)?,
@@ -174,12 +166,19 @@ fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::Takes;
 
-    fn runs(text: &str, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
+    fn read(text: &str) -> Result<SweepFile, SweepError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
-        let options = ["epochs", "backend", "lr", "shuffle", "train-samples"].map(ToString::to_string);
-        plan(&SweepFile::read(file.path(), &options)?, scale)
+        let options = ["epochs", "backend", "lr", "train-samples"].map(|name| (name, Takes::Value));
+        let others = [("shuffle", Takes::Nothing), ("fused", Takes::Switch)];
+        let options = options.into_iter().chain(others).map(|(name, takes)| (name.to_owned(), takes));
+        SweepFile::read(file.path(), &options.collect())
+    }
+
+    fn runs(text: &str, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
+        plan(&read(text)?, scale)
     }
 
     const FILE: &str = r#"
@@ -218,33 +217,75 @@ mod tests {
         let runs = runs(FILE, "quick").unwrap();
         assert_eq!(runs.len(), 5);
         assert_eq!(runs[0].options[0], ("epochs".to_owned(), Some("1".to_owned())));
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), FILE).unwrap();
-        let file =
-            SweepFile::read(file.path(), &["epochs", "backend", "lr", "shuffle"].map(Into::into)).unwrap();
+        let file = read(FILE).unwrap();
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(scaled(&file, "quick"), [("epochs".to_owned(), pair("1", "3"))].into());
         assert!(scaled(&file, "full").is_empty());
         let message = self::runs(FILE, "tiny").unwrap_err().to_string();
-        assert!(message.contains("no section [tiny]"), "{message}");
+        assert!(message.ends_with("has no section [tiny]; its scales: full, quick"), "{message}");
+    }
+
+    #[test]
+    fn switches_are_written_as_booleans_or_as_they_are_typed() {
+        for (text, expected) in [
+            ("fused = false", Some(("fused", Some("off")))),
+            ("fused = true", Some(("fused", Some("on")))),
+            ("fused = \"off\"", Some(("fused", Some("off")))),
+            ("shuffle = true", Some(("shuffle", None))),
+            ("shuffle = false", None),
+        ] {
+            let runs = runs(&format!("title = \"a\"\n[base]\n{text}"), "full").unwrap();
+            let options = runs[0].options.iter().map(|(name, value)| (name.as_str(), value.as_deref()));
+            assert_eq!(options.collect::<Vec<_>>(), expected.into_iter().collect::<Vec<_>>(), "{text}");
+        }
     }
 
     #[test]
     fn errors_name_the_section_and_the_key() {
         for (text, words) in [
-            ("title = 1", "line 1: invalid type"),
+            ("title = 1", "title in the file: expected text in quotes"),
+            ("[base]\nlr = 1", "it has no title: add title = \"...\" above [base]"),
+            ("[base]\ntitle = \"a\"", "title in [base]: write it above [base]"),
             ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; did you mean epochs?"),
+            ("title = \"a\"\n[base]\nLR = 1", "unknown key LR in [base]; did you mean lr?"),
+            ("title = \"a\"\n[base]\nresume = \"r\"", "resume in [base]: it is an option of a single run"),
+            ("title = \"a\"\n[base]\nlr = [1, 2]", "lr in [base]: a list belongs under [vary]"),
+            ("title = \"a\"\n[base.lr]\nx = 1", "lr in [base]: expected a string, a number"),
+            ("title = \"a\"\n[base]\nlr = true", "lr in [base]: it takes a value, and true is none"),
+            ("title = \"a\"\n[base]\nshuffle = \"on\"", "shuffle in [base]: write shuffle = true or false"),
+            ("title = \"a\"\n[[base]]\nlr = 1", "base is a section: write [base]"),
             ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
-            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
             ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
-            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in run lr-_1_: expected a string"),
-            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in run run: 2 is not a topology"),
+            ("title = \"a\"\n[vary]\nlr = []", "lr in [vary]: expected a list"),
+            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in [vary]: expected a string"),
+            ("title = \"a\"\n[vary]\nshuffle = [\"on\"]", "shuffle in [vary]: write shuffle = true or false"),
+            ("title = \"a\"\n[vary.lr]\nx = 1", "lr in [vary]: expected a list"),
+            ("title = \"a\"\n[varry]\nlr = [1]", "unknown section [varry]; did you mean [vary]?"),
+            ("title = \"a\"\n[vary2]\nlr = [1]", "unknown section [vary2]; did you mean [vary]?"),
+            ("title = \"a\"\n[Base]\nlr = 1", "unknown section [Base]; did you mean [base]?"),
+            ("title = \"a\"\n[variants]\nlr = 1", "unknown section [variants]; did you mean [vary]?"),
+            ("title = \"a\"\n[run]\nlr = 1", "unknown section [run]; did you mean [[runs]]?"),
+            ("title = \"a\"\n[[run]]\nlr = 1", "unknown section [[run]]: single runs are [[runs]]"),
+            ("title = \"a\"\n[runs]\nlr = 1", "write [[runs]]"),
+            ("title = \"a\"\n[[runs]]\nlr = [1]", "lr in [[runs]]: a list belongs under [vary]"),
+            ("title = \"a\"\n[grid]\nlr = [1]", "[grid] is a scale, and a scale has no lists"),
+            ("title = \"a\"\n[quick]\nepoch = 1", "unknown key epoch in [quick]; did you mean epochs?"),
+            (
+                "title = \"a\"\n[quick]\nrepeats = 0",
+                "repeats in [quick]: must be a whole number from 1 to 1000",
+            ),
+            ("title = \"a\"\n[quick.base]\nlr = 1", "unknown key base in [quick]"),
+            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
+            ("title = \"a\"\nepochs = 2", "epochs in the file: it belongs under [base]"),
+            ("title = \"a\"\nlr = [1, 2]", "lr in the file: a list belongs under [vary]"),
+            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in [base]: 2 is not a topology"),
             (
                 "title = \"a\"\n[vary]\ntopology = [\"1x1\", \"1x0\"]\nlr = [1]",
                 "topology in run 1x0-lr-1: 1x0 is not a topology",
             ),
             ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "unknown launcher ssh"),
-            ("title = \"a\"\nrepeats = 0", "repeats in the file: must be at least 1"),
+            ("title = \"a\"\nrepeats = 0", "repeats in the file: must be a whole number from 1 to 1000"),
+            ("title = \"a\"\nrepeats = \"3\"", "repeats in the file: must be a whole number from 1 to 1000"),
             ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),
             (
                 "title = \"a\"\nrepeats = 1000\n[vary]\nlr = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]",

@@ -13,6 +13,7 @@ mod imports;
 mod lab;
 mod launch;
 mod locks;
+mod messages;
 mod output;
 mod restart;
 mod resume;

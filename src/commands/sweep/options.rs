@@ -1,20 +1,22 @@
 //! Options of a sweep's runs: those of its file, and those typed after `--` for every run.
 
-use anyhow::{Context, bail};
-use clap::{ArgMatches, Args, FromArgMatches};
+use anyhow::bail;
+use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
+use crate::commands::Refused;
 use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
-use crate::sweep::{PlannedRun, SweepFile};
+use crate::sweep::{OF_ONE_RUN, Options, PlannedRun, SweepFile};
+use crate::values::takes;
 
-/// Options that the sweep itself sets, or that belong to one run.
-const OWN: [&str; 4] = ["out", "log-path", "resume", "overwrite"];
-
-/// Names of all options of `mpiburn train`, aliases included.
-pub fn option_names() -> Vec<String> {
+/// All options of `mpiburn train` that a sweep may set, aliases included.
+pub fn options() -> Options {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
-    let names =
-        command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
-    names.map(ToString::to_string).filter(|n| !OWN.contains(&n.as_str())).collect()
+    let names = |arg: &Arg| {
+        let names = arg.get_long_and_visible_aliases().unwrap_or_default();
+        names.into_iter().map(|name| (name.to_owned(), takes(arg))).collect::<Vec<_>>()
+    };
+    let all = command.get_arguments().flat_map(names);
+    all.filter(|(name, _)| !OF_ONE_RUN.contains(&name.as_str())).collect()
 }
 
 pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
@@ -34,24 +36,25 @@ fn parsed(words: &[String]) -> Result<ArgMatches, String> {
 /// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
 /// would have names that they are not.
 pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
-    let matches = parsed(&args.options).map_err(|problem| anyhow::anyhow!("after `--`: {problem}"))?;
+    let matches = parsed(&args.options).map_err(|problem| Refused(format!("after `--`: {problem}")))?;
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let typed = Words::typed(&command, &matches);
     for option in
         command.get_arguments().filter(|option| option.get_long().is_some_and(|name| typed.has(name)))
     {
         let names = option.get_long_and_visible_aliases().unwrap_or_default();
-        if let Some(name) = names.iter().find(|name| OWN.contains(*name)) {
-            bail!("--{name} after `--`: it is an option of a single run, and a sweep has many; leave it out");
+        if let Some(name) = names.iter().find(|name| OF_ONE_RUN.contains(*name)) {
+            let problem = "it is an option of a single run, and a sweep has many; leave it out";
+            bail!(Refused(format!("--{name} after `--`: {problem}")));
         }
         let varies = |name: &&&str| {
             file.vary.contains_key(**name) || file.runs.iter().any(|run| run.contains_key(**name))
         };
         if let Some(name) = names.iter().find(varies) {
-            bail!(
+            bail!(Refused(format!(
                 "--{name} after `--`: {} varies it, and runs are named after its values; --only chooses among them",
                 args.file.display()
-            );
+            )));
         }
     }
     Ok(())
@@ -59,8 +62,8 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
 
 /// The run's configuration, validated as by the run itself, but for what this build includes.
 pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
-    let matches = parsed(&words(run, args))
-        .map_err(|problem| anyhow::anyhow!("{}, run {}: {problem}", args.file.display(), run.name))?;
+    let refused = |problem: String| Refused(format!("{}, run {}: {problem}", args.file.display(), run.name));
+    let matches = parsed(&words(run, args)).map_err(refused)?;
     let typed = TrainArgs::from_arg_matches(&matches)?;
-    typed.config.completed().with_context(|| format!("{}, run {}", args.file.display(), run.name))
+    Ok(typed.config.completed().map_err(|error| refused(error.to_string()))?)
 }
