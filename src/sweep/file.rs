@@ -83,12 +83,27 @@ impl SweepFile {
             .map_err(|error| SweepError(format!("cannot read the sweep file {shown}: {error}")))?;
         let table = text.parse::<Table>().map_err(|error| SweepError(syntax(path, &text, &error)))?;
         let reading = Reading { path, options };
-        reading.file(table).map_err(|problem| SweepError(format!("{shown}: {problem}")))
+        reading.file(table).map_err(|problem| SweepError(format!("{shown}: {}", in_short(&problem))))
     }
 
     pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Display) -> SweepError {
         SweepError(format!("{}: {key} in {section}: {problem}", self.path.display()))
     }
+}
+
+/// One line of at most 300 characters: names in a file may be long, and hold line ends.
+fn in_short(problem: &str) -> String {
+    const MOST: usize = 300;
+    let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.chars().count() > MOST {
+        true => line.chars().take(MOST).chain(['…']).collect(),
+        false => line,
+    }
+}
+
+/// The letters of a name that are compared with known names.
+fn small(name: &str) -> String {
+    name.chars().take(40).collect::<String>().to_lowercase()
 }
 
 /// An error of TOML's syntax with its line.
@@ -255,7 +270,7 @@ impl Reading<'_> {
 
 /// The section that a scale's name is a slip of: a letter too many, too few or wrong, in capitals, or a relative.
 fn meant(name: &str) -> Option<&'static str> {
-    let small = name.to_lowercase();
+    let small = small(name);
     let sections = [("base", "[base]"), ("vary", "[vary]"), ("runs", "[[runs]]")];
     let near = sections.into_iter().find(|(section, _)| strsim::damerau_levenshtein(&small, section) <= 1);
     match near {
@@ -267,7 +282,7 @@ fn meant(name: &str) -> Option<&'static str> {
 
 /// That nothing is called `key` in a section, with the nearest name.
 fn unknown(section: &str, key: &str, known: &[&str]) -> String {
-    let small = key.to_lowercase();
+    let small = small(key);
     let near = known.iter().map(|name| (strsim::jaro_winkler(&small, name), name));
     let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
     let hint = match nearest {

@@ -296,5 +296,8 @@ mod tests {
             let message = runs(text, "full").unwrap_err().to_string();
             assert!(message.contains(words), "{message} lacks {words}");
         }
+        let long = format!("title = \"a\"\n[base]\n\"{}\\n\" = 1", "k".repeat(9000));
+        let message = runs(&long, "full").unwrap_err().to_string();
+        assert!(message.chars().count() < 400 && message.lines().count() == 1, "{message}");
     }
 }
