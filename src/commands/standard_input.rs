@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::Context;
-use run_record::files::{BEGINNING, foreign};
+use run_record::files::foreign;
 
 use super::Refused;
 
@@ -17,7 +17,7 @@ pub fn each_name(
 ) -> anyhow::Result<usize> {
     const EXPECTED: &str = "- reads names of files, one a line: name the file itself in place of -";
     let beginning = input.fill_buf().context("standard input")?;
-    if let Some(kind) = foreign(&beginning[..beginning.len().min(BEGINNING)]) {
+    if let Some(kind) = foreign(beginning) {
         return Err(Refused(format!("standard input is {}; {EXPECTED}", kind.name)).into());
     }
     let (mut names, mut first_row) = (0, None);

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use run_record::files::{BEGINNING, foreign};
+use run_record::files::foreign;
 use serde_pickle::{DeOptions, HashableValue, Value};
 
 use crate::arrays::{self, Arrays};
@@ -83,9 +83,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
 
 fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
     let pickle = run_record::files::read_regular(path).map_err(ImportError::read(path))?;
-    if let Some(kind) =
-        foreign(&pickle[..pickle.len().min(BEGINNING)]).filter(|_| !pickle.starts_with(&[0x80]))
-    {
+    if let Some(kind) = foreign(&pickle).filter(|_| !pickle.starts_with(&[0x80])) {
         bail!(path, "is {kind}");
     }
     if nested(&pickle) > MOST_NESTED {

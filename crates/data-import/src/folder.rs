@@ -10,7 +10,6 @@ use walkdir::{DirEntry, WalkDir};
 use crate::labels::LabelOptions;
 use crate::left_behind::is_ignored;
 use crate::no_data_set::unclassed;
-use crate::picture::foreign_picture;
 use crate::place::{Encoded, Place};
 use crate::quote::{listed, quoted};
 use crate::split::{self, Split};
@@ -116,7 +115,7 @@ impl LeftOut {
                 "left out: {} with {ending}, which is no picture that is read here (the first: {}{})",
                 count(*number, "file"),
                 first.strip_prefix(source).unwrap_or(first).display(),
-                foreign_picture(first).map_or_else(String::new, |kind| format!(", {kind}"))
+                crate::picture::foreign_picture(first).map_or_else(String::new, |kind| format!(", {kind}"))
             );
         }
         if self.loops > 0 {

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use run_record::files::{BEGINNING, WholeFile, foreign};
+use run_record::files::WholeFile;
 use run_record::json_problem;
 use serde::Deserialize;
 use serde_json::Value;
@@ -122,7 +122,7 @@ impl NpyFile {
         let file = DataFile::open(path)?;
         let invalid = |what| ImportError::Damaged { path: path.to_owned(), what };
         let beginning = file.beginning(MOST_OF_HEADER)?;
-        if let Some(kind) = foreign(&beginning[..beginning.len().min(BEGINNING)])
+        if let Some(kind) = run_record::files::foreign(&beginning)
             && !beginning.starts_with(MAGIC)
         {
             bail!(path, "is {kind}");

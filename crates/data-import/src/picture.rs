@@ -13,7 +13,7 @@ use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
     ImageFormat, ImageReader, Pixel,
 };
-use run_record::files::{BEGINNING, FileKind, foreign, foreign_file};
+use run_record::files::{FileKind, foreign, foreign_file};
 use serde::{Deserialize, Serialize};
 
 use crate::place::{Encoded, Place};
@@ -99,7 +99,7 @@ fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orien
     if beginning.is_empty() {
         return Err("is empty".into());
     }
-    let kind = foreign(&beginning[..beginning.len().min(BEGINNING)]);
+    let kind = foreign(beginning);
     let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
     let other = || match kind {
         Some(kind) => format!("is {kind}"),

@@ -9,7 +9,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
-use crate::files::{BEGINNING, foreign, read_regular};
+use crate::files::{foreign, read_regular};
 
 /// Name suffixes of PyTorch's batch norm tensors.
 const RUNNING_VAR: &str = "running_var";
@@ -125,7 +125,7 @@ pub(super) fn decode_weights(file: &Path, bytes: &[u8], layout: &Layout) -> Resu
 fn not_whole(bytes: &[u8]) -> String {
     // Behind eight bytes of its length, the header is JSON.
     let is_one = bytes.get(8) == Some(&b'{');
-    match foreign(&bytes[..bytes.len().min(BEGINNING)]).filter(|_| !is_one) {
+    match foreign(bytes).filter(|_| !is_one) {
         Some(kind) => format!("is {kind}; weights are read from .safetensors files"),
         None => "not a whole safetensors file".into(),
     }

@@ -102,7 +102,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (344, b"n+1\0", "a medical volume (NIfTI)", ARRAYS),
     (0, b"SIMPLE  =", "an astronomical picture (FITS)", PICTURE),
     (0, b"%PDF-", "a PDF document", "save its pictures as PNG, or its table as .csv"),
-    (0, b"%!PS", "a PostScript document", PICTURE),
+    (0, b"%!PS-", "a PostScript document", PICTURE),
     // Films and sound.
     (8, b"AVI ", "a film (AVI)", FRAMES),
     (0, b"\x1a\x45\xdf\xa3", "a film (Matroska or WebM)", FRAMES),
@@ -126,7 +126,7 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     (0, b"CDF\x01", "a NetCDF file", ARRAYS),
     (0, b"CDF\x02", "a NetCDF file", ARRAYS),
     (0, b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", "a checkpoint of PyTorch", WEIGHTS),
-    (8, b"{\"", "a safetensors file", READ_ELSEWHERE),
+    (5, b"\0\0\0{\"", "a safetensors file", READ_ELSEWHERE),
     (4, b"TFL3", "a TensorFlow Lite model", READ_ELSEWHERE),
     // Tables.
     (0, b"PAR1", "a Parquet table", READ_ELSEWHERE),
@@ -165,12 +165,15 @@ const ZIPPED: [(&[u8], &str, &str); 7] = [
     (b"mimetype", "a spreadsheet or a document (OpenDocument)", TABLE),
 ];
 
-/// What a file is that begins with these bytes, up to [`BEGINNING`] of them; `None` if it may be text or is unknown.
+/// What a file is that begins with these bytes, of which the first [`BEGINNING`] count; `None` if it may be a table in
+/// text, or is unknown.
 pub fn foreign(beginning: &[u8]) -> Option<FileKind> {
+    let beginning = &beginning[..beginning.len().min(BEGINNING)];
     let is_text = !beginning.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace());
     let starts = |&(offset, magic, ..): &(usize, &[u8], &str, &str)| {
-        // Three letters may begin a table.
-        beginning.get(offset..).is_some_and(|rest| rest.starts_with(magic)) && !(magic == b"ORC" && is_text)
+        // A few letters may be of a table.
+        beginning.get(offset..).is_some_and(|rest| rest.starts_with(magic))
+            && !(is_text && magic.is_ascii() && (offset > 0 || magic.len() <= 4))
     };
     if let Some(&(.., name, advice)) = KINDS.iter().find(|kind| starts(kind)) {
         return Some(FileKind { name, advice });
@@ -310,6 +313,7 @@ mod tests {
             (b"<?xml version=\"1.0\"?>\n<svg width=\"5\">".to_vec(), "SVG"),
             (b"<?xml version=\"1.0\"?><Error><Code>AccessDenied".to_vec(), "XML"),
             (b"{\"a\": 1}\n{\"a\": 2}\n".to_vec(), "JSON lines"),
+            (b"{\"a\":1}\n{\"a\":2}\n".to_vec(), "JSON lines"),
             (b"{\n  \"a\": [1]\n}".to_vec(), "JSON: save the table"),
             (b"[{\"a\": 1}]".to_vec(), "JSON"),
             (b"% Title: Iris\n%\n@RELATION iris\n".to_vec(), "ARFF"),
@@ -335,6 +339,9 @@ mod tests {
             "MM,II,GIF,label\n",
             "ID,a\n1,b\n",
             "größe,klasse\n1,a\n",
+            "ID3,label\n1,a\n",
+            "x,y,a,b,WAVE,AVI ,label\n",
+            "abc,TFL3,label\n",
         ] {
             assert_eq!(foreign(text.as_bytes()), None, "{text:?}");
         }
