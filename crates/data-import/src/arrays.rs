@@ -241,7 +241,9 @@ impl Arrays {
         let train = Split::open(&self.train, &mut labels)?;
         let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
-        for split in std::iter::once(&train).chain(&test).filter(|split| split.rows(&class).is_empty()) {
+        if let Some(split) =
+            [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())
+        {
             bail!(&split.samples.file.path, "no sample has a class");
         }
         let kind = |split: &Split| match split.samples.shape.len() {
