@@ -146,10 +146,10 @@ pub struct ImportArgs {
     /// class, target or species]; of arrays, the one of the labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
-    /// What is done with samples whose label says that there is none, such as an empty cell, NA, NaN, null or ?: stop
-    /// at the first, leave them out (drop), or make a class of that name (keep).
+    /// Samples whose label is missing (empty, NA, NaN, null, ?) are an error, are left out (drop), or are a class of that
+    /// name (keep).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
-    #[arg(value_name = "error|drop|keep")]
+    #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,
     /// Whether the first row has the names of the columns [default: if it looks like it].
     #[arg(long, value_name = "yes|no", value_enum, help_heading = "Tables")]

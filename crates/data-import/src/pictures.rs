@@ -167,13 +167,13 @@ impl Broken {
         match self.0 {
             0 => Ok(()),
             number if args.skip_broken => {
-                log::warn!("left out: {} that cannot be read as pictures", count(number, "file"));
+                log::warn!("left out: {} that cannot be read", count(number, "picture"));
                 Ok(())
             }
             number => bail!(
                 &args.source,
-                "{} above cannot be read as pictures: mend or remove them, or leave them out with --skip-broken",
-                count(number, "file")
+                "{} above cannot be read: mend or remove the files, or leave them out with --skip-broken",
+                count(number, "picture")
             ),
         }
     }

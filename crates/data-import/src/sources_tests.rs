@@ -422,7 +422,7 @@ fn pictures_in_a_column_of_parquet_have_its_classes() {
     broken[at + 4..at + 8].fill(0);
     lab.write("one.parquet", &broken);
     let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("1 file above cannot be read as pictures"), "{message}");
+    assert!(message.contains("1 picture above cannot be read"), "{message}");
 }
 
 #[test]
@@ -451,7 +451,7 @@ fn a_file_beside_pictures_names_their_classes() {
         ("file_name;species\ntrain/0.png;a\ntrain/0.png;b\n", "names train/0.png twice"),
         ("file_name,label,label\ntrain/0.png,a,b\n", "has two columns \"label\": rename one"),
         ("file,species\ntrain/0.png,a\n", "has no file_name, among file, species"),
-        ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 file above cannot be read"),
+        ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 picture above cannot be read"),
     ] {
         lab.write("set/metadata.csv", text);
         let message = lab.import("set", &["--overwrite"]).unwrap_err();

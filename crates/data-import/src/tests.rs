@@ -219,7 +219,7 @@ fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
     lab.write("pets/b/page.jpg", "<html>");
     std::os::unix::fs::symlink("nowhere", lab.path("pets/b/link.png")).unwrap();
     let message = lab.import("pets", &[]).unwrap_err();
-    assert!(message.contains("5 files above cannot be read as pictures"), "{message}");
+    assert!(message.contains("5 pictures above cannot be read"), "{message}");
     assert!(!lab.path("out").exists(), "nothing is written");
     assert_eq!(lab.names(), ["pets"], "nor left behind");
     let Imported { counts, .. } = lab.imported("pets", &["--skip-broken"]);
