@@ -66,7 +66,8 @@ const KINDS: [(usize, &[u8], &str, &str); 75] = [
     // Archives and packed files.
     (0, b"\x1f\x8b", "packed by gzip", UNPACK),
     (0, b"\x1f\x9d", "packed by compress", UNPACK),
-    (0, b"BZh11AY&SY", "packed by bzip2", UNPACK),
+    // Behind "BZh" and the level, from 1 to 9.
+    (4, b"1AY&SY", "packed by bzip2", UNPACK),
     (0, b"\xfd7zXZ\0", "packed by xz", UNPACK),
     (0, b"\x28\xb5\x2f\xfd", "packed by zstd", UNPACK),
     (0, b"\x04\x22\x4d\x18", "packed by lz4", UNPACK),
