@@ -47,6 +47,26 @@ fn lab(pictures: &[&str]) -> Lab {
     lab
 }
 
+/// A letter of several bytes at each distance from the end, where the endings of tables are looked for.
+#[test]
+fn names_of_pictures_have_any_letters() {
+    let names: Vec<String> = ["é", "猫", "🐈"]
+        .iter()
+        .flat_map(|letter| (0..8).map(move |digits| format!("{letter}{}.png", &"1234567"[..digits])))
+        .collect();
+    for folders in [["in/a", "in/b"], ["in/train/a", "in/train/b"]] {
+        let lab = Lab::new();
+        for (folder, at) in folders.iter().zip([0, 100]) {
+            names
+                .iter()
+                .zip(at..)
+                .for_each(|(name, red)| lab.picture(&format!("{folder}/{name}"), [2, 3], red));
+        }
+        let counts = lab.imported("in", &[]).counts;
+        assert_eq!(counts.iter().flatten().sum::<usize>(), 2 * names.len());
+    }
+}
+
 #[test]
 fn splits_are_found_whatever_they_are_called() {
     for (pictures, test, expected) in [

@@ -304,7 +304,7 @@ fn stem(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let without = |ending: &&str| {
         let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len() + 1)?)?;
-        (found[1..].eq_ignore_ascii_case(ending) && found.starts_with('.')).then(|| stem.to_owned())
+        found.strip_prefix('.')?.eq_ignore_ascii_case(ending).then(|| stem.to_owned())
     };
     ENDINGS.iter().find_map(without)
 }
