@@ -92,6 +92,17 @@ fn for_each_row(
     Ok(())
 }
 
+/// The files, each with the number of rows in those before it.
+pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, ImportError> {
+    let mut before = 0;
+    let of = |path: &PathBuf| {
+        let rows = open(path)?.metadata().file_metadata().num_rows().max(0) as u64;
+        before += rows;
+        Ok((path.clone(), before - rows))
+    };
+    paths.iter().map(of).collect()
+}
+
 /// The columns of a file.
 fn fields(path: &Path) -> Result<Vec<TypePtr>, ImportError> {
     Ok(open(path)?.metadata().file_metadata().schema().get_fields().to_vec())

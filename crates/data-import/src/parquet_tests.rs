@@ -57,6 +57,23 @@ fn the_parts_of_a_folder_are_one_table() {
     assert!(message.contains("has 2 tables (iris.parquet, wine.parquet): import one, as in "), "{message}");
 }
 
+/// Rows are counted in their own file, also behind a cell of several lines and a file without rows.
+#[test]
+fn a_row_of_a_part_is_named_by_its_own_file() {
+    let lab = Lab::new();
+    lab.write("set/year=1/0.parquet", table(&[0.0, 1.0, 2.0], Some(&["a\nb", "c", "c"])));
+    lab.write("set/year=2/0.parquet", table(&[], Some(&[])));
+    lab.write("set/year=3/0.parquet", table(&[3.0, 4.0, 5.0], Some(&["a\nb", "c", "a\nb"])));
+    lab.imported("set", &["--order", "files"]);
+    let mut from = lab.from().concat();
+    from.sort();
+    let rows = |folder: &str| [1, 2, 3].map(|row| format!("{folder}/0.parquet:{row}"));
+    assert_eq!(from, [rows("year=1"), rows("year=3")].concat());
+    lab.write("set/year=4/0.parquet", table(&[6.0, f64::NAN], Some(&["c", "c"])));
+    let message = lab.import("set", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("year=4/0.parquet: row 2: column x has no value"), "{message}");
+}
+
 #[test]
 fn folders_of_partitions_are_columns() {
     let lab = Lab::new();
@@ -72,7 +89,8 @@ fn folders_of_partitions_are_columns() {
     assert_eq!(imported.set.features, ["x", "year"]);
     lab.write("set/year=2021/class=__HIVE_DEFAULT_PARTITION__/part-0.parquet", table(&[5.0], None));
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("row 3: ") && message.contains("no class"), "{message}");
+    let place = "year=2021/class=__HIVE_DEFAULT_PARTITION__/part-0.parquet: row 1: ";
+    assert!(message.contains(place) && message.contains("no class"), "{message}");
     // What is beside the table belongs to a tool.
     lab.write("lake/_delta_log/0.json", "{}");
     ["a", "b"]

@@ -99,8 +99,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
             if sample.len() != size_of::<f32>() * features.len() {
                 return Err(table.wrong(&row.position, "has changed while it was read"));
             }
-            let from = format!("{}:{}", table.name, table.line(&row.position));
-            writer.add(split, &sample, class(row), from)?;
+            writer.add(split, &sample, class(row), table.from(&row.position))?;
             done += 1;
             job.row(all + done, 2 * all)?;
         }

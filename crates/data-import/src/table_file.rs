@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use csv::{ByteRecord, Position, Reader};
 use flate2::read::MultiGzDecoder;
@@ -28,6 +28,8 @@ pub(crate) struct TableFile {
     pub(crate) path: PathBuf,
     /// Path in messages and in `dataset.json`.
     pub(crate) name: String,
+    /// Of Parquet, the files of the table, each with the number of rows before it.
+    parts: Vec<(PathBuf, u64)>,
     reader: Reader<File>,
     pub(crate) format: Format,
     /// Names of the columns, if the first row has them.
@@ -78,6 +80,7 @@ impl TableFile {
             magic = beginning(&mut file).map_err(ImportError::read(path))?;
         }
         let is_parquet = magic.starts_with(parquet_file::MAGIC);
+        let mut parts = Vec::new();
         if magic.starts_with(b"\xff\xfe") {
             file = from_utf16(path, file, u16::from_le_bytes)?;
         } else if magic.starts_with(b"\xfe\xff") {
@@ -88,6 +91,7 @@ impl TableFile {
                 return Err(ImportError::option("header", "", problem));
             }
             file = parquet_file::as_csv(paths, tell)?;
+            parts = parquet_file::rows_before(paths)?;
         } else if let Some(kind) = foreign(&magic) {
             match kind.advice {
                 "" if magic.starts_with(NPY_MAGIC) => bail!(
@@ -116,6 +120,7 @@ impl TableFile {
         Ok(Self {
             path: path.to_owned(),
             name: folder::name(path),
+            parts,
             reader: format.reader(file),
             format,
             header,
@@ -132,15 +137,38 @@ impl TableFile {
         self.lines.len()
     }
 
-    /// The number of the line in which the row at `position` begins, or of the row in a table of Parquet.
+    /// The number of the line in which the row at `position` begins, or of the row in its file of Parquet.
     pub(crate) fn line(&self, position: &Position) -> u64 {
-        line_at(&self.lines, position) - u64::from(self.is_parquet)
+        self.place(position).1
+    }
+
+    /// The file of the row at `position`, and the number of its line or row there.
+    fn place(&self, position: &Position) -> (&Path, u64) {
+        if !self.is_parquet {
+            return (&self.path, line_at(&self.lines, position));
+        }
+        // Record 0 has the names of the columns. A cell may have several lines.
+        let row = position.record();
+        match self.parts.iter().rev().find(|(_, before)| *before < row) {
+            Some((path, before)) => (path, row - before),
+            None => (&self.path, row),
+        }
+    }
+
+    /// Where a sample comes from, in `dataset.json`: its file, below the folder of all files of the table, and its line.
+    pub(crate) fn from(&self, position: &Position) -> String {
+        let (path, line) = self.place(position);
+        let is_common = |folder: &&Path| self.parts.iter().all(|(path, _)| path.starts_with(folder));
+        let common = self.path.ancestors().skip(1).find(is_common);
+        let below = common.and_then(|common| path.strip_prefix(common).ok()).unwrap_or(path);
+        format!("{}:{line}", below.display())
     }
 
     /// An error in the row at `position`.
     pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> ImportError {
         let what_line = if self.is_parquet { "row" } else { "line" };
-        ImportError::source(&self.path, format!("{what_line} {}: {}", self.line(position), what.as_ref()))
+        let (path, line) = self.place(position);
+        ImportError::source(path, format!("{what_line} {line}: {}", what.as_ref()))
     }
 
     /// The next row, or false at the end.
@@ -317,6 +345,7 @@ fn line_at(lines: &[(u64, u64)], position: &Position) -> u64 {
 
 /// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.
 fn lines(file: &mut File) -> io::Result<Vec<(u64, u64)>> {
+    file.seek(SeekFrom::Start(0))?;
     let (mut starts, mut line, mut is_start, mut before) = (Vec::new(), 1, true, 0);
     for (offset, byte) in BufReader::with_capacity(1 << 16, &*file).bytes().enumerate() {
         let byte = byte?;
