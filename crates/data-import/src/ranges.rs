@@ -1,4 +1,4 @@
-//! Features that tell samples badly apart: constant ones, and those whose values f32 cannot hold.
+//! Features that tell samples badly apart: constant ones, those whose values f32 cannot hold, and numbers of the rows.
 
 use run_record::count;
 
@@ -8,6 +8,9 @@ use crate::quote::listed;
 const FEW: f64 = 1000.0;
 /// From here on, f64 does not have all whole numbers.
 const INEXACT: f64 = (1u64 << 53) as f64;
+
+/// Rows from which on a feature that counts them is no accident.
+const COUNTED: usize = 20;
 
 /// The values of each feature.
 pub(crate) struct Ranges(Vec<Range>);
@@ -20,6 +23,10 @@ struct Range {
     high: f64,
     /// Whether the source has values of other bytes than the first.
     differ: bool,
+    last: f64,
+    /// Number of the values, and of those that are not one more than the value before.
+    values: usize,
+    breaks: usize,
 }
 
 #[derive(PartialEq)]
@@ -28,6 +35,8 @@ enum Problem {
     /// All values are one in f32.
     OneInF32,
     FewInF32,
+    /// The number of the row.
+    Counts,
 }
 
 impl Range {
@@ -40,6 +49,8 @@ impl Range {
             () if low == high && !(differ && largest >= INEXACT) => Some(Problem::Constant),
             () if low as f32 == high as f32 => Some(Problem::OneInF32),
             () if high - low < FEW * step => Some(Problem::FewInF32),
+            // A table of the test split begins anew.
+            () if self.values >= COUNTED && self.breaks <= 1 => Some(Problem::Counts),
             () => None,
         }
     }
@@ -54,12 +65,15 @@ impl Ranges {
     pub(crate) fn add(&mut self, feature: usize, value: f64, bytes: &[u8]) {
         let range = &mut self.0[feature];
         match &range.first {
-            None => *range = Range { first: Some(bytes.into()), low: value, high: value, differ: false },
+            None => *range = Range { first: Some(bytes.into()), low: value, high: value, ..Range::default() },
             Some(first) => {
                 range.differ = range.differ || **first != *bytes;
                 (range.low, range.high) = (range.low.min(value), range.high.max(value));
+                range.breaks += usize::from(value != range.last + 1.0);
             }
         }
+        range.values += 1;
+        range.last = value;
     }
 
     /// What is wrong with features, in a line for each kind. `name` is that of a feature, and `remedy` says how columns
@@ -87,9 +101,14 @@ impl Ranges {
                     "{columns} {names}: f32 tells fewer than {FEW} values apart between {low} and {high}{which}, so rows \
                      become alike: subtract a constant before the import, or {remedy}"
                 ),
+                Problem::Counts => format!(
+                    "{columns} {names} {} the rows, which gives classes away that come in order: {remedy}",
+                    if is_one { "counts" } else { "count" }
+                ),
             })
         };
-        [Problem::Constant, Problem::OneInF32, Problem::FewInF32].into_iter().filter_map(line).collect()
+        let kinds = [Problem::Constant, Problem::OneInF32, Problem::FewInF32, Problem::Counts];
+        kinds.into_iter().filter_map(line).collect()
     }
 }
 
@@ -110,6 +129,20 @@ mod tests {
         // f64 has one number for these two.
         let one = ["1700000000000000001", "1700000000000000002"];
         assert!(problems(&[&["0", "1"], &["-1e-30", "1e-30"], &["5", "900"]]).is_empty());
+        let count = |rows: &[i32]| -> Vec<String> { rows.iter().map(i32::to_string).collect() };
+        let cells = |rows: &[i32]| problems(&[&count(rows).iter().map(String::as_str).collect::<Vec<_>>()]);
+        let numbers: Vec<i32> = (1..=30).collect();
+        let restarted: Vec<i32> = (1..=30).chain(1..=10).collect();
+        for rows in [&numbers, &restarted] {
+            assert_eq!(
+                cells(rows),
+                ["column f0 counts the rows, which gives classes away that come in order: drop it"]
+            );
+        }
+        let of_days: Vec<i32> = (0..60).map(|row| row % 20).collect();
+        for rows in [&numbers[..19], &of_days, &numbers.iter().map(|row| 2 * row).collect::<Vec<_>>()] {
+            assert!(cells(rows).is_empty(), "{rows:?}");
+        }
         for (columns, expected) in [
             (
                 &[&["5", "5.0"][..]][..],
