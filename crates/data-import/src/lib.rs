@@ -17,6 +17,7 @@ mod folder;
 #[cfg(test)]
 mod folders_tests;
 mod idx;
+mod inner_folders;
 mod job;
 #[cfg(test)]
 mod kind_tests;

@@ -11,7 +11,7 @@ use crate::no_data_set::unclassed;
 use crate::quote::listed;
 use crate::same_class::key;
 use crate::split::{self, Split};
-use crate::{ImportError, metadata};
+use crate::{ImportError, inner_folders, metadata};
 
 /// A folder whose name is one of a split, or that is chosen as the test split.
 struct Side {
@@ -93,11 +93,13 @@ pub(crate) fn find(
         check_no_split(source, &sides, &others, test_split)?;
         let found = classes(source, source, label, &mut left_out)?;
         check_names(source, &found)?;
+        check_inner(source, &found)?;
         left_out.log(source);
         return collect(source, found, None);
     };
     let found = classes(source, &train.root, label, &mut left_out)?;
     check_names(&train.root, &found)?;
+    check_inner(&train.root, &found)?;
     let (second, sides): (Vec<Side>, Vec<Side>) =
         sides.into_iter().partition(|side| side.is(Split::Train) && test_split != Some(&side.name));
     let test = match test_split {
@@ -216,6 +218,11 @@ fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), Im
         let problem = format!("{} has no folder train beside it", source.display());
         Err(ImportError::option("test-split", name, problem))
     })
+}
+
+/// Checks the folders in those of the classes, unless a file names the classes.
+fn check_inner(root: &Path, found: &Classes) -> Result<(), ImportError> {
+    if found.is_listed { Ok(()) } else { inner_folders::check(root) }
 }
 
 /// Checks that not all names of classes are those of folders for pictures or annotations, such as `images`.
