@@ -67,6 +67,74 @@ fn names_of_pictures_have_any_letters() {
     }
 }
 
+/// Silence where folders in classes are of no consequence.
+#[test]
+fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
+    let sets =
+        ["animals", "birds"].map(|set| ["train/a", "train/b", "test/a"].map(|f| format!("{set}/{f}/1.png")));
+    let message =
+        lab(&sets.concat().iter().map(String::as_str).collect::<Vec<_>>()).import("in", &[]).unwrap_err();
+    assert!(
+        message.contains("each of these folders has a data set with splits: animals, birds; "),
+        "{message}"
+    );
+    for (folders, expected) in [
+        (["a/train", "a/test", "b/train", "b/test"], "(a has test, train), whose pictures are mixed"),
+        (["a/2020", "a/2021", "b/2020", "b/2021"], "the classes are a, b; each has the folders 2020, 2021"),
+        (["in/a/x", "in/a/y", "in/b/x", "in/b/y"], "the classes are a, b; each has the folders x, y"),
+        (["a/train", "a/station", "b/train", "b/station"], "each has the folders station, train"),
+        (["a/x", "a/y", "b/x", "b/z"], ""),
+        (["a/x", "a/x/y", "b/x", "b/x/y"], ""),
+        (["train/a/x", "train/a/y", "train/b/x", "test/a/y"], ""),
+        (
+            ["train/a/x", "train/a/y", "train/b/x", "train/b/y"],
+            "the classes are a, b; each has the folders x, y",
+        ),
+    ] {
+        let pictures: Vec<String> =
+            folders.iter().flat_map(|folder| [1, 2].map(|number| format!("{folder}/{number}.png"))).collect();
+        let lab = lab(&pictures.iter().map(String::as_str).collect::<Vec<_>>());
+        let (imported, log) = logged(|| lab.imported("in", &[]));
+        assert_eq!(imported.set.classes, ["a", "b"], "{folders:?}");
+        match expected {
+            "" => assert!(!log.contains("mixed") && !log.contains("each has"), "{folders:?}: {log}"),
+            _ => assert!(log.contains(expected), "{folders:?}: {log}"),
+        }
+    }
+}
+
+/// A column with the names of splits in all rows.
+#[test]
+fn a_table_of_pictures_may_name_their_splits() {
+    let rows = |splits: [&str; 6]| -> String {
+        let row = |(at, split): (usize, &&str)| format!("{},{},{split}\n", at + 1, ["a", "b"][at % 2]);
+        format!("id,label,set\n{}", splits.iter().enumerate().map(row).collect::<String>())
+    };
+    for (folder, splits, options, tested) in [
+        ("images", ["train", "train", "train", "train", "Test", "Test"], &[][..], Some([5, 6])),
+        ("train", ["train", "train", "train", "train", "Test", "Test"], &[], Some([5, 6])),
+        ("images", ["train", "train", "test", "test", "valid", "valid"], &[], Some([3, 4])),
+        (
+            "images",
+            ["train", "train", "valid", "train", "test", "valid"],
+            &["--test-split", "valid"],
+            Some([3, 6]),
+        ),
+        ("images", ["train", "train", "train", "train", "test", ""], &[], None),
+        ("images", ["train", "train", "train", "train", "train", "train"], &[], None),
+    ] {
+        let name = |number: usize| format!("{folder}/{number}.png");
+        let names: Vec<String> = (1..=6).map(name).collect();
+        let lab = lab(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        lab.write("in/labels.csv", rows(splits));
+        let (_, log) = logged(|| lab.imported("in", options));
+        assert_eq!(log.contains("column set names the splits"), tested.is_some(), "{splits:?}: {log}");
+        let [_, mut found] = lab.from();
+        found.sort();
+        assert!(tested.is_none_or(|tested| found == tested.map(name)), "{splits:?}: {found:?}");
+    }
+}
+
 #[test]
 fn splits_are_found_whatever_they_are_called() {
     for (pictures, test, expected) in [

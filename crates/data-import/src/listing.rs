@@ -128,7 +128,7 @@ fn training(
             [place] => return Ok(Some(tables.remove(place))),
             _ => bail!(
                 source,
-                "has {} that name pictures ({}): leave the one with their classes",
+                "has {} that name pictures ({}): choose the column of the classes with --label, or leave one table there",
                 count(places.len(), "table"),
                 listed(places.iter().map(|&at| tables[at].table.name.as_str()))
             ),
@@ -325,10 +325,16 @@ impl Listings<'_> {
             class_name
         );
         let mut of_split: BTreeMap<(Split, String), Rows> = BTreeMap::new();
-        for (place, label) in self.rows(&mut train, class, &mut labels)? {
+        let rows = self.rows(&mut train, class, &mut labels)?;
+        // Folders of splits are before a column of splits.
+        let may_have_column =
+            train.split.is_none() && self.sides.iter().all(|side| side.split == Split::Train);
+        let of_column = if may_have_column { self.splits(&mut train, class) } else { HashMap::new() };
+        for (place, label) in rows {
             let side = self.sides.iter().find(|side| self.pictures.files[place].starts_with(&side.folder));
-            let key = match (train.split, side) {
-                (None, Some(side)) => (side.split, side.name.clone()),
+            let key = match (train.split, of_column.get(&place), side) {
+                (None, Some(split), _) => split.clone(),
+                (None, None, Some(side)) => (side.split, side.name.clone()),
                 _ => (Split::Train, String::new()),
             };
             of_split.entry(key).or_default().push((place, label));
@@ -468,6 +474,39 @@ impl Listings<'_> {
             }
         }
         Ok(rows)
+    }
+
+    /// The splits of pictures, if a column names them in all rows: the training split, and another one.
+    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (Split, String)> {
+        let (names, within) = (listed.names, listed.within.clone());
+        let mut columns: BTreeMap<usize, HashMap<usize, (Split, String)>> = (0..listed.table.columns)
+            .filter(|&column| column != names && column != class)
+            .map(|column| (column, HashMap::new()))
+            .collect();
+        // An error was found before, when the classes were read.
+        let _ = listed.table.for_each_row(|_, row, _| {
+            let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
+            columns.retain(|&column, found| {
+                let name = cell(row, column);
+                let split = split::of(&name);
+                split.is_some_and(|split| {
+                    found.insert(place, (split, name));
+                    true
+                })
+            });
+            if columns.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+        });
+        let has_both = |found: &HashMap<usize, (Split, String)>| {
+            [true, false]
+                .iter()
+                .all(|&both| found.values().any(|(split, _)| (*split == Split::Train) == both))
+        };
+        let found = columns.into_iter().find(|(_, found)| has_both(found));
+        found.map_or_else(HashMap::new, |(column, found)| {
+            let column = listed.table.column_name(column);
+            log::info!("{}: column {column} names the splits", listed.table.name);
+            found
+        })
     }
 
     /// The path of a picture below the source.

@@ -9,7 +9,7 @@ use crate::ImportError;
 use crate::folder::{inside, is_picture, name};
 use crate::quote::listed;
 use crate::split;
-use crate::tables::is_table;
+use crate::tables::{is_submission, is_table};
 
 /// Kinds of files that a message lists.
 const KINDS: usize = 3;
@@ -80,11 +80,25 @@ pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
         true => "; annotations of objects (COCO, YOLO, VOC) are not read: a picture has one class",
         false => "",
     };
+    // Those that name pictures were read before.
+    let in_source = split::of(&name(folder)).is_some();
+    let beside = other_files.iter().filter(|_| in_source);
+    let tables: Vec<String> = files
+        .iter()
+        .chain(beside)
+        .filter(|file| is_table(file) && !is_submission(file))
+        .map(|file| name(file))
+        .collect();
+    let tables = match &tables[..] {
+        [] => String::new(),
+        [one] => format!("; {one} does not name the pictures"),
+        several => format!("; {} do not name the pictures", listed(several)),
+    };
     Ok(ImportError::source(
         folder,
         format!(
             "{} ({}{}) {} in no class's folder: move the pictures of each class{such} to a folder of its name, or \
-             name their classes in metadata.csv with the columns file_name and label{annotations}",
+             name their classes in metadata.csv with the columns file_name and label{tables}{annotations}",
             count(pictures.len(), "picture"),
             name(first),
             if pictures.len() == 1 { "" } else { ", …" },

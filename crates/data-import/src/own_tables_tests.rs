@@ -95,7 +95,7 @@ fn what_is_wrong_in_a_table_of_pictures_is_named() {
             &[],
             "line 10: \"cat1.png\" is of class \"dog\", and of class \"cat\" in line 3",
         ),
-        (good.clone() + "../x/cat1.png,dog\n", &[], "\"../x/cat1.png\" is not below"),
+        (good.clone() + "x/../../cat1.png,dog\n", &[], "\"x/../../cat1.png\" is not below"),
         (good.replace("1.png,cat", "1.png,"), &[], "line 3: column kind has no class"),
         (
             rows("name,a,b\n", "{c}{n}.png,{c},1", 0..4),
@@ -108,6 +108,10 @@ fn what_is_wrong_in_a_table_of_pictures_is_named() {
         let message = lab.import("set", options).unwrap_err();
         assert!(message.contains(expected), "{message}");
     }
+    lab.picture("far/train/cat0.png", [2, 2], 1);
+    lab.write("far/labels.csv", "name,kind\nx1.png,cat\nx2.png,dog\n");
+    let message = lab.import("far", &[]).unwrap_err();
+    assert!(message.ends_with("file_name and label; labels.csv does not name the pictures"), "{message}");
     lab.write("set/labels.csv", good.clone() + "CAT1.png,cat\ngone.png,cat\n");
     assert_eq!(names(&lab.imported("set", &["--skip-broken"])), (vec!["cat", "dog"], 8), "each picture once");
 }

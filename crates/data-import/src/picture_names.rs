@@ -42,7 +42,9 @@ impl PictureNames {
     /// or more than these: a path on another machine.
     pub(crate) fn find(&self, wanted: &str, within: &Path) -> Named {
         let path = wanted.replace('\\', "/");
-        let parts: Vec<&str> = path.split('/').filter(|part| !["", "."].contains(part)).collect();
+        let parts = path.split('/').filter(|part| !["", "."].contains(part));
+        // Where the table was written, the pictures were beside it: ../input/train/1.png of Kaggle.
+        let parts: Vec<&str> = parts.skip_while(|part| *part == "..").collect();
         let Some((&last, folders)) = parts.split_last() else { return Named::Nothing };
         if parts.contains(&"..") {
             return Named::Outside;
@@ -130,7 +132,10 @@ mod tests {
             ("1.jpg", "Nothing"),
             ("3", "Nothing"),
             ("", "Nothing"),
-            ("../test/1.png", "Outside"),
+            ("../test/1.png", "Nothing"),
+            ("../input/set/train/1.png", "train/1.png"),
+            ("..\\..\\train\\1.png", "train/1.png"),
+            ("..", "Nothing"),
             ("a\\..\\1.png", "Outside"),
         ] {
             assert_eq!(find(wanted, &train), expected, "{wanted}");
