@@ -101,6 +101,8 @@ impl TableFile {
                 "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
                 _ => bail!(path, "is {kind}"),
             }
+        } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
+            bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
         }
         let lines = lines(&mut file).map_err(ImportError::read(path))?;
         let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);

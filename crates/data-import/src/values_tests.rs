@@ -169,6 +169,14 @@ fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
     for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
         assert_eq!(digest(&utf16(&text, bytes)), (plain.clone(), lines.clone()));
     }
+    for bytes in [text.encode_utf16().flat_map(u16::to_le_bytes).collect(), vec![0; 10240]] {
+        lab.write("table.csv", bytes);
+        let message = lab.import("table.csv", &["--overwrite", "--label", "1"]).unwrap_err();
+        assert!(
+            message.contains("table.csv: is no text in UTF-8: save the table as .csv in UTF-8"),
+            "{message}"
+        );
+    }
     // True and False are numbers, as in Parquet.
     lab.write("table.csv", "x,class\nTrue,a\nFALSE,a\ntrue,b\nfalse,b\n");
     lab.imported("table.csv", &["--order", "files", "--test-fraction", "0.5"]);
