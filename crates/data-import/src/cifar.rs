@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use run_record::count;
 use run_record::files::foreign;
 use serde_pickle::{DeOptions, HashableValue, Value};
 
@@ -75,8 +76,8 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     let (training, train) = write("train", &train)?;
     let test = source.join(test);
     let test = if test.exists() { write("test", &[test])?.1 } else { Vec::new() };
-    let batches = train.len();
-    log::info!("{}: {training} pictures in {batches} python batches of CIFAR", job.args.source.display());
+    let [pictures, batches] = [count(training, "picture"), count(train.len(), "batch")];
+    log::info!("{}: {pictures} in {batches} of CIFAR for training", job.args.source.display());
     let names = names(&source.join(meta), label)?;
     Ok(Some(Arrays::made(&folder, [train, test], names)))
 }

@@ -103,6 +103,24 @@ fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
     }
 }
 
+/// A line for each kind, however many classes there are.
+#[test]
+fn classes_without_samples_in_a_split_are_named_together() {
+    let trained = (0..40).map(|class| format!("train/c{class}/1.png"));
+    let tested = ["c0", "new1", "new2"].map(|class| format!("test/{class}/2.png"));
+    let pictures: Vec<String> = trained.chain(tested).collect();
+    let lab = lab(&pictures.iter().map(String::as_str).collect::<Vec<_>>());
+    let (_, log) = logged(|| lab.imported("in", &[]));
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("class") && line.contains(" have ")).collect();
+    let [learned, tested] = lines[..] else { panic!("{log}") };
+    assert_eq!(learned, "2 classes have test samples and none to learn from: new1, new2");
+    assert!(
+        tested.starts_with("39 classes have no test sample: c1, c10, ") && tested.ends_with("… (39 in all)"),
+        "{log}"
+    );
+}
+
 /// A column with the names of splits in all rows.
 #[test]
 fn a_table_of_pictures_may_name_their_splits() {

@@ -66,7 +66,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use job::Job;
 use listing::Listing;
-use quote::quoted;
+use quote::{listed, quoted};
+use run_record::count;
 use tables::Tables;
 
 pub use data_file::DataFile;
@@ -260,12 +261,8 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
     let source = unpacked.as_deref().unwrap_or(&args.source);
     let imported =
         from_source(source, &job).map_err(|error| archive::renamed(error, source, &args.source))?;
-    for (class, name) in imported.set.classes.iter().enumerate() {
-        match imported.counts.each_ref().map(|counts| counts[class]) {
-            [0, test] => log::warn!("class {} has {test} test samples and none to learn from", quoted(name)),
-            [_, 0] => log::warn!("class {} has no test sample", quoted(name)),
-            _ => {}
-        }
+    for problem in without_samples(&imported) {
+        log::warn!("{problem}");
     }
     if let [one] = &imported.set.classes[..] {
         log::warn!("all samples are of one class, {}: there is nothing to tell apart", quoted(one));
@@ -280,6 +277,27 @@ pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, Im
         );
     }
     Ok(imported)
+}
+
+/// Which classes have no samples in a split, in a line for each kind.
+fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
+    type IsSo = fn(usize, usize) -> bool;
+    let kinds: [(&str, IsSo); 3] = [
+        ("no sample", |train, test| train + test == 0),
+        ("test samples and none to learn from", |train, test| train == 0 && test > 0),
+        ("no test sample", |train, test| train > 0 && test == 0),
+    ];
+    let line = |(what, is_so): (&str, IsSo)| {
+        let classes = set.classes.iter().zip(train.iter().zip(test));
+        let found: Vec<&String> =
+            classes.filter(|(_, (train, test))| is_so(**train, **test)).map(|(name, _)| name).collect();
+        match &found[..] {
+            [] => None,
+            [one] => Some(format!("class {} has {what}", quoted(one))),
+            _ => Some(format!("{} have {what}: {}", count(found.len(), "class"), listed(&found))),
+        }
+    };
+    kinds.into_iter().filter_map(line).collect()
 }
 
 /// Imports a file or a folder, which an archive may have in a folder of its own.

@@ -91,8 +91,8 @@ pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
         .collect();
     let tables = match &tables[..] {
         [] => String::new(),
-        [one] => format!("; {one} does not name the pictures"),
-        several => format!("; {} do not name the pictures", listed(several)),
+        [one] => format!("; {one} does not name the pictures and their classes"),
+        several => format!("; {} do not name the pictures and their classes", listed(several)),
     };
     Ok(ImportError::source(
         folder,

@@ -111,7 +111,10 @@ fn what_is_wrong_in_a_table_of_pictures_is_named() {
     lab.picture("far/train/cat0.png", [2, 2], 1);
     lab.write("far/labels.csv", "name,kind\nx1.png,cat\nx2.png,dog\n");
     let message = lab.import("far", &[]).unwrap_err();
-    assert!(message.ends_with("file_name and label; labels.csv does not name the pictures"), "{message}");
+    assert!(
+        message.ends_with("file_name and label; labels.csv does not name the pictures and their classes"),
+        "{message}"
+    );
     lab.write("set/labels.csv", good.clone() + "CAT1.png,cat\ngone.png,cat\n");
     assert_eq!(names(&lab.imported("set", &["--skip-broken"])), (vec!["cat", "dog"], 8), "each picture once");
 }
