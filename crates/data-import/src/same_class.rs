@@ -7,7 +7,12 @@ use icu_normalizer::ComposingNormalizerBorrowed;
 use crate::quote::{listed, quoted};
 use crate::{ImportArgs, ImportError};
 
-/// One form of a name in all spellings of it: NFC of Unicode, without doubled spaces, in small letters.
+/// Characters that are not seen, which editors and web pages leave: soft hyphens, zero width spaces, word joiners and
+/// marks of the byte order. Joiners that change letters are none.
+const INVISIBLE: [char; 4] = ['\u{ad}', '\u{200b}', '\u{2060}', '\u{feff}'];
+
+/// One form of a name in all spellings of it: NFC of Unicode, without doubled spaces and invisible characters, in small
+/// letters.
 pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
@@ -15,7 +20,8 @@ pub(crate) fn key(name: &str) -> String {
 /// A name in the form in which Linux and Windows keep it when it is typed (NFC); macOS and some archives decompose
 /// its letters (NFD).
 fn composed(name: &str) -> String {
-    let name = ComposingNormalizerBorrowed::new_nfc().normalize(name);
+    let name = name.replace(INVISIBLE, "");
+    let name = ComposingNormalizerBorrowed::new_nfc().normalize(&name);
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -69,6 +75,8 @@ fn check_spellings(
                 continue;
             }
             "capital letters"
+        } else if [a, b].iter().any(|name| name.contains(INVISIBLE)) {
+            "invisible characters"
         } else if a.split_whitespace().eq(b.split_whitespace()) {
             "spaces"
         } else {
@@ -79,9 +87,13 @@ fn check_spellings(
             [false, true] if has_test => " (test split)",
             _ => "",
         };
-        // Two forms of Unicode look alike.
+        // They look alike.
         let [a, b] = [a, b].map(|name| {
-            if differ.contains("Unicode") { name.escape_default().to_string() } else { name.into() }
+            if differ.contains("Unicode") || differ.contains("invisible") {
+                name.escape_default().to_string()
+            } else {
+                name.into()
+            }
         });
         bail!(
             &args.source,
@@ -141,6 +153,11 @@ mod tests {
                 &[("\u{c9}t\u{e9}", 3, 0), ("e\u{301}te\u{301}", 3, 0)],
                 false,
                 "differ only in capital letters",
+            ),
+            (
+                &[("cat", 3, 0), ("cat\u{200b}", 3, 0)],
+                false,
+                "\"cat\" and \"cat\\u{200b}\" differ only in invisible characters",
             ),
             (&[("big dog", 3, 0), ("big  dog ", 3, 0)], false, "differ only in spaces"),
             (&[("a", 3, 0), ("A", 0, 2)], true, "it has A, and the training split has a; give both"),
