@@ -269,7 +269,7 @@ pub(crate) fn classes(
             return Ok(Classes { names, pictures, is_listed: true });
         }
         log::info!("{} has no column label, class or target: folders are the classes", below(&file));
-    } else if let Some(label) = label.column {
+    } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
         let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
         return Err(ImportError::option("label", label, problem));
     }

@@ -103,6 +103,17 @@ fn splits_and_data_sets_in_the_folders_of_classes_are_named() {
     }
 }
 
+#[test]
+fn a_folder_of_other_files_is_no_folder_of_pictures() {
+    let message = lab(&["iris.data", "iris.names"]).import("in", &["--label", "5"]).unwrap_err();
+    assert!(message.contains("no data set found here"), "{message}");
+    let message = lab(&["a/1.png", "b/1.png"]).import("in", &["--label", "5"]).unwrap_err();
+    assert!(
+        message.contains("--label 5: is for tables and metadata.csv, and SOURCE has pictures"),
+        "{message}"
+    );
+}
+
 /// A line for each kind, however many classes there are.
 #[test]
 fn classes_without_samples_in_a_split_are_named_together() {
