@@ -36,8 +36,8 @@ pub fn of_row(row: &Row<'_>) -> Vec<Fact> {
 
 /// The highest test accuracy on each data set, with the share of its largest class, and the data set if there is one.
 pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
-    let set = |row: &Row<'_>| (data_name(row.first()), row.first().record.data.train_sha256.clone());
-    let sets: Vec<_> = rows.iter().map(set).unique().collect();
+    let set = |row: &Row<'_>| data_name(row.first());
+    let sets: Vec<String> = rows.iter().map(set).unique().collect();
     let varied = varied(rows);
     let highest = sets.iter().filter_map(|of_set| {
         let own: Vec<&Row<'_>> =
@@ -46,10 +46,15 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
         let (percent, text) = tested(best)?;
         let largest = chance(best.first());
         let text = format!("{}: {text}; largest class {largest:.2}%", best.name(rows, &varied));
-        let label = format!("highest test accuracy on {}", of_set.0);
+        let label = format!("highest test accuracy on {of_set}");
         Some(Fact { weight: accuracy(best), ..fact(Question::Result, label, percent, text) })
     });
-    let mut facts: Vec<Fact> = highest.take(MOST_SETS).collect();
+    let mut facts: Vec<Fact> = highest.collect();
+    let more = facts.len().saturating_sub(MOST_SETS);
+    facts.truncate(MOST_SETS);
+    if let Some(last) = facts.last_mut().filter(|_| more > 0) {
+        last.text += &format!("; {} in the table", count(more, "more data set"));
+    }
     let samples: BTreeSet<String> = rows.iter().map(|row| samples(row.first())).collect();
     match &sets[..] {
         [_] if samples.len() == 1 => facts.push(data(&rows[0])),
@@ -234,7 +239,19 @@ mod tests {
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("highest test accuracy on digits 92.50%"), "{found:?}");
         assert!(found[1].starts_with("highest test accuracy on pets 85.00%"), "{found:?}");
+        runs.extend(["cars/", "boats/"].map(|root| tested(&["--data-root", root], 70.0)));
+        let found = of(&runs);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[2].ends_with("; 1 more data set in the table"), "{found:?}");
+        runs.truncate(3);
         runs[2].record.data.test_samples = 0;
         assert_eq!(of(&runs).len(), 1, "nothing was tested");
+        // Fewer training samples of one data set are no other data set.
+        let mut fewer = tested(&["--lr", "0.3", "--train-samples", "160"], 60.0);
+        fewer.record.data.train_sha256 = "of 160 samples".into();
+        runs[2] = fewer;
+        let found = of(&runs);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("highest test accuracy on digits 92.50%"), "{found:?}");
     }
 }
