@@ -1,6 +1,6 @@
 //! The card at the top of the page: what a reader asks first, each in a word and a line.
 
-use itertools::Itertools;
+use indexmap::IndexMap;
 
 use super::glance;
 use super::overview::{Finding, fastest, jobs, of_job, standing};
@@ -49,15 +49,15 @@ pub struct Fact {
     pub weight: f64,
 }
 
-/// The result at a glance, and the answers of each job's findings and cells. Of several jobs, the first one that has an
-/// answer gives it, by name.
+/// The result at a glance, and the answers of each job's findings and cells. Of several jobs, the one whose answer has the
+/// largest weight gives it, by name: a job that lost no accuracy does not hide one that lost some. Among equals, the first does.
 pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
     let of = |(name, job): (String, Vec<Row<'_>>)| {
         let beside = [efficiency(&job, baseline), memory(&job, baseline)].into_iter().flatten();
-        let fact = |Finding { line, answer }: Finding| {
+        let fact = |Finding { line, answer, weight }: Finding| {
             let (question, label, value) = answer?;
             let text = line.strip_prefix(&format!("{label}: ")).unwrap_or(&line);
-            Some(Fact { question, label, value, text: format!("{name}{text}"), weight: 0.0 })
+            Some(Fact { question, label, value, text: format!("{name}{text}"), weight })
         };
         of_job(&job, baseline).into_iter().chain(beside).filter_map(fact).collect::<Vec<_>>()
     };
@@ -67,7 +67,15 @@ pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
         rows => glance::of_rows(rows),
     };
     let of_jobs = jobs(rows).into_iter().flat_map(of);
-    results.into_iter().chain(of_jobs).unique_by(|fact| fact.label.clone()).collect()
+    let mut facts: IndexMap<String, Fact> = IndexMap::new();
+    for fact in results.into_iter().chain(of_jobs) {
+        match facts.get_mut(&fact.label) {
+            Some(known) if known.weight >= fact.weight => {}
+            Some(known) => *known = fact,
+            None => drop(facts.insert(fact.label.clone(), fact)),
+        }
+    }
+    facts.into_values().collect()
 }
 
 /// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
@@ -150,6 +158,12 @@ mod tests {
         let mut runs = models.to_vec();
         runs.extend(["mlp", "vgg"].map(|model| run((1, 2), &["--model", model], 2.5)));
         assert!(answer(&runs, "accuracy lost")[1].starts_with("mlp: "), "{:?}", of(&runs));
+        runs[3].results.test_accuracy = 80.0;
+        let [value, text] = answer(&runs, "accuracy lost");
+        assert!(
+            value.starts_with("17.50 points") && text.starts_with("vgg: "),
+            "the largest loss: {value}, {text}"
+        );
         runs[0].results.others_cpu_percent = Some(50.0);
         let [value, text] = answer(&runs, "efficiency");
         assert!(value == "80%" && text.starts_with("vgg: "), "the first job with an answer: {text}");

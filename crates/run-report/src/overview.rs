@@ -65,11 +65,13 @@ pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
 pub struct Finding {
     pub line: String,
     pub answer: Option<(Question, String, String)>,
+    /// Of several answers to a question, the one of the largest weight is shown, and else the first.
+    pub weight: f64,
 }
 
 impl Finding {
     pub fn of(line: String) -> Self {
-        Self { line, answer: None }
+        Self { line, answer: None, weight: 0.0 }
     }
 
     pub fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
@@ -380,6 +382,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
         true => String::new(),
         false => format!(" after {} instead of {}", count(updates(many), "update"), updates(base)),
     };
+    let mut points_lost = 0.0;
     let (line, value) = match (at_chance(many), at_chance(base)) {
         // Which is another finding.
         (Some(_), Some(_)) => return None,
@@ -392,6 +395,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
         ),
         (chance_of_many, chance_of_base) => {
             let points = of_many - of_base;
+            points_lost = (-points).max(0.0);
             let at_chance = [(chance_of_many, on_many.as_str()), (chance_of_base, on_base.as_str())];
             let at_chance = at_chance.into_iter().filter_map(|(chance, on)| Some((chance?, on)));
             let at_chance = at_chance.map(|(chance, on)| format!("; {on} is at chance level, {chance:.2}%"));
@@ -407,7 +411,8 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
             (line, value)
         }
     };
-    Some(Finding::of(line).answers(Question::Accuracy, "accuracy lost", value))
+    let found = Finding::of(line).answers(Question::Accuracy, "accuracy lost", value);
+    Some(Finding { weight: points_lost, ..found })
 }
 
 fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding> {
