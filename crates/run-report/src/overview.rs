@@ -11,9 +11,11 @@ use super::digits::seconds as shown;
 use super::glance;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
-use super::rows::{BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, times_differ, varied};
+use super::rows::{
+    BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, tells_classes_apart, times_differ, varied,
+};
 use super::runs::Run;
-use super::summary::{exposed_percent, speed_up, stored_kb, times_smaller};
+use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, times_smaller};
 use run_record::count;
 
 /// The card's answer where nothing differs.
@@ -91,6 +93,9 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
             true => found_none.answers(Question::Accuracy, "accuracy lost", "chance level"),
             false => found_none,
         });
+    }
+    if let [row] = rows {
+        found.extend(hidden_by_the_largest(row).map(Finding::of));
     }
     // A row is named among all of the job, of which only some are compared.
     let varied = varied(rows);
@@ -238,12 +243,33 @@ fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of(row, |run: &Run| run.results.test_accuracy)
 }
 
-/// The share of the largest class, if the accuracy of no run of `row` can be told from it or is above.
+/// Whether the accuracy of `run` cannot be told from the share of the largest class, or is below.
+fn is_as_the_largest(run: &Run) -> bool {
+    Interval::of_run(run, |run| run.results.test_accuracy).is_some_and(|of| of.low <= chance(run))
+}
+
+/// The share of the largest class, if the accuracy of no run of `row` is above it, and no run tells classes apart.
 fn at_chance(row: &Row<'_>) -> Option<f64> {
-    let is_at = |run: &&Run| {
-        Interval::of_run(run, |run| run.results.test_accuracy).is_some_and(|of| of.low <= chance(run))
-    };
+    let is_at = |run: &&Run| is_as_the_largest(run) && !tells_classes_apart(run);
     row.runs.iter().all(is_at).then(|| chance(row.first()))
+}
+
+/// A row that tells classes apart, whose accuracy does not show it.
+fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
+    let by_class = row.first().results.by_class.as_ref()?;
+    let is_hidden = |run: &&Run| is_as_the_largest(run) && tells_classes_apart(run);
+    let classes = by_class.classes.iter().filter(|class| class.samples > 0).count();
+    let share = chance(row.first());
+    let against = if interval(row)?.high < share { "is below" } else { "cannot be told from" };
+    row.runs.iter().all(is_hidden).then(|| {
+        format!(
+            "test accuracy {:.2}% {against} the {share:.2}% of naming the largest class for every sample; balanced accuracy \
+             shows that classes are told apart: {:.2}%, where that answer has {:.2}%",
+            accuracy(row),
+            row.spread(balanced_accuracy).median,
+            100.0 / classes as f64
+        )
+    })
 }
 
 /// The rows that may have learned nothing, but those that a line has `said` to be at chance level.

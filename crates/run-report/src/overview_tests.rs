@@ -4,6 +4,7 @@ use super::*;
 use crate::rows::group;
 use crate::runs::Run;
 use crate::testing::run;
+use run_record::{ByClass, Confusion};
 
 /// One of several seeds that learns nothing does not bring the others down.
 #[test]
@@ -291,5 +292,36 @@ fn recipes_on_several_topologies_are_told_apart() {
     let text = of(&[of_both((1, 1)), of_both((1, 2))].concat());
     for topology in ["1x1", "1x2"] {
         assert!(text.contains(&format!("{topology}: highest test accuracy: ")), "{text}");
+    }
+}
+
+#[test]
+fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
+    // Nine of ten samples are of one class, and weights of the classes cost accuracy on it.
+    let with = |entries: &[(u16, u16, u64)]| {
+        let mut run = run((1, 1), &[], 4.0);
+        let confusion: Confusion = entries.iter().copied().collect();
+        let by_class = ByClass::of(&confusion, &["no".into(), "yes".into()]).unwrap();
+        let correct: u64 = by_class.classes.iter().map(|class| class.correct).sum();
+        let data = &mut run.record.data;
+        (data.test_samples, data.test_available, data.test_largest_class) = (300, 300, 270);
+        run.results.test_accuracy = 100.0 * correct as f64 / 300.0;
+        run.results.by_class = Some(by_class);
+        of(&[run])
+    };
+    let told = "test accuracy 88.00% cannot be told from the 90.00% of naming the largest class for every sample; \
+                balanced accuracy shows that classes are told apart: 88.89%, where that answer has 50.00%";
+    let found = with(&[(0, 0, 237), (0, 1, 33), (1, 0, 3), (1, 1, 27)]);
+    assert!(found.contains(told) && !found.contains("chance level"), "{found}");
+    let found = with(&[(0, 0, 210), (0, 1, 60), (1, 0, 3), (1, 1, 27)]);
+    assert!(found.contains("test accuracy 79.00% is below the 90.00% of naming"), "{found}");
+    for guessed in [
+        [(0, 0, 270), (1, 0, 30), (1, 1, 0)],
+        [(0, 0, 240), (0, 1, 30), (1, 0, 27)],
+        // Two lucky ones.
+        [(0, 0, 270), (1, 0, 28), (1, 1, 2)],
+    ] {
+        let found = with(&guessed);
+        assert!(found.contains("is at chance level"), "{found}");
     }
 }

@@ -241,7 +241,7 @@ pub fn rule() -> String {
         "Times differ if the ranges of their repeats do not overlap and, below {REPEATS} repeats, if they are also \
          more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap; where they do, \
          more tested samples may still tell them apart. Accuracy is at chance level if the interval of every run reaches \
-         down to the share of the largest class."
+         down to the share of the largest class, and the balanced accuracy does not show that classes are told apart."
     )
 }
 
@@ -297,6 +297,29 @@ impl Interval {
     pub fn is_apart(self, other: Self) -> bool {
         self.high < other.low || other.high < self.low
     }
+}
+
+/// The least correct samples outside the largest class that show that classes are told apart: below, the normal
+/// approximation of their number is none.
+const LEAST_CORRECT: u64 = 5;
+/// Standard errors above which a balanced accuracy is no chance.
+const ERRORS: f64 = 3.0;
+
+/// Whether the classes that `run` named depend on its samples: its balanced accuracy is well above that of naming classes
+/// as often, whatever the sample. Where one class is most of a data set, an accuracy is no measure of it.
+pub fn tells_classes_apart(run: &Run) -> bool {
+    let Some(by_class) = &run.results.by_class else { return false };
+    let tested: Vec<_> = by_class.classes.iter().filter(|class| class.samples > 0).collect();
+    let all = tested.iter().map(|class| class.samples).sum::<u64>() as f64;
+    let most = tested.iter().max_by_key(|class| class.samples).map_or(0, |class| class.correct);
+    let correct: u64 = tested.iter().map(|class| class.correct).sum();
+    // Of recalls, each is a share of its class's samples, and expected to be how often the class is named.
+    let named = |class: &&run_record::ClassRecord| (class.named as f64 / all).min(1.0);
+    let expected: f64 = tested.iter().map(named).sum();
+    let found: f64 = tested.iter().map(|class| class.correct as f64 / class.samples as f64).sum();
+    let share = |class: &&run_record::ClassRecord| named(class) * (1.0 - named(class)) / class.samples as f64;
+    let error = tested.iter().map(share).sum::<f64>().sqrt();
+    correct.saturating_sub(most) >= LEAST_CORRECT && found - expected > ERRORS * error
 }
 
 /// The accuracy, in percent, of the answer that is the largest class of the tested samples.
