@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    EpochRow, Method, RecordError, Results, RunDir, Status, json_problem, out_of_bounds, overfits_after,
-    quoted,
+    EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem, out_of_bounds,
+    overfits_after, quoted,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -168,7 +168,10 @@ fn finished(path: &Path) -> Result<Run, String> {
     let config = Config::of(&record.config)
         .map_err(|error| other(RecordError::damaged(&file, json_problem(&error))))?;
     let (ranks, named) = (record.world_size, quoted(&shown));
-    let resume = format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}");
+    let resume = match checkpoint::list(&path.join("checkpoints")) {
+        Ok(steps) if steps.is_empty() => "run it again with --overwrite: it has no checkpoint".to_owned(),
+        _ => format!("continue with mpirun -n {ranks} ... mpiburn train --resume {named}"),
+    };
     let why = one_line(record.error.as_deref());
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) => {
@@ -425,6 +428,12 @@ mod tests {
         let mut json = json();
         json["status"] = "failed".into();
         std::fs::write(run.join("run.json"), json.to_string()).unwrap();
+        let note = finished(&run).unwrap_err();
+        assert!(
+            note.ends_with("fix the cause, then run it again with --overwrite: it has no checkpoint"),
+            "{note}"
+        );
+        std::fs::create_dir_all(run.join("checkpoints/step-00000010")).unwrap();
         let note = finished(&run).unwrap_err();
         let name = format!("'{}/it'\\''s a run'", folder.path().display());
         assert!(note.ends_with(&format!("mpirun -n 2 ... mpiburn train --resume {name}")), "{note}");
