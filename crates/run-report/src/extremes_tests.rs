@@ -101,6 +101,16 @@ fn results(of: &Ends) -> Results {
         accuracy: of.percent,
         taken_for: Some("b".into()),
     };
+    let untested = |name: &str| ClassRecord {
+        name: name.into(),
+        samples: 0,
+        named: 0,
+        correct: 0,
+        precision: None,
+        recall: None,
+        accuracy: 100.0,
+        taken_for: None,
+    };
     Results {
         steps: of.some,
         // A line of epochs.csv for each.
@@ -111,7 +121,7 @@ fn results(of: &Ends) -> Results {
         checkpoint_seconds: of.seconds,
         total_seconds: of.seconds,
         ms_per_step: of.ms_per_step,
-        images_per_second: of.seconds,
+        images_per_second: if of.count == 0 { of.seconds } else { of.count as f64 / of.seconds },
         comm_seconds: of.seconds,
         step_ms: StepMs::from_array([of.ms_per_step; 7]),
         test_accuracy: of.percent,
@@ -126,8 +136,8 @@ fn results(of: &Ends) -> Results {
         by_class: Some(ByClass {
             balanced_accuracy: of.percent,
             largest_class_accuracy: of.percent,
-            classes: vec![class("a"), class("b")],
-            confusion_matrix: vec![vec![of.count as u64; 2]; 2],
+            classes: vec![class("a"), untested("b")],
+            confusion_matrix: vec![vec![of.count as u64, 0], vec![0; 2]],
         }),
         peak_rss_mb: of.seconds,
         live_mb: Some(of.seconds),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem, out_of_bounds,
-    overfits_after, quoted,
+    ByClass, ClassRecord, EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem,
+    out_of_bounds, overfits_after, quoted,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -229,6 +229,20 @@ fn agree(run: &Value) -> Result<(), String> {
             return Err(format!("data.{part}: {few}, and {whole} is {many}"));
         }
     }
+    if let (Some(rate), Some(samples), Some(epochs), Some(training)) = (
+        of("images_per_second"),
+        run["data"]["train_samples"].as_f64(),
+        of("epochs_run"),
+        of("train_seconds"),
+    ) && samples > 0.0
+        && (rate * training - samples * epochs).abs() > 0.02 * samples * epochs
+    {
+        return Err(format!(
+            "images_per_second: {rate}, and {samples} samples, {epochs} times, took {training} s"
+        ));
+    }
+    by_rank_agree(run)?;
+    by_class_agree(run)?;
     for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
         if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
             && step > steps
@@ -237,6 +251,102 @@ fn agree(run: &Value) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Whether two shares in percent are one, or one of them is that of nothing.
+fn is_same(a: f64, b: f64) -> bool {
+    a.is_nan() || b.is_nan() || (a - b).abs() < 0.01
+}
+
+/// Checks the results of all ranks against those of each.
+fn by_rank_agree(run: &Value) -> Result<(), String> {
+    let Some(ranks) = run["per_rank"].as_array().filter(|ranks| !ranks.is_empty()) else { return Ok(()) };
+    for (name, samples) in [("train_accuracy", "train_samples"), ("test_accuracy", "test_samples")] {
+        let with: Vec<_> = ranks.iter().filter(|rank| rank[samples].as_u64() != Some(0)).collect();
+        let shares: Option<Vec<[f64; 2]>> =
+            with.iter().map(|rank| Some([rank[samples].as_f64()?, rank[name].as_f64()?])).collect();
+        let (Some(all), Some(shares)) = (run[name].as_f64(), shares) else { continue };
+        let count: f64 = shares.iter().map(|[count, _]| count).sum();
+        let mean = shares.iter().map(|[count, share]| count * share).sum::<f64>() / count;
+        if count > 0.0 && !is_same(all, mean) {
+            return Err(format!("{name}: {all}, and {mean} is the mean over per_rank"));
+        }
+    }
+    let peaks: Option<Vec<f64>> = ranks.iter().map(|rank| rank["peak_rss_mb"].as_f64()).collect();
+    match (run["peak_rss_mb"].as_f64(), peaks.map(|peaks| peaks.into_iter().fold(0.0, f64::max))) {
+        (Some(peak), Some(highest)) if !is_same(peak, highest) => {
+            Err(format!("peak_rss_mb: {peak}, and {highest} is the highest of per_rank"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks the last test's results by class against each other, and against those of all classes.
+fn by_class_agree(run: &Value) -> Result<(), String> {
+    let Some(by_class) =
+        run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok())
+    else {
+        return Ok(());
+    };
+    let classes = &by_class.classes;
+    let sum = |of: fn(&ClassRecord) -> u64| classes.iter().map(of).fold(0, u64::saturating_add);
+    let (samples, named, correct) = (sum(|of| of.samples), sum(|of| of.named), sum(|of| of.correct));
+    let largest = classes.iter().map(|of| of.samples).max().unwrap_or(0);
+    for (name, value, expected) in [
+        ("test_samples", run["data"]["test_samples"].as_u64(), samples),
+        ("test_samples", run["data"]["test_samples"].as_u64(), named),
+        ("test_largest_class", run["data"]["test_largest_class"].as_u64(), largest),
+    ] {
+        if let Some(value) = value.filter(|&value| value != expected) {
+            return Err(format!("data.{name}: {value}, and {expected} by by_class.classes"));
+        }
+    }
+    for (at, class) in classes.iter().enumerate() {
+        let ClassRecord { samples, named, correct, precision, recall, .. } = class;
+        if correct > samples || correct > named {
+            return Err(format!(
+                "by_class.classes[{at}].correct: {correct}, of {samples} samples and {named} named"
+            ));
+        }
+        for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
+            let expected = 100.0 * *correct as f64 / *whole as f64;
+            if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
+                return Err(format!(
+                    "by_class.classes[{at}].{name}: {share}, and {correct} of {whole} are correct"
+                ));
+            }
+        }
+    }
+    let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
+    let shares = [
+        ("test_accuracy", run["test_accuracy"].as_f64(), 100.0 * correct as f64 / samples as f64),
+        (
+            "by_class.balanced_accuracy",
+            Some(by_class.balanced_accuracy),
+            recalls.iter().sum::<f64>() / recalls.len() as f64,
+        ),
+        (
+            "by_class.largest_class_accuracy",
+            Some(by_class.largest_class_accuracy),
+            100.0 * largest as f64 / samples as f64,
+        ),
+    ];
+    let other =
+        shares.into_iter().find(|(_, value, expected)| value.is_some_and(|of| !is_same(of, *expected)));
+    if let Some((name, Some(value), expected)) = other {
+        return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
+    }
+    let matrix = &by_class.confusion_matrix;
+    let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
+    let is_own = |(at, class): (usize, &ClassRecord)| {
+        let row = matrix[at].iter().copied().fold(0, u64::saturating_add);
+        let column = matrix.iter().map(|row| row[at]).fold(0, u64::saturating_add);
+        (row, column, matrix[at][at]) == (class.samples, class.named, class.correct)
+    };
+    match matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
+        true => Ok(()),
+        false => Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into()),
+    }
 }
 
 /// Checks each number below `path`.
@@ -418,6 +528,40 @@ mod tests {
         assert_eq!(check(&waiting).unwrap_err(), "`steps` is missing");
         waiting["status"] = "running".into();
         assert_eq!(check(&waiting), Ok(()));
+    }
+
+    #[test]
+    fn results_that_contradict_each_other_are_named() {
+        let mut whole = json();
+        let confusion: run_record::Confusion = [(0, 0, 5), (0, 1, 1), (1, 1, 4)].into_iter().collect();
+        whole["by_class"] = serde_json::to_value(ByClass::of(&confusion, &["a".into(), "b".into()])).unwrap();
+        (whole["data"]["test_samples"], whole["data"]["test_largest_class"]) = (10.into(), 6.into());
+        (whole["test_accuracy"], whole["train_accuracy"]) = (90.0.into(), 75.0.into());
+        for (rank, accuracies) in [[80.0, 100.0], [70.0, 80.0]].into_iter().enumerate() {
+            let of = &mut whole["per_rank"][rank];
+            (of["train_accuracy"], of["test_accuracy"]) = (accuracies[0].into(), accuracies[1].into());
+        }
+        assert_eq!(check(&whole), Ok(()));
+        for (path, value) in [
+            ("/images_per_second", 9e4),
+            ("/peak_rss_mb", 51.0),
+            ("/train_accuracy", 76.0),
+            ("/per_rank/1/test_accuracy", 81.0),
+            ("/data/test_largest_class", 5.0),
+            ("/by_class/balanced_accuracy", 90.0),
+            ("/by_class/largest_class_accuracy", 61.0),
+            ("/by_class/classes/0/samples", 7.0),
+            ("/by_class/classes/1/named", 6.0),
+            ("/by_class/classes/0/correct", 6.0),
+            ("/by_class/classes/0/recall", 84.0),
+            ("/by_class/classes/1/precision", 81.0),
+            ("/by_class/confusion_matrix/0/1", 2.0),
+        ] {
+            let mut edited = whole.clone();
+            let field = edited.pointer_mut(path).unwrap();
+            *field = if field.is_u64() { (value as u64).into() } else { value.into() };
+            assert!(check(&edited).is_err(), "{path}");
+        }
     }
 
     #[test]
