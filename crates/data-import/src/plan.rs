@@ -44,7 +44,9 @@ pub(crate) fn splits<T>(
             let (share, all) = (share.unwrap_or(TEST_FRACTION), train.len());
             let splits = divide(&mut rng, train, classes.len(), |sample| class(sample).into(), share);
             let test = splits[1].len();
-            log::info!("the test split takes {test} of {all} samples: {share} of each class, and at least one");
+            log::info!(
+                "the test split takes {test} of {all} samples: {share} of each class, and at least one"
+            );
             splits
         }
     };
