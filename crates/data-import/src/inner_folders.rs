@@ -48,8 +48,11 @@ pub(crate) fn check(root: &Path) -> Result<(), ImportError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;
-        let has_pictures = files.iter().any(|file| is_picture(file));
-        let folders = folders.into_iter().filter(|inner| !has_pictures && holds_pictures(inner)).collect();
+        // The folder of a class, as nearly all are: not all of them are read once more.
+        if files.iter().any(|file| is_picture(file)) {
+            return Ok(());
+        }
+        let folders = folders.into_iter().filter(|inner| holds_pictures(inner)).collect();
         classes.push(Class { name: name(folder), folders });
     }
     let with_splits: Vec<&Class> = classes.iter().filter(|class| class.has_splits()).collect();
