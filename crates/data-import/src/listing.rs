@@ -350,6 +350,10 @@ impl Listings<'_> {
                 let side = self.sides.iter().find(|side| side.split == split);
                 let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
                 let rows = self.rows(&mut other, class, &mut labels)?;
+                // Competitions have such a column to be filled in.
+                if rows.iter().all(|(_, label)| label.is_none()) {
+                    continue;
+                }
                 of_split.entry((split, name)).or_default().extend(rows);
             }
         }

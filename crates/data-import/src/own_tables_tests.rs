@@ -236,6 +236,24 @@ fn the_only_table_is_taken_and_several_are_named() {
     assert!(message.contains("has 2 data sets in folders (coarse, fine): import one, as in "), "{message}");
 }
 
+/// A column that is there to be filled in is none of classes.
+#[test]
+fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
+    let lab = Lab::new();
+    lab.write("set/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n4,1,b\n");
+    lab.write("set/test.csv", "x,y,class\n1,2,\n3,1,\n");
+    let message = lab.import("set", &["--missing-labels", "drop"]).unwrap_err();
+    assert!(message.contains("test.csv: no row has a class in column "), "{message}");
+    assert!(message.contains(": import train.csv alone, and predict test.csv (mpiburn "), "{message}");
+    pictures(&lab, "pets/train", 0..4);
+    ["1", "2"].iter().for_each(|name| lab.picture(&format!("pets/test/{name}.png"), [2, 2], 200));
+    lab.write("pets/train.csv", rows("id,kind\n", "{c}{n}.png,{c}", 0..4));
+    lab.write("pets/test.csv", "id,kind\n1,\n2,\n");
+    let imported = lab.imported("pets", &["--missing-labels", "drop"]);
+    assert_eq!(imported.counts, [[3, 3], [1, 1]]);
+    assert!(lab.from().concat().iter().all(|from| from.starts_with("train/")));
+}
+
 #[test]
 fn a_test_table_without_classes_is_left_to_predict() {
     let lab = Lab::new();

@@ -57,14 +57,15 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     let mut ranges = Ranges::of(features.len());
     let lines = train.lines() + test.as_ref().map_or(0, TableFile::lines);
     let tell = |row: usize| job.row(row, 2 * lines);
-    let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
+    let rows = read(&mut train, "", label, &features, &mut labels, &mut ranges, &tell)?;
     let (mut test, test_rows) = match test {
         None => (None, None),
         Some(mut test) => {
             let (label, features) = same_columns(tables, [&train, &test], label, &features)?;
             say_what_is_left_out(&train, &test);
             let tell = |row: usize| tell(rows.len() + row);
-            let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
+            let alone = format!(": {}", tables.advice);
+            let rows = read(&mut test, &alone, label, &features, &mut labels, &mut ranges, &tell)?;
             (Some((test, features)), Some(rows))
         }
     };
@@ -109,9 +110,11 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     writer.finish(job, classes, names, None)
 }
 
-/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each.
+/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each;
+/// `advice` is what to do where no row has a class.
 fn read(
     table: &mut TableFile,
+    advice: &str,
     label: usize,
     features: &[usize],
     labels: &mut Labels,
@@ -138,7 +141,7 @@ fn read(
     })?;
     match (rows.is_empty(), is_unlabelled) {
         (false, _) => Ok(rows),
-        (true, true) => bail!(&table.path, "no row has a class in {}", table.shown(label)),
+        (true, true) => bail!(&table.path, "no row has a class in {}{advice}", table.shown(label)),
         (true, false) => bail!(&table.path, "has no row of a sample"),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Tables {
     pub(crate) train: Vec<PathBuf>,
     pub(crate) test: Option<Vec<PathBuf>>,
     /// What to do if the test table has no classes.
-    advice: String,
+    pub(crate) advice: String,
 }
 
 impl Tables {
