@@ -308,6 +308,8 @@ mod tests {
             (zip("[Content_Types].xml"), "spreadsheet"),
             (zip("mimetype"), "OpenDocument"),
             (bmp, "BMP"),
+            (b"BZh91AY&SY\x12\x8f".to_vec(), "packed by bzip2"),
+            (b"BZh11AY&SY\x12\x8f".to_vec(), "packed by bzip2"),
             (b"\x80\x04\x95".to_vec(), "pickle"),
             (b"\n\n<!DOCTYPE html><html>".to_vec(), "a page of HTML, not the file: download"),
             (b"\xef\xbb\xbf<HTML lang=en>".to_vec(), "HTML"),
