@@ -274,7 +274,12 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let Some(line) = waiting(results) {
         println!("{line}");
     }
-    println!("gradients of rank 0: {sync}");
+    // Steps of earlier processes are in the lines above, and not in this one.
+    let part = match sync.steps < results.steps {
+        true => format!(" in the last {}", run_record::count(sync.steps, "step")),
+        false => String::new(),
+    };
+    println!("gradients of rank 0{part}: {sync}");
     if let (Some(skipped), Some(scale)) = (results.skipped_steps, results.loss_scale) {
         println!(
             "loss scaling: {skipped} of {} steps skipped after an overflow, last scale {scale}",
