@@ -101,8 +101,8 @@ pub struct RunConfig {
         help_heading = "Distribution"
     )]
     pub threads: usize,
-    /// Steps between log lines of training loss and accuracy. A line is the mean of the steps since the last
-    /// line, of this epoch.
+    /// Steps between log lines of training loss and accuracy. A line is the mean over rank 0's samples of the steps
+    /// since the last line, of this epoch; lines of whole epochs are over all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", value_parser = positive, help_heading = "Results")]
     pub log_every: usize,
     /// Steps between checkpoints, in addition to the one after each epoch.
