@@ -191,6 +191,10 @@ fn finished(path: &Path) -> Result<Run, String> {
 /// The field and what is wrong with it.
 fn check(run: &Value) -> Result<(), String> {
     check_numbers("", run)?;
+    // serde_json calls an enum of another type no JSON.
+    if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
+        return Err(format!("status: {status} where text is expected"));
+    }
     if run["status"] == "completed" {
         serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
             match error.path().to_string() {
@@ -586,6 +590,7 @@ mod tests {
     #[test]
     fn absurd_values_are_named_with_their_field() {
         for (path, value, expected) in [
+            ("/status", "5", "status: 5 where text is expected"),
             ("/steps", "0", "steps: 0 is not above 0"),
             ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
             ("/steps", "\"many\"", "steps: \"many\" where a whole number from 0 is expected"),
