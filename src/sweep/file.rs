@@ -69,6 +69,9 @@ pub const OF_ONE_RUN: [&str; 4] = ["out", "log-path", "resume", "overwrite"];
 /// Keys above the sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
 
+/// The scale of the file itself, which no section changes.
+pub(super) const FULL: &str = "full";
+
 /// Most repeats of a run: more are a slip, and fill memory.
 const REPEATS: i64 = 1000;
 
@@ -110,12 +113,29 @@ fn small(name: &str) -> String {
 fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
     let before = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
     let content = text.lines().nth(before).unwrap_or_default().trim();
-    let message = error.message().replace('\n', "; ");
+    let message = without_rust(content, &error.message().replace('\n', "; "));
     let message = match content.chars().count() {
         0 | 80.. => message,
         _ => format!("{message}, in {content}"),
     };
     format!("{}, line {}: {message}", path.display(), before + 1)
+}
+
+/// An error of the TOML parser without the names of its own types, and without a guess at what a word without quotes
+/// was to be: `none` is not a misspelt `nan`.
+fn without_rust(content: &str, message: &str) -> String {
+    let is_word = ["string values must be quoted", "invalid boolean", "invalid float, expected `"];
+    if is_word.iter().any(|start| message.starts_with(start)) {
+        return match content.ends_with('=') {
+            true => "a value is missing".into(),
+            false => "expected a number, true or false, or text in quotes, such as \"mpi\"".into(),
+        };
+    }
+    let is_large = ["value was too ", " as i128", " as u128", " as u64"];
+    match is_large.iter().any(|words| message.contains(words)) {
+        true => "numbers from 2^63 on need quotes, such as \"9223372036854775808\"".into(),
+        false => message.to_owned(),
+    }
 }
 
 /// A file that is being read. Its functions return problems without the file's name.
@@ -185,10 +205,18 @@ impl Reading<'_> {
         if let Some(section) = meant(name) {
             return Err(format!("unknown section [{name}]; did you mean {section}?"));
         }
+        if name == FULL {
+            return Err(format!(
+                "[{name}] changes nothing: the file itself is that scale; write its keys under [base]"
+            ));
+        }
         if scale.values().any(Value::is_array) {
             return Err(format!("[{name}] is a scale, and a scale has no lists: write lists under [vary]"));
         }
         let section = format!("[{name}]");
+        if let Some(key) = OWN_KEYS.into_iter().find(|key| scale.contains_key(*key)) {
+            return Err(format!("{key} in {section}: a scale cannot change it; write it under [base]"));
+        }
         if let Some(value) = scale.get("repeats") {
             repeats(&section, value)?;
         }
@@ -284,10 +312,11 @@ fn meant(name: &str) -> Option<&'static str> {
 fn unknown(section: &str, key: &str, known: &[&str]) -> String {
     let small = small(key);
     let near = known.iter().map(|name| (strsim::jaro_winkler(&small, name), name));
-    let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
+    let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.8);
     let hint = match nearest {
         Some((_, name)) => format!("; did you mean {name}?"),
         None if section == "the file" => "; keys above the sections are title, reference and repeats".into(),
+        None if known.contains(&"repeats") => "; keys are options of `mpiburn train` and repeats".into(),
         None => "; keys are options of `mpiburn train`, topology and launcher".into(),
     };
     format!("unknown key {key} in {section}{hint}")

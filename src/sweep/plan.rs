@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::ValueEnum;
 use toml::{Table, Value};
 
-use super::file::repeats;
+use super::file::{FULL, repeats};
 use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
@@ -75,11 +75,11 @@ pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String
 /// Options of all runs, and the number of repeats.
 fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
     let mut base = file.base.clone();
-    if scale == "full" {
+    if scale == FULL {
         return Ok((base, file.repeats));
     }
     let Some(changes) = file.scales.get(scale) else {
-        let known: Vec<&str> = ["full"].into_iter().chain(file.scales.keys().map(String::as_str)).collect();
+        let known: Vec<&str> = [FULL].into_iter().chain(file.scales.keys().map(String::as_str)).collect();
         let (path, known) = (file.path.display(), known.join(", "));
         return Err(SweepError(format!(
             "--scale {scale}: {path} has no section [{scale}]; its scales: {known}"
@@ -274,7 +274,28 @@ mod tests {
                 "title = \"a\"\n[quick]\nrepeats = 0",
                 "repeats in [quick]: must be a whole number from 1 to 1000",
             ),
-            ("title = \"a\"\n[quick.base]\nlr = 1", "unknown key base in [quick]"),
+            (
+                "title = \"a\"\n[quick.base]\nlr = 1",
+                "unknown key base in [quick]; keys are options of `mpiburn train` and repeats",
+            ),
+            ("title = \"a\"\n[base]\nversion = 1", "unknown key version in [base]; keys are options of"),
+            ("title = \"a\"\n[full]\nlr = 1", "[full] changes nothing: the file itself is that scale"),
+            (
+                "title = \"a\"\n[quick]\ntopology = \"1x2\"",
+                "topology in [quick]: a scale cannot change it; write it under [base]",
+            ),
+            (
+                "title = \"a\"\n[base]\nlr = none",
+                "line 3: expected a number, true or false, or text in quotes",
+            ),
+            (
+                "title = \"a\"\n[base]\nbackend = mpi",
+                "line 3: expected a number, true or false, or text in quotes",
+            ),
+            ("title = \"a\"\n[base]\nshuffle = True", "line 3: expected a number, true or false"),
+            ("title = \"a\"\n[base]\nlr =", "line 3: a value is missing"),
+            ("title = \"a\"\n[base]\nlr = 9223372036854775808", "line 3: numbers from 2^63 on need quotes"),
+            ("title = \"a\"\n[base]\nlr = 100000000000000000000", "line 3: numbers from 2^63 on need quotes"),
             ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
             ("title = \"a\"\nepochs = 2", "epochs in the file: it belongs under [base]"),
             ("title = \"a\"\nlr = [1, 2]", "lr in the file: a list belongs under [vary]"),
