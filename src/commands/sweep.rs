@@ -85,9 +85,17 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         record.runs.push(SweepRun { name, repeat, varied, state, error });
     }
     if args.dry_run {
-        for (run, before) in runs.iter().zip(&before).filter(|(run, _)| chosen(args, &run.name)) {
+        for ((run, before), planned) in runs.iter().zip(&before).zip(&record.runs) {
+            if !chosen(args, &run.name) {
+                continue;
+            }
             let resumes = matches!(before, Earlier::Interrupted);
-            print_dry(&mut command(run, args, &folder, resumes)?)?;
+            let printed = command(run, args, &folder, resumes).and_then(|mut launch| print_dry(&mut launch));
+            match (printed, planned.state, &planned.error) {
+                // Such as two ranks without a launcher, which have no command line.
+                (Err(_), RunState::Skipped, Some(reason)) => log::info!("skipped: {}: {reason}", run.name),
+                (printed, ..) => printed?,
+            }
         }
         return Ok(0);
     }

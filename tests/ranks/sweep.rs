@@ -61,6 +61,17 @@ fn options_of_one_run_and_varied_ones_are_refused_after_the_dashes() {
 }
 
 #[test]
+fn a_dry_run_lists_the_others_beside_a_run_that_cannot_start() {
+    let lab = Lab::new();
+    let vary = "[vary]\nlauncher = [\"alone\", \"mpirun\"]\ntopology = [\"1x1\", \"1x2\"]\n";
+    let listed = run(sweep(&lab, &lab.sweep_file(vary), &["--dry-run"]));
+    assert!(listed.status.success(), "{}", text(&listed));
+    for words in ["skipped: alone-1x2-1: 1x2 needs a launcher", "/alone-1x1-1 ", "/mpirun-1x2-1 "] {
+        assert!(text(&listed).contains(words), "{words}: {}", text(&listed));
+    }
+}
+
+#[test]
 fn unsuitable_hosts_are_named_before_the_start() {
     let lab = Lab::new();
     let hosts = lab.path("hosts");
