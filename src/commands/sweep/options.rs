@@ -19,6 +19,9 @@ pub fn options() -> Options {
     all.filter(|(name, _)| !OF_ONE_RUN.contains(&name.as_str())).collect()
 }
 
+/// Two names of one option.
+const QUANTIZE: [&str; 2] = ["quantize", "quantized"];
+
 pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
     let option = |(name, value): &(String, Option<String>)| match value {
         Some(value) => format!("--{name}={value}"),
@@ -50,11 +53,17 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
         let varies = |name: &&&str| {
             file.vary.contains_key(**name) || file.runs.iter().any(|run| run.contains_key(**name))
         };
+        let file = args.file.display();
         if let Some(name) = names.iter().find(varies) {
             bail!(Refused(format!(
-                "--{name} after `--`: {} varies it, and runs are named after its values; --only chooses among them",
-                args.file.display()
+                "--{name} after `--`: {file} varies it, and runs are named after its values; --only chooses among them"
             )));
+        }
+        // --quantized is a value of --quantize: all runs would be quantized, or the job would reject both.
+        if let (Some(name), Some(other)) =
+            (names.iter().find(|name| QUANTIZE.contains(*name)), QUANTIZE.iter().find(varies))
+        {
+            bail!(Refused(format!("--{name} after `--`: {file} varies {other}, which is the same option")));
         }
     }
     Ok(())
@@ -66,4 +75,40 @@ pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunCo
     let matches = parsed(&words(run, args)).map_err(refused)?;
     let typed = TrainArgs::from_arg_matches(&matches)?;
     Ok(typed.config.completed().map_err(|error| refused(error.to_string()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_file_varies_cannot_be_typed_for_all_runs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let check = |vary: &str, typed: &[&str]| {
+            std::fs::write(file.path(), format!("title = \"a\"\n[vary]\n{vary}")).unwrap();
+            let command = SweepArgs::augment_args(clap::Command::new("sweep").no_binary_name(true));
+            let path = file.path().to_str().unwrap();
+            let matches = command.try_get_matches_from([path, "--"].iter().chain(typed)).unwrap();
+            let args = SweepArgs::from_arg_matches(&matches).unwrap();
+            let read = SweepFile::read(file.path(), &options()).unwrap();
+            check_typed(&read, &args).map_err(|error| error.to_string())
+        };
+        for (vary, typed, words) in [
+            (
+                "lr = [1, 2]",
+                ["--optimizer-lr", "3"].as_slice(),
+                "varies it, and runs are named after its values",
+            ),
+            ("quantize = [\"none\", \"qat\"]", &["--quantized"], "varies quantize, which is the same option"),
+            (
+                "quantized = [false, true]",
+                &["--quantize", "none"],
+                "varies quantized, which is the same option",
+            ),
+        ] {
+            let error = check(vary, typed).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(check("lr = [1, 2]", &["--quantized"]), Ok(()));
+    }
 }
