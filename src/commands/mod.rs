@@ -132,10 +132,10 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
 /// # Errors
 /// If an option of a training is wrong, which one rank alone may have.
 fn does(cli: &Cli) -> Result<Does, String> {
-    let (config, typed) = match &cli.command {
-        Command::Train(args) => (&args.config, args.resume.is_some().then_some(&args.typed)),
-        Command::Profile(args) => (&args.config, args.run.path().is_some().then_some(&args.typed)),
-        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
+    let (config, typed, changes) = match &cli.command {
+        Command::Train(args) => (&args.config, &args.typed, args.resume.is_some()),
+        Command::Profile(args) => (&args.config, &args.typed, args.run.path().is_some()),
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, &args.typed, false),
         _ => return Ok(Does { command: cli.name.clone(), options: cli.options.clone() }),
     };
     let completed = || {
@@ -144,10 +144,14 @@ fn does(cli: &Cli) -> Result<Does, String> {
         Ok(config)
     };
     let refused = |error: ConfigError| with_hint(&error.into());
-    let config = if typed.is_some() { config.clone() } else { completed().map_err(refused)? };
+    typed.check().map_err(refused)?;
+    let config = if changes { config.clone() } else { completed().map_err(refused)? };
     let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
     let of_job = cli.options.iter().filter(of_job).cloned();
-    Ok(Does { command: cli.name.clone(), options: of_job.chain(config.compared(typed)).collect() })
+    Ok(Does {
+        command: cli.name.clone(),
+        options: of_job.chain(config.compared(changes.then_some(typed))).collect(),
+    })
 }
 
 /// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.

@@ -153,3 +153,14 @@ fn ranks_compare_values_of_new_runs_and_what_a_resumed_one_is_given() {
     }
     assert_eq!(given("--lr 1e-1"), given("--lr 0.1"));
 }
+
+#[test]
+fn an_option_cannot_contradict_its_other_name() {
+    for options in ["--quantize none --quantized", "--quantized --quantize none"] {
+        let error = typed(options).unwrap().check().unwrap_err().to_string();
+        assert_eq!(error, "--quantized: is --quantize qat, beside --quantize none");
+    }
+    for options in ["--quantized", "--quantize none", "--quantized --quantize qat", ""] {
+        assert_eq!(typed(options).unwrap().check(), Ok(()), "{options}");
+    }
+}

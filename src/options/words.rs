@@ -38,6 +38,19 @@ impl Words {
         self.0.contains_key(option)
     }
 
+    /// Checks that two names of one option do not contradict each other. Of a configuration, nobody can tell `none` from
+    /// an option that was left out.
+    ///
+    /// # Errors
+    /// If they do.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let quantize = self.0.get("quantize").and_then(Option::as_ref);
+        match self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
+            true => Err(ConfigError::new("quantized", "", "is --quantize qat, beside --quantize none")),
+            false => Ok(()),
+        }
+    }
+
     /// Those that a run has.
     pub fn of_runs(&self) -> Self {
         let of_runs = self.0.iter().filter(|(option, _)| part(option) != Part::Job);
