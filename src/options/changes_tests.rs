@@ -144,6 +144,10 @@ fn ranks_compare_values_of_new_runs_and_what_a_resumed_one_is_given() {
         new("--lr 0.1 --augment crop,flip --quantize qat")
     );
     assert_ne!(new("--lr 1e-1"), new("--lr 1e-2"));
+    let has = |option: &str, value: &str| {
+        new("--fused off --shuffle").contains(&(option.to_owned(), value.to_owned()))
+    };
+    assert!(has("--fused", "off") && has("--overlap", "on") && has("--shuffle", "true"), "as they are typed");
     let given = |options: &str| {
         let config = RunConfig::read(options.split_whitespace()).unwrap();
         config.compared(Some(&typed(options).unwrap()))

@@ -126,6 +126,7 @@ impl RunConfig {
                 _ if !typed.is_none_or(is_typed) => "the run's own".to_owned(),
                 Value::Null => "none".to_owned(),
                 Value::String(text) => text.clone(),
+                Value::Bool(_) if SWITCHES.contains(&option) => as_typed(value),
                 other => other.to_string(),
             };
             (format!("--{option}"), text)
