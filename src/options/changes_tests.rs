@@ -129,6 +129,23 @@ fn senseless_changes_are_refused_with_the_reason() {
         let error = resume("", change).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
     }
+    let sgd = "--optimizer sgd --momentum 0.9";
+    for (run, change, expected) in [
+        (sgd, "--momentum 0", "--momentum 0: cannot end momentum in a resumed run: the checkpoint's moments"),
+        (sgd, "--momentum none", "--momentum none: cannot end momentum"),
+        ("--optimizer rmsprop", "--momentum 0.5", "--momentum 0.5: cannot begin momentum"),
+        (
+            "--optimizer sgd",
+            "--schedule onecycle --max-lr 0.1",
+            "--schedule onecycle: cannot begin momentum in a resumed run",
+        ),
+    ] {
+        let error = resume(run, change).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+    assert_eq!(resume(sgd, "--momentum 0.5").unwrap(), train("--optimizer sgd --momentum 0.5").unwrap());
+    assert!(resume("--optimizer sgd", "--momentum 0").is_ok(), "the default");
+    assert!(resume("", "--schedule onecycle --max-lr 0.1").is_ok(), "adam always has its moments");
     for (option, value) in [("quantize", "qat"), ("train-samples", "64")] {
         let error = resume(&format!("--{option} {value}"), &format!("--{option} none")).unwrap_err();
         assert!(error.starts_with(&format!("--{option} none: cannot change in a resumed run")), "{error}");

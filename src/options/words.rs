@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Part, RunConfig, can_change, part};
-use crate::values::{Takes, takes};
+use crate::values::{Takes, name, takes};
 
 /// Options by their long names, with their values; `None` for a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -268,7 +268,33 @@ impl RunConfig {
                 return Err(ConfigError::new(option.clone(), shown.display(), problem));
             }
         }
+        self.check_velocity(&changed)?;
         Ok(changed)
+    }
+
+    /// Checks that `changed` has a velocity if this configuration has one: the checkpoint holds it, or lacks it.
+    fn check_velocity(&self, changed: &Self) -> Result<(), ConfigError> {
+        let has =
+            |config: &Self| config.recipe.optimizer.takes_momentum() && config.base_rate().momentum > 0.0;
+        if has(self) == has(changed) {
+            return Ok(());
+        }
+        let (before, after) = (&self.recipe, &changed.recipe);
+        let (option, value) = match before.schedule == after.schedule {
+            true => {
+                ("momentum", after.momentum.map_or_else(|| "none".into(), |momentum| momentum.to_string()))
+            }
+            false => ("schedule", name(&after.schedule)),
+        };
+        let problem = match has(self) {
+            true => {
+                "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
+            }
+            false => {
+                "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
+            }
+        };
+        Err(ConfigError::new(option, value, problem))
     }
 }
 

@@ -133,6 +133,10 @@ impl Resumed {
         for Change { field, from, to } in &changed {
             let option = field.replace('_', "-");
             let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
+            if from == to {
+                log::info!("--{option} {}: with the samples that are there now", as_typed(to));
+                continue;
+            }
             let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
             log::info!("--{option} {to} from here on (was {})", as_typed(from));
         }
