@@ -98,6 +98,12 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
+    // Their tables are no samples.
+    for (file, what) in [("run.json", "run"), ("sweep.json", "sweep")] {
+        if root.join(file).is_file() {
+            return format!("no data set in {folder}: it is a {what}; name the folder of a data set instead");
+        }
+    }
     if let Some(what) = data_import::recognised(root) {
         let set = format!("{}-set", folder.to_string().trim_end_matches('/'));
         return format!(

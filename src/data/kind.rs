@@ -94,6 +94,10 @@ mod tests {
             missing.starts_with("there is no folder ") && missing.contains("nowhere: point --data-root"),
             "{missing}"
         );
+        std::fs::write(root.path().join("run.json"), "{}").unwrap();
+        std::fs::write(root.path().join("epochs.csv"), "epoch,loss\n1,2\n").unwrap();
+        let run = DataFormat::of_folder(root.path()).unwrap_err().to_string();
+        assert!(run.ends_with(": it is a run; name the folder of a data set instead"), "{run}");
         for (name, kind) in [
             ("train-labels-idx1-ubyte", DataFormat::Idx),
             ("t10k-images-idx3-ubyte.gz", DataFormat::Idx),
