@@ -185,3 +185,14 @@ fn an_option_cannot_contradict_its_other_name() {
         assert_eq!(typed(options).unwrap().check(), Ok(()), "{options}");
     }
 }
+
+#[test]
+fn a_stored_option_that_is_unknown_is_named_as_it_is_stored() {
+    let stored = |field: &str| {
+        let mut fields = serde_json::to_value(train("").unwrap()).unwrap();
+        fields[field] = 1.into();
+        serde_json::from_value::<RunConfig>(fields).unwrap_err().to_string()
+    };
+    assert!(stored("samples_inx").starts_with("`config.samples_inx` is no option of this version"));
+    assert!(stored("world_size").starts_with("`config.world_size` is no option"), "one of the job");
+}

@@ -158,6 +158,13 @@ static SWITCHES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     switches.filter_map(Arg::get_long).map(ToOwned::to_owned).collect()
 });
 
+/// The long names of a training's options, aliases included.
+static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let command = RunConfig::augment_args(Command::new("train"));
+    let names = command.get_arguments().filter_map(Arg::get_long_and_visible_aliases);
+    names.flatten().map(ToOwned::to_owned).collect()
+});
+
 /// A stored value as it is typed.
 pub fn as_typed(value: &Value) -> String {
     match value {
@@ -176,6 +183,12 @@ impl TryFrom<Map<String, Value>> for RunConfig {
     type Error = ConfigError;
 
     fn try_from(fields: Map<String, Value>) -> Result<Self, ConfigError> {
+        if let Some(field) = fields.keys().find(|field| !NAMES.contains(&field.replace('_', "-"))) {
+            let problem = format!(
+                "`config.{field}` is no option of this version: correct the name, or put a copy back"
+            );
+            return Err(ConfigError::Words(problem));
+        }
         Self::read(Words::of_fields(&fields).to_args())
     }
 }
