@@ -34,6 +34,14 @@ fn the_reports_own_option_names_are_known() {
 }
 
 #[test]
+fn help_and_errors_offer_no_precision_that_is_always_rejected() {
+    let help = Cli::command().find_subcommand_mut("train").unwrap().render_long_help().to_string();
+    assert!(help.contains("[possible values: no, bf16, fp16]"), "{help}");
+    let error = train("--precision f64").unwrap_err().to_string();
+    assert!(error.ends_with("--precision f64: choose no, bf16, fp16"), "{error}");
+}
+
+#[test]
 fn the_last_of_repeated_options_wins() {
     assert_eq!(train("--lr 1 --epochs 2 --optimizer-lr 2").unwrap().recipe.lr, 2.0);
 }

@@ -25,6 +25,7 @@ pub enum Precision {
     /// f16: 11 bits of precision, values to 65504, with loss scaling.
     Fp16,
     /// 8 bits: of no device here, but of the reports.
+    #[value(hide = true)]
     Fp8,
 }
 
