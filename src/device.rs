@@ -41,8 +41,7 @@ impl FromStr for DeviceKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown =
-            || format!("unknown device {text}: choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N");
+        let unknown = || "choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N".to_owned();
         let (name, index) = text.split_once(':').map_or((text, None), |(name, index)| (name, Some(index)));
         // A number in digits alone, as it is printed.
         let number = |index: &str| index.parse::<usize>().ok().filter(|number| number.to_string() == index);

@@ -20,7 +20,7 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--model resnet", "--model resnet: choose convnet, vgg, mlp"),
         (
             "--device tpu",
-            "--device tpu: unknown device tpu: choose flex, ndarray, tch, \
+            "--device tpu: choose flex, ndarray, tch, \
              tch-cuda:N, cuda or cuda:N",
         ),
         ("--conv fft", "--conv fft: choose winograd, gemm"),

@@ -113,7 +113,7 @@ fn invalid_options_are_rejected_before_any_work() {
     let cases: [(&[&str], &[&str]); 9] = [
         (&["--train-batch-size", "0"], &["--train-batch-size 0"]),
         (&["--lr", "nan"], &["--lr nan: must be a finite number"]),
-        (&["--device", "tpu"], &["unknown device tpu"]),
+        (&["--device", "tpu"], &["--device tpu: choose flex"]),
         (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
         (&["--model", "resnet"], &["--model resnet: choose convnet, vgg, mlp"]),
         (&["--quantize", "dynamic"], &["--quantize dynamic: choose qat, ptq"]),

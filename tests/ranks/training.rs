@@ -146,7 +146,7 @@ fn eval_has_the_exit_codes_of_train() {
     for (name, options, code, words) in [
         ("run", ["--test-batch-size", "0"], 2, "mpiburn: --test-batch-size 0: must be a whole number from 1"),
         ("run", ["--test-samples", "0"], 2, "mpiburn: --test-samples 0: must be a whole number from 1"),
-        ("run", ["--device", "tpu"], 2, "mpiburn: --device tpu: unknown device tpu"),
+        ("run", ["--device", "tpu"], 2, "mpiburn: --device tpu: choose flex"),
         ("run", ["--device", "ndarray"], 2, "make build DEVICES=ndarray"),
         (
             "run",

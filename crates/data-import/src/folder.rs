@@ -11,7 +11,7 @@ use crate::labels::LabelOptions;
 use crate::left_behind::is_ignored;
 use crate::no_data_set::unclassed;
 use crate::place::{Encoded, Place};
-use crate::quote::{listed, quoted};
+use crate::quote::{listed, quoted, short};
 use crate::split::{self, Split};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
@@ -136,7 +136,7 @@ pub(crate) fn test_of<T>(
         Some(wanted) => place(wanted, others.iter().map(|(name, _)| name.as_str())).ok_or_else(|| {
             let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
             let names = if names.is_empty() { "no other split".into() } else { listed(names) };
-            ImportError::option("test-split", wanted, format!("{} has {names}", source.display()))
+            ImportError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
         })?,
     };
     let test = (at < others.len()).then(|| others.remove(at));
@@ -271,7 +271,7 @@ pub(crate) fn classes(
         log::info!("{} has no column label, class or target: folders are the classes", below(&file));
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
         let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
-        return Err(ImportError::option("label", label, problem));
+        return Err(ImportError::option("label", short(label), problem));
     }
     let (folders, files) = inside(split)?;
     let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();

@@ -66,7 +66,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use job::Job;
 use listing::Listing;
-use quote::{listed, quoted};
+use quote::{listed, quoted, short};
 use run_record::count;
 use tables::Tables;
 
@@ -335,7 +335,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
         false => match &args.test_split {
             Some(name) => {
                 let problem = format!("{} is one table, and has no other split", source.display());
-                return Err(ImportError::option("test-split", name, problem));
+                return Err(ImportError::option("test-split", short(name), problem));
             }
             None => Tables::one(vec![source.to_owned()]),
         },

@@ -55,7 +55,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
         Some(label) if first.contains_key(label) => label,
         Some(label) => {
             let problem = format!("{} has {}", path.display(), listed(first.keys()));
-            return Err(ImportError::option("label", label, problem));
+            return Err(ImportError::option("label", short(label), problem));
         }
         None => match (first.keys().find(is_known), &others[..]) {
             (Some(label), _) => label,

@@ -17,7 +17,7 @@ use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
-use crate::quote::{listed, quoted};
+use crate::quote::{listed, quoted, short};
 use crate::table_file::LABELS;
 use crate::tables::Tables;
 use crate::{DataFile, ImportError, partitions, temporary};
@@ -329,7 +329,11 @@ pub(crate) fn label(
     let Some(&column) = found else {
         let listed = listed(&others);
         if let Some(wanted) = wanted {
-            return Err(ImportError::option("label", wanted, format!("{} has {listed}", path.display())));
+            return Err(ImportError::option(
+                "label",
+                short(wanted),
+                format!("{} has {listed}", path.display()),
+            ));
         }
         let Some(first) = others.first() else { bail!(path, "has no column of classes beside its pictures") };
         bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");

@@ -8,7 +8,7 @@ use crate::folder::{
 };
 use crate::labels::LabelOptions;
 use crate::no_data_set::unclassed;
-use crate::quote::listed;
+use crate::quote::{listed, short};
 use crate::same_class::key;
 use crate::split::{self, Split};
 use crate::{ImportError, inner_folders, metadata};
@@ -216,7 +216,7 @@ fn check_no_split(
 fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), ImportError> {
     test_split.map_or(Ok(()), |name| {
         let problem = format!("{} has no folder train beside it", source.display());
-        Err(ImportError::option("test-split", name, problem))
+        Err(ImportError::option("test-split", short(name), problem))
     })
 }
 

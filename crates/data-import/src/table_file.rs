@@ -256,7 +256,7 @@ impl TableFile {
                 second + 1
             ),
         };
-        Err(ImportError::option(option, wanted, problem))
+        Err(ImportError::option(option, short(wanted), problem))
     }
 
     /// The column of that name or number, or those of its lists in a table of Parquet.

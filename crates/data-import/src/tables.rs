@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use run_record::{count, quoted};
 
 use crate::folder::{self, holds_pictures};
-use crate::quote::listed;
+use crate::quote::{listed, short};
 use crate::split::{self, Split};
 use crate::{ImportArgs, ImportError, metadata, partitions};
 
@@ -168,7 +168,7 @@ fn without_split(
     let table = tables.remove(0);
     if let Some(wanted) = &args.test_split {
         let problem = format!("{} is one table, and has no other split", table.path.display());
-        return Err(ImportError::option("test-split", wanted, problem));
+        return Err(ImportError::option("test-split", short(wanted), problem));
     }
     table.files.iter().try_for_each(|path| check_whole(path))?;
     say_parts(folder, &table.files);

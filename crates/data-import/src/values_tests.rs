@@ -225,6 +225,10 @@ fn lines_that_may_be_samples_are_not_left_out() {
     }
     lab.write("table.csv", "x,y,z,class\n1,2,3,a\n4,5,6,a\n");
     assert_eq!(lab.imported("table.csv", &["--drop", "y, z"]).set.features, ["x"], "blanks after a comma");
+    for option in ["--label", "--drop"] {
+        let message = lab.import("table.csv", &["--overwrite", option, &"z".repeat(5000)]).unwrap_err();
+        assert!(message.starts_with(&format!("{option} zzz")) && message.len() < 300, "{message}");
+    }
     // A header of one word, and names of columns that begin as comments do.
     lab.write("table.csv", "#id,x,class\n1,2,a\n4,5,a\n");
     assert_eq!(lab.imported("table.csv", &[]).set.features, ["#id", "x"]);
