@@ -114,7 +114,8 @@ pub struct SweepArgs {
     /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`: they override [base]. Options that the file varies are rejected.
+    /// Options for every run, after `--`: they override those under base in the file. Options that the file varies are
+    /// rejected.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }
