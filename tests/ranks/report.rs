@@ -63,9 +63,9 @@ fn the_table_has_the_values_of_run_json_and_damaged_runs_are_listed_below() {
     assert_eq!(notes.len(), 4, "{table}");
     for (note, words) in notes.into_iter().zip([
         ["results/cut/run.json", "damaged", "run it again"],
-        ["results/failed", "no space left", "--resume"],
+        ["results/failed", "no space left", "--overwrite: it has no checkpoint"],
         ["results/half", "no run.json", "run it again"],
-        ["results/killed", "still running, or killed", "--resume"],
+        ["results/killed", "still running, or killed", "--overwrite: it has no checkpoint"],
     ]) {
         contains(note, &words);
     }
@@ -185,7 +185,7 @@ fn edited_results_are_named_and_left_out_and_a_missing_input_loses_no_other() {
     assert!(output.status.success(), "{}", text(&output));
     let printed = text(&output);
     let notes = [
-        "not shown: runs/edited/run.json: damaged (test_accuracy is 99.5, and ",
+        "not shown: runs/edited/run.json: damaged (test_accuracy: 99.5, and ",
         "not shown: runs/repeated/epochs.csv: damaged (line 3, column epoch: 1 where 2 is next); the run is left out",
     ];
     contains(&printed, &notes);
