@@ -122,9 +122,8 @@ pub fn range<T: TryFrom<u64>>(low: u64, high: u64) -> impl Fn(&str) -> Result<T,
 /// A whole number from 1 that is not above `most`, for a `reason`.
 pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |text| {
-        whole(text, 1, most as u64).map_err(|problem| match problem == too_large(most as u64) {
-            true => format!("{problem}: {reason}"),
-            false => problem,
+        whole(text, 1, most as u64).map_err(|problem| {
+            if problem == too_large(most as u64) { format!("{problem}: {reason}") } else { problem }
         })
     }
 }

@@ -15,7 +15,7 @@ const FEW: usize = 10;
 /// The brightness of the pictures that are predicted, beside that of the training set.
 #[derive(Debug)]
 pub struct Brightness {
-    /// Mean and standard deviation of the training set; none of one that is not known.
+    /// Mean and standard deviation of the training set, if they are known.
     learned: Option<[f32; 2]>,
     pictures: usize,
     swapped: usize,
@@ -50,9 +50,10 @@ impl Brightness {
     pub fn warning(&self) -> Option<String> {
         let [learned, _] = self.learned?;
         let (first, mean) = self.first.as_ref().filter(|_| self.swapped * FEW >= self.pictures)?;
-        let [how, were, are] = match *mean > learned {
-            true => ["brighter", "light on dark", "dark on light"],
-            false => ["darker", "dark on light", "light on dark"],
+        let [how, were, are] = if *mean > learned {
+            ["brighter", "light on dark", "dark on light"]
+        } else {
+            ["darker", "dark on light", "light on dark"]
         };
         Some(format!(
             "{} of {} much {how} than the training pictures (the first: {first}, with mean {mean:.2}, and theirs is \

@@ -213,9 +213,10 @@ fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::
         "…".into(),
         "…".into(),
     ]];
-    let lines = match is_cut {
-        true => lines.clone().take(edge).chain(more).chain(lines.skip(all - edge)).collect(),
-        false => lines.collect::<Vec<_>>(),
+    let lines = if is_cut {
+        lines.clone().take(edge).chain(more).chain(lines.skip(all - edge)).collect()
+    } else {
+        lines.collect::<Vec<_>>()
     };
     let mut table = table(&["class", "label", "train", "test"], 2, lines);
     if let Some(column) = table.column_mut(0) {

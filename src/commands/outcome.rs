@@ -275,9 +275,10 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
         println!("{line}");
     }
     // Steps of earlier processes are in the lines above, and not in this one.
-    let part = match sync.steps < results.steps {
-        true => format!(" in the last {}", run_record::count(sync.steps, "step")),
-        false => String::new(),
+    let part = if sync.steps < results.steps {
+        format!(" in the last {}", count(sync.steps, "step"))
+    } else {
+        String::new()
     };
     println!("gradients of rank 0{part}: {sync}");
     if let (Some(skipped), Some(scale)) = (results.skipped_steps, results.loss_scale) {

@@ -134,10 +134,7 @@ fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64,
 /// The line of an epoch, and one for its int8 model.
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
     let lr = learning_rate(row.learning_rate);
-    let seconds = match row.seconds < 100.0 {
-        true => seconds(row.seconds),
-        false => format!("{:.0}", row.seconds),
-    };
+    let seconds = if row.seconds < 100.0 { seconds(row.seconds) } else { format!("{:.0}", row.seconds) };
     let (train, test) = (loss(row.train_loss, row.train_accuracy), loss(row.test_loss, row.test_accuracy));
     let whole = format!("epoch {}: loss {train}, test loss {test}, lr {lr}, {seconds} s", row.epoch);
     let int8 = row.int8_test_accuracy.zip(row.int8_test_loss);

@@ -285,12 +285,13 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
         _ if schedule.base.lr == 0.0 => "choose a larger --lr",
         _ => "choose a larger step-size or gamma, or fewer epochs",
     };
-    match lr == 0.0 {
-        true => log::warn!("{epochs} no weight: the learning rate is 0; {remedy}"),
-        false => log::warn!(
+    if lr == 0.0 {
+        log::warn!("{epochs} no weight: the learning rate is 0; {remedy}")
+    } else {
+        log::warn!(
             "{epochs} next to nothing: the learning rate is {} and less, below a millionth of the initial {}; {remedy}",
             learning_rate(lr),
             learning_rate(initial)
-        ),
+        )
     }
 }

@@ -45,9 +45,10 @@ impl Words {
     /// If they do.
     pub fn check(&self) -> Result<(), ConfigError> {
         let quantize = self.0.get("quantize").and_then(Option::as_ref);
-        match self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
-            true => Err(ConfigError::new("quantized", "", "is --quantize qat, beside --quantize none")),
-            false => Ok(()),
+        if self.has("quantized") && quantize.is_some_and(|kind| kind == "none") {
+            Err(ConfigError::new("quantized", "", "is --quantize qat, beside --quantize none"))
+        } else {
+            Ok(())
         }
     }
 
@@ -245,9 +246,10 @@ fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
 /// A typed value, of which an error shows 100 characters.
 fn shortened(value: &str) -> String {
     const MOST: usize = 100;
-    match value.chars().count() > MOST {
-        true => value.chars().take(MOST).chain(['…']).collect(),
-        false => value.to_owned(),
+    if value.chars().count() > MOST {
+        value.chars().take(MOST).chain(['…']).collect()
+    } else {
+        value.to_owned()
     }
 }
 
@@ -293,19 +295,15 @@ impl RunConfig {
             return Ok(());
         }
         let (before, after) = (&self.recipe, &changed.recipe);
-        let (option, value) = match before.schedule == after.schedule {
-            true => {
-                ("momentum", after.momentum.map_or_else(|| "none".into(), |momentum| momentum.to_string()))
-            }
-            false => ("schedule", name(&after.schedule)),
+        let (option, value) = if before.schedule == after.schedule {
+            ("momentum", after.momentum.map_or_else(|| "none".into(), |momentum| momentum.to_string()))
+        } else {
+            ("schedule", name(&after.schedule))
         };
-        let problem = match has(self) {
-            true => {
-                "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
-            }
-            false => {
-                "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
-            }
+        let problem = if has(self) {
+            "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
+        } else {
+            "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
         };
         Err(ConfigError::new(option, value, problem))
     }

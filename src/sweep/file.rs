@@ -98,10 +98,7 @@ impl SweepFile {
 fn in_short(problem: &str) -> String {
     const MOST: usize = 300;
     let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.chars().count() > MOST {
-        true => line.chars().take(MOST).chain(['…']).collect(),
-        false => line,
-    }
+    if line.chars().count() > MOST { line.chars().take(MOST).chain(['…']).collect() } else { line }
 }
 
 /// The letters of a name that are compared with known names.
@@ -126,15 +123,17 @@ fn syntax(path: &Path, text: &str, error: &toml::de::Error) -> String {
 fn without_rust(content: &str, message: &str) -> String {
     let is_word = ["string values must be quoted", "invalid boolean", "invalid float, expected `"];
     if is_word.iter().any(|start| message.starts_with(start)) {
-        return match content.ends_with('=') {
-            true => "a value is missing".into(),
-            false => "expected a number, true or false, or text in quotes, such as \"mpi\"".into(),
+        return if content.ends_with('=') {
+            "a value is missing".into()
+        } else {
+            "expected a number, true or false, or text in quotes, such as \"mpi\"".into()
         };
     }
     let is_large = ["value was too ", " as i128", " as u128", " as u64"];
-    match is_large.iter().any(|words| message.contains(words)) {
-        true => "numbers from 2^63 on need quotes, such as \"9223372036854775808\"".into(),
-        false => message.to_owned(),
+    if is_large.iter().any(|words| message.contains(words)) {
+        "numbers from 2^63 on need quotes, such as \"9223372036854775808\"".into()
+    } else {
+        message.to_owned()
     }
 }
 
@@ -176,10 +175,7 @@ impl Reading<'_> {
                 (_, value) => return Err(self.misplaced(&name, &value)),
             }
         }
-        match has_title {
-            true => Ok(file),
-            false => Err("it has no title: add title = \"...\" above [base]".into()),
-        }
+        if has_title { Ok(file) } else { Err("it has no title: add title = \"...\" above [base]".into()) }
     }
 
     /// Why there is no key or list of sections of this name above the sections.

@@ -130,9 +130,10 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     let mut all = base.clone();
     all.extend(variant.clone());
     for (key, value) in &all {
-        let section = match variant.contains_key(key) || !file.base.contains_key(key) {
-            true => format!("run {}", run.name),
-            false => "[base]".into(),
+        let section = if variant.contains_key(key) || !file.base.contains_key(key) {
+            format!("run {}", run.name)
+        } else {
+            "[base]".into()
         };
         let wrong = |problem: String| file.bad_value(&section, key, problem);
         let text = text(value);

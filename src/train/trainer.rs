@@ -301,8 +301,8 @@ impl<'w> Trainer<'w> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
         let train = Tally::total(&tallies);
-        // As the waits for gradients are: a rank that waits for one that came late to the epoch waits longer than
-        // the other's loop takes.
+        // A mean over ranks, as the waits for gradients are: a rank may wait for a late rank longer than the late
+        // rank's loop takes.
         self.position.epoch_seconds = seconds.iter().sum::<f64>() / seconds.len() as f64;
         let total = Tally::total(&test);
         let int8_tallies = int8.as_ref().map(|int8| int8.test.tallies.clone()).unwrap_or_default();

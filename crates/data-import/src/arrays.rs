@@ -336,9 +336,10 @@ fn features(
                     bail!(
                         &split.samples.file.path,
                         "[{row}, {column}] is {value}{}",
-                        match value.is_finite() {
-                            true => ", which is beyond f32: scale the features",
-                            false => ": clean the features",
+                        if value.is_finite() {
+                            ", which is beyond f32: scale the features"
+                        } else {
+                            ": clean the features"
                         }
                     );
                 }

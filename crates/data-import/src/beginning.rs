@@ -34,11 +34,10 @@ impl Format {
     /// The number in a cell.
     pub(crate) fn number(self, cell: &[u8]) -> Option<f64> {
         let text = text(cell).ok()?;
-        let parsed = match self.comma {
-            true if text.contains('.') => return None,
-            true => text.replacen(',', ".", 1).parse(),
-            false => text.parse(),
-        };
+        if self.comma && text.contains('.') {
+            return None;
+        }
+        let parsed = if self.comma { text.replacen(',', ".", 1).parse() } else { text.parse() };
         parsed.ok().filter(|value: &f64| value.is_finite())
     }
 

@@ -74,9 +74,10 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
             if is_ignored(&name(&path)) {
                 continue;
             }
-            match entry.file_type()?.is_symlink() && path.is_dir() && leads_back(&path) {
-                true => loops += 1,
-                false => paths.push(path),
+            if entry.file_type()?.is_symlink() && path.is_dir() && leads_back(&path) {
+                loops += 1;
+            } else {
+                paths.push(path);
             }
         }
         Ok((paths, loops))

@@ -17,7 +17,7 @@ use crate::{ImportArgs, ImportError};
 /// <https://huggingface.co/docs/datasets/package_reference/main_classes#datasets.ClassLabel>.
 const UNLABELLED: &str = "-1";
 
-/// What is done with samples whose label says that there is none.
+/// What to do with samples whose label is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum MissingLabels {
     /// The import stops at the first.
@@ -49,8 +49,8 @@ pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> O
     names.into_iter().find(|name| !seen.insert(*name))
 }
 
-/// The name of a label's class, and none of a sample that is to be left out. `number` is the label as a number if it is
-/// one, and `place` is where it stands, for an error.
+/// The class that a label names; `None` if its sample is to be left out. `number` is the label as a number if it is one,
+/// and `place` is where it stands, for an error.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,

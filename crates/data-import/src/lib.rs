@@ -221,10 +221,7 @@ fn finite(text: &str) -> Result<f32, String> {
 
 /// A number above 0 that f32 has.
 fn above_0(text: &str) -> Result<f32, String> {
-    finite(text).and_then(|number| match number > 0.0 {
-        true => Ok(number),
-        false => Err("must be above 0".into()),
-    })
+    finite(text).and_then(|number| if number > 0.0 { Ok(number) } else { Err("must be above 0".into()) })
 }
 
 /// The order of the samples in a data set.

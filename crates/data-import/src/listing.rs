@@ -159,7 +159,7 @@ fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
 }
 
 impl Listed {
-    /// Opens a table that names pictures in the folder `within`; none of another file.
+    /// Opens a table that names pictures in the folder `within`; `None` if it names none.
     fn open(path: &Path, split: Option<Split>, within: &Path, pictures: &PictureNames) -> Option<Self> {
         let is_parquet = parquet_file::is_parquet(path);
         if is_parquet && parquet_file::embeds_pictures(path).unwrap_or(true) {
@@ -216,8 +216,8 @@ impl Listed {
         known.next().filter(|_| known.next().is_none())
     }
 
-    /// Says that a table names the pictures too, where their folders are the classes and no column has these. An error
-    /// if the column of its classes is known.
+    /// Compares a table with the folders of its pictures, which are the classes. Other classes in a column with a known
+    /// name are an error. If no column has the classes of the folders, a warning names the columns.
     fn compare_folders(&mut self, root: &Path, pictures: &PictureNames) -> Result<(), ImportError> {
         let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
@@ -276,7 +276,7 @@ fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
 }
 
 /// The number of pictures that a column names, if it does: half of its cells are names of pictures and, where these have
-/// no endings, no picture has several rows. A column of classes is none, though there may be 0.png and 1.png.
+/// no endings, no picture has several rows. The classes 0 and 1 are not the pictures 0.png and 1.png.
 fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
     let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
     for cell in rows.iter().map(|row| cell(row, column)) {
@@ -470,11 +470,10 @@ impl Listings<'_> {
                 if absent == 1 { "1 row names".into() } else { format!("{absent} rows name") },
                 within.display()
             );
-            match self.args.skip_broken {
-                true => log::warn!("left out: {what}"),
-                false => {
-                    bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out")
-                }
+            if self.args.skip_broken {
+                log::warn!("left out: {what}");
+            } else {
+                bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out");
             }
         }
         Ok(rows)
@@ -501,9 +500,8 @@ impl Listings<'_> {
             if columns.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
         });
         let has_both = |found: &HashMap<usize, (Split, String)>| {
-            [true, false]
-                .iter()
-                .all(|&both| found.values().any(|(split, _)| (*split == Split::Train) == both))
+            let is_train = |(split, _): &(Split, String)| *split == Split::Train;
+            found.values().any(is_train) && !found.values().all(is_train)
         };
         let found = columns.into_iter().find(|(_, found)| has_both(found));
         found.map_or_else(HashMap::new, |(column, found)| {

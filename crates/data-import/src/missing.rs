@@ -1,7 +1,6 @@
-//! Values that say that there is no value, in features and in labels.
+//! Words for a missing value, in features and in labels.
 
-/// Cells without a value: spelled as here, in small letters, or in capitals. "Na" and "Nan" are none of these: sodium, and
-/// a name.
+/// Cells without a value: spelled as here, in small letters, or in capitals. "Na" (sodium) and "Nan" (a name) are values.
 ///
 /// - pandas reads most of them as missing: `na_values` of
 ///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. It writes `NaT` for a missing date.
@@ -12,7 +11,7 @@ const MISSING: [&str; 24] = [
     "-1.#IND", "1.#QNAN", "-1.#QNAN", "?", "\\N", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!",
 ];
 
-/// Whether a cell, without blanks around it, says that there is no value.
+/// Whether a cell, without blanks around it, is a word for a missing value.
 pub(crate) fn is_missing(text: &str) -> bool {
     let is_small = text.chars().all(|letter| !letter.is_ascii_uppercase());
     let is_large = text.chars().all(|letter| !letter.is_ascii_lowercase());

@@ -1,4 +1,4 @@
-//! What is said of a folder that cannot be imported: what is in it, what was expected, and what to do.
+//! The errors of a folder that cannot be imported: what is in it, what was expected, and what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -76,9 +76,10 @@ pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
     let is_json = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "json");
     let json = files.iter().chain(&other_files).filter(is_json);
     let mut around = folders.iter().chain(&other_folders).chain(json);
-    let annotations = match around.any(|path| split::is_of_annotations(&name(path))) {
-        true => "; annotations of objects (COCO, YOLO, VOC) are not read: a picture has one class",
-        false => "",
+    let annotations = if around.any(|path| split::is_of_annotations(&name(path))) {
+        "; annotations of objects (COCO, YOLO, VOC) are not read: a picture has one class"
+    } else {
+        ""
     };
     // Those that name pictures were read before.
     let in_source = split::of(&name(folder)).is_some();

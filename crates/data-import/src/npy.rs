@@ -234,13 +234,14 @@ impl NpyFile {
     /// When the file cannot be read to its end.
     pub(crate) fn strings(&self) -> Result<Vec<String>, ImportError> {
         let is_unicode = self.dtype.starts_with("<U");
-        let string = |bytes: &[u8]| match is_unicode {
-            true => {
+        let string = |bytes: &[u8]| {
+            if is_unicode {
                 let (letters, _) = bytes.as_chunks();
                 let letter = |bytes: &[u8; 4]| char::from_u32(u32::from_le_bytes(*bytes));
                 letters.iter().map(|bytes| letter(bytes).unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
+            } else {
+                String::from_utf8_lossy(bytes).into_owned()
             }
-            false => String::from_utf8_lossy(bytes).into_owned(),
         };
         let mut values = Vec::with_capacity(self.rows * self.columns);
         self.for_each_row(self.rows, |_, bytes| {

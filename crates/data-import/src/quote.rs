@@ -32,9 +32,8 @@ pub(crate) fn short(text: &str) -> Cow<'_, str> {
     if length <= MOST && !text.chars().any(char::is_control) {
         return Cow::Borrowed(text);
     }
-    let in_line = |character: char| match character.is_control() {
-        true => character.escape_default().collect(),
-        false => character.to_string(),
+    let in_line = |character: char| {
+        if character.is_control() { character.escape_default().collect() } else { character.to_string() }
     };
     if length <= MOST {
         return text.chars().map(in_line).collect();

@@ -102,7 +102,7 @@ impl Ranges {
                      become alike: subtract a constant before the import, or {remedy}"
                 ),
                 Problem::Counts => format!(
-                    "{columns} {names} {} the rows, which gives classes away that come in order: {remedy}",
+                    "{columns} {names} {} the rows, and a network may learn the order of the rows: {remedy}",
                     if is_one { "counts" } else { "count" }
                 ),
             })
@@ -136,7 +136,7 @@ mod tests {
         for rows in [&numbers, &restarted] {
             assert_eq!(
                 cells(rows),
-                ["column f0 counts the rows, which gives classes away that come in order: drop it"]
+                ["column f0 counts the rows, and a network may learn the order of the rows: drop it"]
             );
         }
         let of_days: Vec<i32> = (0..60).map(|row| row % 20).collect();

@@ -8,7 +8,7 @@ use crate::quote::{listed, quoted};
 use crate::{ImportArgs, ImportError};
 
 /// Characters that are not seen, which editors and web pages leave: soft hyphens, zero width spaces, word joiners and
-/// marks of the byte order. Joiners that change letters are none.
+/// byte order marks. Joiners stay: they change the letters beside them.
 const INVISIBLE: [char; 4] = ['\u{ad}', '\u{200b}', '\u{2060}', '\u{feff}'];
 
 /// One form of a name in all spellings of it: NFC of Unicode, without doubled spaces and invisible characters, in small

@@ -94,7 +94,7 @@ fn parse(name: &str) -> Option<(Split, Vec<String>)> {
 }
 
 /// The split that a name stands for: it has the split's word and, beside it, nothing but fillers and numbers.
-/// `train2017` and `training_set` are splits, `train_station` is none.
+/// `train2017` and `training_set` are splits, `train_station` is not.
 pub(crate) fn of(name: &str) -> Option<Split> {
     parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)
 }

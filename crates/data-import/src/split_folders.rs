@@ -62,10 +62,10 @@ fn root(split: &Path) -> Result<PathBuf, ImportError> {
         }
         let is_same = name(only).eq_ignore_ascii_case(&name(split));
         let has_classes = split::is_no_class(&name(only)) && !inside(only)?.0.is_empty();
-        match is_same || has_classes {
-            true => root.clone_from(only),
-            false => return Ok(root),
+        if !is_same && !has_classes {
+            return Ok(root);
         }
+        root.clone_from(only);
     }
 }
 
@@ -80,9 +80,10 @@ pub(crate) fn find(
     let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
     let (mut sides, mut others) = (Vec::new(), Vec::new());
     for (folder, split) in folders.iter().zip(split::of_all(&names)) {
-        match split.is_some() || test_split == Some(&name(folder)) {
-            true => sides.push(Side::open(source, folder, split)?),
-            false => others.push(folder),
+        if split.is_some() || test_split == Some(&name(folder)) {
+            sides.push(Side::open(source, folder, split)?);
+        } else {
+            others.push(folder);
         }
     }
     // The shortest name of a split is the plainest: train is before training_set.
@@ -149,9 +150,10 @@ fn choose(
         };
         let full = found.full();
         if full.is_empty() {
-            match holds_pictures(&side.root) {
-                true => log::warn!("{} is not used: no picture in it has a class", side.name),
-                false => log::warn!("{} has no pictures", side.name),
+            if holds_pictures(&side.root) {
+                log::warn!("{} is not used: no picture in it has a class", side.name);
+            } else {
+                log::warn!("{} has no pictures", side.name);
             }
         } else if full.iter().any(|class| known.contains(&key(class))) {
             log::info!("the test split is {}", side.name);

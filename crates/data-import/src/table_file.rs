@@ -111,9 +111,10 @@ impl TableFile {
             has_header: header.map(|header| header == Header::Yes),
             may_be_one_column: least == 1,
         };
-        let beginning = match is_parquet {
-            true => of_parquet(),
-            false => Beginning::of(&mut file, &known, |position| line_at(&lines, position)),
+        let beginning = if is_parquet {
+            of_parquet()
+        } else {
+            Beginning::of(&mut file, &known, |position| line_at(&lines, position))
         };
         let beginning = beginning.map_err(ImportError::read(path))?;
         let Beginning { format, header, columns, start, notes } =

@@ -51,18 +51,20 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let mut found = found(folder)?;
     let names: Vec<String> = found.iter().map(|table| table.name.clone()).collect();
     // Beside pictures, `train_log.csv` is no data set.
-    let splits = match has_pictures {
-        true => names.iter().map(|name| plain_split(name)).collect(),
-        false => split::of_all(&names),
+    let splits = if has_pictures {
+        names.iter().map(|name| plain_split(name)).collect()
+    } else {
+        split::of_all(&names)
     };
     let mut splits: Vec<(Table, Option<Split>)> = found.drain(..).zip(splits).collect();
     // The shortest name of a split is the plainest.
     splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
     if splits.first().is_none_or(|(_, split)| *split != Some(Split::Train)) {
         let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
-        return match has_pictures {
-            true => check_pictures(folder, &tables, args).map(|()| None),
-            false => without_split(folder, tables, args),
+        return if has_pictures {
+            check_pictures(folder, &tables, args).map(|()| None)
+        } else {
+            without_split(folder, tables, args)
         };
     }
     if let [(first, _), (second, Some(Split::Train)), ..] = &splits[..]
@@ -93,9 +95,10 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
     for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
         let name = folder::name(path);
-        match split::of(&name).is_some() && path.is_dir() && !has_pictures {
-            true => log::warn!("{name} is not used: it has no table"),
-            false => log::warn!("{name} is not used: it is beside {}", folder::name(&train.path)),
+        if split::of(&name).is_some() && path.is_dir() && !has_pictures {
+            log::warn!("{name} is not used: it has no table");
+        } else {
+            log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
         }
     }
     Ok(Some(Tables { train: train.files, test: test.map(|test| test.files), advice }))
@@ -120,9 +123,10 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
             count(pictures.len(), "picture"),
             listed(&pictures),
             folder::name(&table.path),
-            match args.source.is_dir() {
-                true => format!("import the table alone ({})", command(&table.path, args)),
-                false => format!("unpack {}, and import the table alone", folder::name(&args.source)),
+            if args.source.is_dir() {
+                format!("import the table alone ({})", command(&table.path, args))
+            } else {
+                format!("unpack {}, and import the table alone", folder::name(&args.source))
             }
         ),
         _ => Ok(()),
@@ -213,9 +217,10 @@ fn data_set_in<'f>(
 
 /// What to do where a source has several data sets.
 fn one_of(path: &Path, args: &ImportArgs) -> String {
-    match args.source.is_dir() {
-        true => format!("import one, as in {}", command(path, args)),
-        false => format!("unpack {}, and import one", folder::name(&args.source)),
+    if args.source.is_dir() {
+        format!("import one, as in {}", command(path, args))
+    } else {
+        format!("unpack {}, and import one", folder::name(&args.source))
     }
 }
 
@@ -347,12 +352,12 @@ fn is_parquet_name(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
 }
 
-/// Whether Hadoop's tools take a file for none of the table's, such as `_SUCCESS`, `_metadata` and `_delta_log`.
+/// Whether Hadoop's tools ignore a file or folder of this name, such as `_SUCCESS`, `_metadata` and `_delta_log`.
 fn is_hidden(name: &str) -> bool {
     name.starts_with('_')
 }
 
-/// Whether a table shows the form of what is handed in at a competition: its classes are invented.
+/// Whether a table is the sample submission of a competition. Its classes are invented.
 pub(crate) fn is_submission(path: &Path) -> bool {
     folder::name(path).to_lowercase().contains("submission")
 }

@@ -23,7 +23,7 @@ pub(crate) fn failed(error: io::Error) -> ImportError {
     ImportError::source(&folder, what)
 }
 
-/// What `contents`, which are of the file `path`, have, in a file that is read from its start.
+/// Copies `contents` into a temporary file and rewinds it. An error of reading names `path`, the file of the contents.
 pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, ImportError> {
     let (mut file, mut block) = (file()?, vec![0; BLOCK]);
     loop {

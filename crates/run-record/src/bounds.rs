@@ -4,7 +4,7 @@
 //! clocks and counts from loops, so one generous limit is enough for both. Means and deviations of features, learning
 //! rates, loss scales and losses come from data and options: their limits are those of their types.
 
-/// Fields and columns that others are divided by, or of whose things there is at least one.
+/// Fields and columns that other numbers are divided by, or that count at least one.
 const ABOVE_0: [&str; 14] = [
     "accumulate",
     "batch",
@@ -31,9 +31,10 @@ const BY_HOST: &str = "others_cpu_percent_by_host";
 /// column of a table. Text that is no number has an error of its type instead.
 pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
     let number: f64 = text.parse().ok()?;
-    let name = match path.starts_with(BY_HOST) {
-        true => BY_HOST,
-        false => path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or(path),
+    let name = if path.starts_with(BY_HOST) {
+        BY_HOST
+    } else {
+        path.rsplit('.').next().unwrap_or(path).split('[').next().unwrap_or(path)
     };
     // A resumed run notes its options before and after; each option has checked its value.
     if path.starts_with("history[") && path.contains("].changed[") {

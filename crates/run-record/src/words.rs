@@ -43,9 +43,10 @@ fn in_words(text: &str) -> Option<String> {
     let wrong = ["invalid type: ", "invalid value: ", "invalid length "];
     let parts = wrong.iter().find_map(|start| text.strip_prefix(start)?.rsplit_once(", expected "));
     let (given, expected) = parts?;
-    Some(match text.starts_with("invalid length ") {
-        true => format!("{given} values where {} is expected", kind(expected)),
-        false => format!("{} where {} is expected", value(given), kind(expected)),
+    Some(if text.starts_with("invalid length ") {
+        format!("{given} values where {} is expected", kind(expected))
+    } else {
+        format!("{} where {} is expected", value(given), kind(expected))
     })
 }
 
@@ -90,9 +91,10 @@ fn kind(expected: &str) -> String {
 /// The first 60 characters.
 fn short(text: &str) -> String {
     const MOST: usize = 60;
-    match text.chars().count() > MOST {
-        true => text.chars().take(MOST).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > MOST {
+        text.chars().take(MOST).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }
 

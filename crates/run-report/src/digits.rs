@@ -2,9 +2,10 @@
 
 /// Decimal places of a time: `least`, or as many as make three significant digits.
 pub fn decimals(time: f64, least: usize) -> usize {
-    match time > 0.0 && time < 1.0 {
-        true => (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize,
-        false => least,
+    if time > 0.0 && time < 1.0 {
+        (2 - time.log10().floor().max(-9.0) as i32).max(least as i32) as usize
+    } else {
+        least
     }
 }
 

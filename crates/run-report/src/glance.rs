@@ -25,9 +25,10 @@ fn fact(question: Question, label: impl Into<String>, value: String, text: Strin
 pub fn of_row(row: &Row<'_>) -> Vec<Fact> {
     let accuracy = tested(row).map(|(percent, text)| {
         let balanced = row.spread(balanced_accuracy);
-        let text = match balanced.is_known() {
-            true => format!("{text}; balanced accuracy {:.2}%", balanced.median),
-            false => text,
+        let text = if balanced.is_known() {
+            format!("{text}; balanced accuracy {:.2}%", balanced.median)
+        } else {
+            text
         };
         Fact { weight: accuracy(row), ..fact(Question::Result, "test accuracy", percent, text) }
     });
@@ -125,9 +126,12 @@ fn data_name(run: &Run) -> String {
 /// Classes and samples of a run.
 fn samples(run: &Run) -> String {
     let data = &run.record.data;
-    let part = |used: usize, all: usize, what: &str| match used < all {
-        true => format!("{used} of {all} {what} samples"),
-        false => count(used, &format!("{what} sample")),
+    let part = |used: usize, all: usize, what: &str| {
+        if used < all {
+            format!("{used} of {all} {what} samples")
+        } else {
+            count(used, &format!("{what} sample"))
+        }
     };
     let [channels, height, width] = data.shape;
     let size = match data.features.len() {

@@ -118,9 +118,10 @@ impl Matrix {
                 let name = fitting(name, NAMES);
                 let at = (left - 6, top + centre(index));
                 area.draw_text(&name, &style(HPos::Right, VPos::Center), at)?;
-                let (below, y) = match self.is_upright() {
-                    true => (style(HPos::Center, VPos::Top), top + cells + 4),
-                    false => (turned(FontTransform::Rotate90, HPos::Left, VPos::Center), top + cells + 6),
+                let (below, y) = if self.is_upright() {
+                    (style(HPos::Center, VPos::Top), top + cells + 4)
+                } else {
+                    (turned(FontTransform::Rotate90, HPos::Left, VPos::Center), top + cells + 6)
                 };
                 area.draw_text(&name, &below, (left + centre(index), y))?;
             }

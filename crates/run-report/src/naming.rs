@@ -30,7 +30,7 @@ pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     rows.iter().map(own).collect()
 }
 
-/// What the rows have whose names do not say otherwise; empty if names say all.
+/// The usual settings, which the names of rows leave out; empty if the names have all settings.
 pub fn left_out(rows: &[Row<'_>]) -> String {
     let usual = usual(rows);
     settings(rows).iter().filter_map(|name| word(name, usual.get(name)?)).join(", ")
@@ -48,9 +48,10 @@ pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     }
     let values = |row: &Row<'_>| settings.iter().map(|name| row.setting(name)).join(", ");
     let names: Vec<String> = rows.iter().map(values).collect();
-    match names.iter().any(|name| name.chars().count() > LINE) {
-        true => (String::new(), self::names(rows)),
-        false => (format!("{}:", settings.iter().map(|name| name.replace('_', " ")).join(", ")), names),
+    if names.iter().any(|name| name.chars().count() > LINE) {
+        (String::new(), self::names(rows))
+    } else {
+        (format!("{}:", settings.iter().map(|name| name.replace('_', " ")).join(", ")), names)
     }
 }
 

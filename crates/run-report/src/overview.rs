@@ -45,9 +45,10 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
         return vec!["no finished run".into()];
     }
     for (name, job) in jobs(rows) {
-        let found = match job.len() > 1 || job.len() == rows.len() {
-            true => of_job(&job, baseline),
-            false => unlearned(&job, "").map(Finding::of).into_iter().collect(),
+        let found = if job.len() > 1 || job.len() == rows.len() {
+            of_job(&job, baseline)
+        } else {
+            unlearned(&job, "").map(Finding::of).into_iter().collect()
         };
         lines.extend(found.into_iter().map(|found| format!("{name}{}", found.line)));
     }
@@ -89,9 +90,10 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     if let Some(line) = unlearned(rows, said) {
         let both = |(many, base): (&Row<'_>, &Row<'_>)| at_chance(many).and(at_chance(base)).is_some();
         let found_none = Finding::of(line);
-        found.push(match most_ranks(rows, baseline).is_some_and(both) {
-            true => found_none.answers(Question::Accuracy, "accuracy lost", "chance level"),
-            false => found_none,
+        found.push(if most_ranks(rows, baseline).is_some_and(both) {
+            found_none.answers(Question::Accuracy, "accuracy lost", "chance level")
+        } else {
+            found_none
         });
     }
     if let [row] = rows {
@@ -384,9 +386,8 @@ fn most_ranks<'r, 'a>(rows: &'r [Row<'a>], baseline: &str) -> Option<(&'r Row<'a
     let most = pairs.iter().map(|(row, _)| row.ranks()).max()?;
     let lost = |(row, base): &(&Row<'_>, &Row<'_>)| (accuracy(row) - accuracy(base)).abs();
     let is_equal = |(row, base): &(&Row<'_>, &Row<'_>)| updates(row) == updates(base);
-    let highest = |pair: &(&Row<'_>, &Row<'_>)| match is_equal(pair) {
-        true => f64::INFINITY,
-        false => accuracy(pair.0).max(accuracy(pair.1)),
+    let highest = |pair: &(&Row<'_>, &Row<'_>)| {
+        if is_equal(pair) { f64::INFINITY } else { accuracy(pair.0).max(accuracy(pair.1)) }
     };
     let of_most = pairs.into_iter().filter(|(row, _)| row.ranks() == most);
     of_most.max_by(|a, b| highest(a).total_cmp(&highest(b)).then(lost(a).total_cmp(&lost(b))))
@@ -404,9 +405,10 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let [on_many, on_base] = [many, base].map(|row| row.place(&varied));
     let [of_many, of_base] = [many, base].map(accuracy);
     let is_fewer = updates(many) < updates(base);
-    let after = match updates(many) == updates(base) {
-        true => String::new(),
-        false => format!(" after {} instead of {}", count(updates(many), "update"), updates(base)),
+    let after = if updates(many) == updates(base) {
+        String::new()
+    } else {
+        format!(" after {} instead of {}", count(updates(many), "update"), updates(base))
     };
     let mut points_lost = 0.0;
     let (line, value) = match (at_chance(many), at_chance(base)) {

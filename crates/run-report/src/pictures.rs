@@ -87,9 +87,10 @@ pub fn pictures(
             (_, false) => " of each run",
             (_, true) => " of each configuration's first run",
         };
-        let ranks = match rows.iter().any(|row| row.ranks() > 1) {
-            true => ", mean over ranks; the band is from the minimum to the maximum over ranks",
-            false => "",
+        let ranks = if rows.iter().any(|row| row.ranks() > 1) {
+            ", mean over ranks; the band is from the minimum to the maximum over ranks"
+        } else {
+            ""
         };
         Some((name, format!("{word}{of}{ranks}.{marks}"), plot))
     });

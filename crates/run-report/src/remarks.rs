@@ -128,9 +128,8 @@ pub fn tested(rows: &[Row<'_>]) -> String {
         texts.entry(of(row)).or_default().insert(words.unwrap_or_else(|| "the others".into()));
     }
     let is_one = texts.len() == 1;
-    let text = |(text, names): (String, BTreeSet<String>)| match is_one {
-        true => text,
-        false => format!("{text} ({})", names.iter().join("; ")),
+    let text = |(text, names): (String, BTreeSet<String>)| {
+        if is_one { text } else { format!("{text} ({})", names.iter().join("; ")) }
     };
     texts.into_iter().map(text).join(", or ")
 }

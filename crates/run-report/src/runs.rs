@@ -335,9 +335,10 @@ fn by_class_agree(run: &Value) -> Result<(), String> {
         let column = matrix.iter().map(|row| row[at]).fold(0, u64::saturating_add);
         (row, column, matrix[at][at]) == (class.samples, class.named, class.correct)
     };
-    match matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
-        true => Ok(()),
-        false => Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into()),
+    if matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
+        Ok(())
+    } else {
+        Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into())
     }
 }
 
