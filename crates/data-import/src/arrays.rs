@@ -7,7 +7,7 @@ use std::sync::Arc;
 use half::f16;
 use run_record::count;
 
-use crate::folder::{self, Found, OTHERS, Picture, TRAIN};
+use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::{Labels, number_in};
 use crate::pictures;
@@ -16,6 +16,7 @@ use crate::plan;
 use crate::quote;
 use crate::ranges::Ranges;
 use crate::set::{self, DataSet, Numbers};
+use crate::split::{self, Split as Kind};
 use crate::writer::Writer;
 use crate::{ImportArgs, ImportError, Imported, NpyFile};
 
@@ -83,8 +84,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
     let listed = quote::listed(arrays.iter().map(|path| name(path)));
     // The name without the words of the split.
     let rest = |path: &Path| -> String {
-        let is_split = |word: &String| TRAIN.contains(&&**word) || OTHERS.contains(&&**word);
-        words(path).into_iter().filter(|word| !is_split(word)).collect::<Vec<_>>().join("_")
+        words(path).into_iter().filter(|word| split::of(word).is_none()).collect::<Vec<_>>().join("_")
     };
     // One name is that of the labels in each split.
     let is_label = |path: &Path| match &args.label {
@@ -116,14 +116,15 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
             ),
         }
     };
-    let named = pair(&|path| has(path, &TRAIN))?;
-    let rest = || pair(&|path| !has(path, &OTHERS));
+    let kind = |path: &Path| split::in_name(&name(path));
+    let named = pair(&|path| kind(path) == Some(Kind::Train))?;
+    let rest = || pair(&|path| kind(path).is_none());
     let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
         bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
     let mut others = Vec::new();
-    for split in OTHERS {
-        others.extend(pair(&|path| has(path, &[split]))?.map(|pair| (split.to_owned(), pair)));
+    for other in Kind::OTHERS {
+        others.extend(pair(&|path| kind(path) == Some(other))?.map(|pair| (other.name().to_owned(), pair)));
     }
     let pairs = || std::iter::once(&train).chain(others.iter().map(|(_, pair)| pair));
     let is_used = |path: &Path| pairs().any(|pair| pair.samples == path || pair.labels == path);

@@ -22,9 +22,6 @@ const PICTURES: [&str; 16] = [
     "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
     "tiff", "webp",
 ];
-/// Names of the folder with the training split, and of those with others, first the one that is preferred.
-pub(crate) const TRAIN: [&str; 2] = ["train", "training"];
-pub(crate) const OTHERS: [&str; 6] = ["test", "testing", "val", "valid", "validation", "dev"];
 /// Entries of a folder by which it is recognised.
 const MOST_LOOKED_AT: usize = 1000;
 

@@ -38,10 +38,12 @@ fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
 fn lab(pictures: &[&str]) -> Lab {
     let lab = Lab::new();
     for (number, name) in pictures.iter().enumerate() {
-        match name.ends_with('/') {
-            true => fs::create_dir_all(lab.path("in").join(name)).unwrap(),
-            false if name.ends_with("g") => lab.picture(&format!("in/{name}"), [2, 3], number as u8),
-            false => lab.write(&format!("in/{name}"), "x"),
+        if name.ends_with('/') {
+            fs::create_dir_all(lab.path("in").join(name)).unwrap();
+        } else if name.ends_with("g") {
+            lab.picture(&format!("in/{name}"), [2, 3], number as u8);
+        } else {
+            lab.write(&format!("in/{name}"), "x");
         }
     }
     lab

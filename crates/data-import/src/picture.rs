@@ -131,7 +131,12 @@ fn reason(error: image::ImageError) -> String {
     if text.contains("RGBPalette") {
         return "is a TIFF with a palette, which is not read here: save it as PNG, or as TIFF in RGB".into();
     }
-    text.lines().map(str::trim).collect::<Vec<_>>().join(" ").trim_end_matches('.').to_owned()
+    let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    // A decoder prints values of its own types, such as ChunkType { type: IDAU }.
+    if text.contains(['{', '(']) {
+        return "is damaged: it cannot be decoded".into();
+    }
+    text.trim_end_matches('.').to_owned()
 }
 
 fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {

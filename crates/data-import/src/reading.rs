@@ -23,18 +23,14 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
     let mut left_out = LeftOut::default();
     let pictures = walk(path, &mut left_out)?;
     let others: usize = left_out.endings.values().map(|(number, _)| number).sum();
-    let mut firsts = left_out.endings.values().map(|(_, first)| first);
-    let what = match others {
-        1 => "1 file that is not a picture".to_owned(),
-        others => format!("{others} files that are not pictures"),
-    };
-    match firsts.find_map(|first| Some((first, picture::foreign_picture(first)?))) {
-        Some((first, kind)) => {
-            let others = count(others, "file");
-            log::warn!("{}: left out {others}; {} is {kind}", path.display(), first.display());
-        }
-        None if others > 0 => log::warn!("{}: left out {what}", path.display()),
-        None => {}
+    if others > 0 {
+        let mut firsts = left_out.endings.values().map(|(_, first)| first);
+        let why = match firsts.find_map(|first| Some((first, picture::foreign_picture(first)?))) {
+            Some((first, kind)) => format!("; {} is {kind}", first.display()),
+            None if others == 1 => " that is not a picture".to_owned(),
+            None => " that are not pictures".to_owned(),
+        };
+        log::warn!("{}: left out {}{why}", path.display(), count(others, "file"));
     }
     Ok(pictures)
 }

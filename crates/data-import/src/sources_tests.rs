@@ -120,6 +120,7 @@ fn arrays_are_pictures_in_any_order_of_their_axes() {
         lab.write(&format!("med/{name}.npy"), bytes);
     }
     lab.imported("med", &["--order", "files", "--test-split", "val"]);
+    lab.imported("med", &["--order", "files", "--test-split", "validation"]);
     assert_eq!(lab.data("train-images.npy"), grey);
     assert_eq!(lab.from()[1], ["val_images.npy[0]"]);
     lab.imported("med", &["--size", "2x2", "--fit", "stretch", "--rgb"]);

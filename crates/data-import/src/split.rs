@@ -10,6 +10,22 @@ pub(crate) enum Split {
     Development,
 }
 
+impl Split {
+    /// The splits that a network may be tested on.
+    pub(crate) const OTHERS: [Self; 4] = [Self::Test, Self::Evaluation, Self::Validation, Self::Development];
+
+    /// The word by which a message names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+            Self::Evaluation => "eval",
+            Self::Validation => "val",
+            Self::Development => "dev",
+        }
+    }
+}
+
 /// Words of a split's name, the longer of two with the same beginning first. From Hugging Face's `datasets`
 /// (hub-docs, "File names and splits"), ultralytics and Roboflow (`valid`), VOC (`trainval`), Kaggle and fastai.
 const WORDS: [(&str, Split); 16] = [
@@ -171,6 +187,13 @@ mod tests {
             "",
         ] {
             assert_eq!(of(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_split_is_found_by_its_own_name() {
+        for split in [Split::Train].into_iter().chain(Split::OTHERS) {
+            assert_eq!(of(split.name()), Some(split));
         }
     }
 

@@ -256,13 +256,11 @@ fn found(folder: &Path) -> Result<Vec<Table>, ImportError> {
     let mut parts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for file in files.into_iter().filter(|path| is_table(path) && !is_submission(path)) {
         let name = stem(&file).unwrap_or_default();
-        match is_parquet_name(&file) {
-            true if is_hidden(&name) => {}
-            true => parts
-                .entry(part(&file).map_or_else(|| alike(&name), |(split, ..)| split))
-                .or_default()
-                .push(file),
-            false => tables.push(Table { name, path: file.clone(), files: vec![file], is_folder: false }),
+        if !is_parquet_name(&file) {
+            tables.push(Table { name, path: file.clone(), files: vec![file], is_folder: false });
+        } else if !is_hidden(&name) {
+            let table = part(&file).map_or_else(|| alike(&name), |(split, ..)| split);
+            parts.entry(table).or_default().push(file);
         }
     }
     for (name, mut files) in parts {
@@ -326,11 +324,12 @@ fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
 /// The name of a part without what tells parts apart, numbers and UUIDs: DuckDB has `data_0`, Polars `00000000`,
 /// pyarrow a UUID.
 fn alike(name: &str) -> String {
-    let word = |word: &str| match word.bytes().all(|byte| byte.is_ascii_hexdigit())
-        && word.contains(|c: char| c.is_ascii_digit())
-    {
-        true => "#".to_owned(),
-        false => word.trim_end_matches(|letter: char| letter.is_ascii_digit()).to_owned(),
+    let is_number = |word: &str| {
+        word.bytes().all(|byte| byte.is_ascii_hexdigit()) && word.contains(|c: char| c.is_ascii_digit())
+    };
+    let word = |word: &str| {
+        let stem = word.trim_end_matches(|letter: char| letter.is_ascii_digit());
+        if is_number(word) { "#".to_owned() } else { stem.to_owned() }
     };
     name.split(|letter: char| !letter.is_alphanumeric()).map(word).collect::<Vec<_>>().join("-")
 }

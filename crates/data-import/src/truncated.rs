@@ -112,6 +112,12 @@ mod tests {
                 assert!(read(&bytes[..length]).is_err(), "{format:?}: {length} of {} bytes", bytes.len());
             }
         }
+        // A critical chunk that no decoder knows: the error has no type of the decoder.
+        let mut png = encoded(ImageFormat::Png);
+        let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
+        png[pixels + 3] = b'U';
+        let message = read(&png).unwrap_err();
+        assert!(message.ends_with("picture: is damaged: it cannot be decoded"), "{message}");
         for format in [ImageFormat::Jpeg, ImageFormat::WebP] {
             let bytes = encoded(format);
             let message = read(&bytes[..bytes.len() - 2]).unwrap_err();
