@@ -344,7 +344,12 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     }
     let steps = run.results.steps.checked_div(run.results.epochs_run).filter(|steps| *steps > 0);
     let line = |(step, change): &(usize, Change)| {
-        let [from, to] = [&change.from, &change.to].map(shown);
+        // Options that are true or false and may change are typed as on or off.
+        let typed = |value: &Value| match value {
+            Value::Bool(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
+            other => shown(other),
+        };
+        let [from, to] = [&change.from, &change.to].map(typed);
         let epoch = steps.map_or_else(String::new, |steps| format!(" (epoch {})", step / steps + 1));
         let option = change.field.replace('_', "-");
         format!("--{option} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")

@@ -213,6 +213,8 @@ fn a_value_without_a_step_is_no_change() {
     let to = |run: Run, values: [f64; 2]| resumed(run, 96, "lr", values.map(Value::from));
     let tried = to(to(run((1, 1), &[], 8.0), [0.001, 1e30]), [1e30, 0.0005]);
     assert_eq!(changes(&tried, |_| true), ["--lr 0.001 → 0.0005 from step 97 (epoch 1)"]);
+    let unfused = resumed(run((1, 1), &[], 8.0), 96, "fused", [true.into(), false.into()]);
+    assert_eq!(changes(&unfused, |_| true), ["--fused on → off from step 97 (epoch 1)"], "as it is typed");
     let back = to(to(run((1, 1), &[], 8.0), [0.001, 1e30]), [1e30, 0.001]);
     assert_eq!((changes(&back, |_| true), changed_setting(&back)), (vec![], None));
 }

@@ -59,7 +59,7 @@ impl Run {
             }
         }
         // What does not affect the results.
-        for name in ["checkpoint_every", "comm_timeout", "keep", "num_classes"] {
+        for name in ["checkpoint_every", "comm_timeout", "keep", "log_every", "num_classes"] {
             settings.remove(name);
         }
         if self.config.backend != "gloo" {
