@@ -343,18 +343,17 @@ fn waiting(results: &Results) -> Option<String> {
     let least = results.per_rank.iter().min_by(by_time)?;
     let most = results.per_rank.iter().max_by(by_time).filter(|_| results.per_rank.len() > 1)?;
     let name = |rank: &RankRecord| format!("rank {} on {}", rank.rank, rank.host);
-    Some(match most.comm_seconds - least.comm_seconds > NOTABLE * results.train_seconds {
-        true => format!(
+    Some(if most.comm_seconds - least.comm_seconds > NOTABLE * results.train_seconds {
+        format!(
             "{} waited longest, {} s, mostly for {}, which waited {} s",
             name(most),
             seconds(most.comm_seconds),
             name(least),
             seconds(least.comm_seconds)
-        ),
-        false => {
-            let [least, most] = [least, most].map(|rank| seconds(rank.comm_seconds));
-            format!("ranks waited alike, {least} to {most} s")
-        }
+        )
+    } else {
+        let [least, most] = [least, most].map(|rank| seconds(rank.comm_seconds));
+        format!("ranks waited alike, {least} to {most} s")
     })
 }
 

@@ -116,15 +116,15 @@ fn instead(root: &Path) -> String {
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));
-    match root.exists() {
-        false if named.is_none() => format!(
+    match (root.exists(), named) {
+        (false, None) => format!(
             "there is no folder {folder}: point --data-root at the folder of a data set, or make one with `mpiburn data \
              digits` (or objects, features) or, of your own pictures or table, `mpiburn data import`"
         ),
-        false => format!(
+        (false, Some(_)) => format!(
             "there is no folder {folder}: generate one with {generate}, or point --data-root at the folder of a data set"
         ),
-        true => format!(
+        (true, _) => format!(
             "no data set in {folder}: it has none of dataset.json, train-images-idx3-ubyte (or .gz), data_batch_1.bin \
              and train_data/train_x.npy; point --data-root at the folder of a data set, generate one with {generate}, \
              or make one of your own pictures or table with `mpiburn data import`"

@@ -219,11 +219,13 @@ pub fn one_line(error: &clap::Error) -> String {
             None if value.is_empty() && choices.is_empty() => "a value is missing".to_owned(),
             None => choices,
         };
-        let value = match value.is_empty() {
+        let value = if !value.is_empty() {
+            format!(" {}", shortened(&value))
+        } else if error.kind() == ErrorKind::InvalidValue {
             // Nothing was typed, as far as clap tells.
-            true if error.kind() == ErrorKind::InvalidValue => String::new(),
-            true => " ''".into(),
-            false => format!(" {}", shortened(&value)),
+            String::new()
+        } else {
+            " ''".into()
         };
         return in_line(&format!("{option}{value}: {problem}"));
     }

@@ -64,7 +64,7 @@ pub type Options = BTreeMap<String, Takes>;
 const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
 /// Options of a single run: a sweep has many.
-pub const OF_ONE_RUN: [&str; 4] = ["out", "log-path", "resume", "overwrite"];
+pub const OF_ONE_RUN: [&str; 5] = ["out", "log-path", "resume", "overwrite", "trace"];
 
 /// Keys above the sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
@@ -174,6 +174,13 @@ impl Reading<'_> {
                 }
                 (_, value) => return Err(self.misplaced(&name, &value)),
             }
+        }
+        let varied = |(name, scale): (&String, &Table)| {
+            let key = scale.keys().find(|key| file.vary.contains_key(*key))?;
+            Some(format!("{key} in [{name}]: a scale cannot change what [vary] lists"))
+        };
+        if let Some(problem) = file.scales.iter().find_map(varied) {
+            return Err(problem);
         }
         if has_title { Ok(file) } else { Err("it has no title: add title = \"...\" above [base]".into()) }
     }

@@ -65,10 +65,12 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
 /// Options of all runs that `scale` changes: their values, here and at full scale, as text.
 pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
     let text = |value: Option<&Value>| value.map_or_else(|| "–".to_owned(), text);
-    let changed = file.scales.get(scale).into_iter().flatten().filter(|(key, value)| {
-        // What varies has its own value in each run.
-        *key != "repeats" && !file.vary.contains_key(*key) && file.base.get(*key) != Some(*value)
-    });
+    let changed = file
+        .scales
+        .get(scale)
+        .into_iter()
+        .flatten()
+        .filter(|(key, value)| *key != "repeats" && file.base.get(*key) != Some(*value));
     changed.map(|(key, value)| (key.clone(), (text(Some(value)), text(file.base.get(key))))).collect()
 }
 
@@ -281,6 +283,10 @@ mod tests {
             ),
             ("title = \"a\"\n[base]\nversion = 1", "unknown key version in [base]; keys are options of"),
             ("title = \"a\"\n[full]\nlr = 1", "[full] changes nothing: the file itself is that scale"),
+            (
+                "title = \"a\"\n[quick]\nlr = 1\n[vary]\nlr = [1, 2]",
+                "lr in [quick]: a scale cannot change what [vary] lists",
+            ),
             (
                 "title = \"a\"\n[quick]\ntopology = \"1x2\"",
                 "topology in [quick]: a scale cannot change it; write it under [base]",

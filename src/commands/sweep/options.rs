@@ -1,5 +1,7 @@
 //! Options of a sweep's runs: those of its file, and those typed after `--` for every run.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
@@ -36,12 +38,29 @@ fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
+/// Checks that the file has one name for each option: of two, the last would count, and runs would be named after the
+/// other.
+fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused> {
+    let sections = [&file.base, &file.vary].into_iter().chain(&file.runs).chain(file.scales.values());
+    let used: BTreeSet<&String> = sections.flat_map(|section| section.keys()).collect();
+    let names = command.get_arguments().map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
+    for names in names.chain([QUANTIZE.to_vec()]) {
+        let found: Vec<&str> = names.into_iter().filter(|name| used.contains(&(*name).to_owned())).collect();
+        if let [first, second, ..] = found[..] {
+            let file = file.path.display();
+            return Err(Refused(format!("{file}: {first} and {second} are one option: write one of them")));
+        }
+    }
+    Ok(())
+}
+
 /// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
 /// would have names that they are not.
 pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     let matches = parsed(&args.options).map_err(|problem| Refused(format!("after `--`: {problem}")))?;
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let typed = Words::typed(&command, &matches);
+    check_names(file, &command)?;
     for option in
         command.get_arguments().filter(|option| option.get_long().is_some_and(|name| typed.has(name)))
     {
@@ -110,5 +129,13 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
         assert_eq!(check("lr = [1, 2]", &["--quantized"]), Ok(()));
+        for (text, words) in [
+            ("lr = [1, 2]\noptimizer-lr = [3]", "are one option: write one of them"),
+            ("quantized = [true]\n[base]\nquantize = \"qat\"", "quantize and quantized are one option"),
+            ("lr = [1]\n[quick]\noptimizer-lr = 2", "are one option"),
+        ] {
+            let error = check(text, &[]).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
     }
 }
