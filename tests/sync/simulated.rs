@@ -24,7 +24,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 fn check(ranks: usize) {
-    let (first, cases) = (number("FIRST_CASE", 0), number("CASES", 400));
+    let (first, cases) = (number("FIRST_CASE", 0), number("CASES", 200));
     let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
     for index in first..first + cases {
         let case = Case::draw(SEED, index, ranks);
