@@ -1,6 +1,7 @@
 //! The import of NumPy's arrays: pictures or features, and their labels, in the `.npy` files of a folder or an
 //! `.npz` file.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::ranges::Ranges;
 use crate::set::{self, DataSet, Numbers};
 use crate::split::{self, Split as Kind};
 use crate::writer::Writer;
-use crate::{ImportArgs, ImportError, Imported, NpyFile};
+use crate::{ImportArgs, ImportError, Imported, NpyFile, test_split};
 
 /// What an array's name has if it holds samples, or labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
@@ -47,7 +48,9 @@ struct Pair {
 /// The arrays of a source.
 pub(crate) struct Arrays {
     train: Pair,
-    test: Option<Pair>,
+    /// The other splits by name, in the order in which they are preferred for the test. One without labels is an error
+    /// where it is read.
+    others: Vec<(String, Result<Pair, ImportError>)>,
     /// Names of the classes, if they are known.
     names: Option<Vec<String>>,
     /// What is known of them if they are an imported data set.
@@ -91,7 +94,8 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         Some(wanted) => rest(path) == rest(&PathBuf::from(format!("{wanted}.npy"))),
         None => has(path, &LABELS),
     };
-    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Pair>, ImportError> {
+    type Found = Result<Pair, ImportError>;
+    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Found>, ImportError> {
         let of = |is_wanted: &dyn Fn(&Path) -> bool| -> Vec<&PathBuf> {
             arrays.iter().copied().filter(|path| in_split(path) && is_wanted(path)).collect()
         };
@@ -102,18 +106,20 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
             ([samples], [labels]) => {
                 let name = folder::name(samples);
                 let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
-                Ok(Some(Pair { samples, labels, files: vec![(0, name)] }))
+                Ok(Some(Ok(Pair { samples, labels, files: vec![(0, name)] })))
             }
             (_, [first, _, ..]) => bail!(
                 source,
                 "which array has the labels? It has {listed}: name one, as in --label {}",
                 rest(first)
             ),
-            _ => bail!(
+            _ => Ok(Some(Err(ImportError::source(
                 source,
-                "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
+                format!(
+                    "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
                      y_train (or named with --label), and the same for test if there is a test split"
-            ),
+                ),
+            )))),
         }
     };
     let kind = |path: &Path| split::in_name(&name(path));
@@ -122,13 +128,21 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
     let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
         bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
+    let train = train?;
     let mut others = Vec::new();
     for other in Kind::OTHERS {
         others.extend(pair(&|path| kind(path) == Some(other))?.map(|pair| (other.name().to_owned(), pair)));
     }
-    let pairs = || std::iter::once(&train).chain(others.iter().map(|(_, pair)| pair));
+    let pairs = || std::iter::once(&train).chain(others.iter().flat_map(|(_, pair)| pair));
     let is_used = |path: &Path| pairs().any(|pair| pair.samples == path || pair.labels == path);
-    let unused: Vec<String> = arrays.iter().filter(|path| !is_used(path)).map(|path| name(path)).collect();
+    // Those of a split without labels are named with the split.
+    let is_named = |path: &Path| {
+        others
+            .iter()
+            .any(|(split, pair)| pair.is_err() && kind(path).is_some_and(|kind| kind.name() == split))
+    };
+    let unused = arrays.iter().filter(|path| !is_used(path) && !is_named(path));
+    let unused: Vec<String> = unused.map(|path| name(path)).collect();
     if !unused.is_empty() {
         let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
         log::warn!(
@@ -136,7 +150,6 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
             quote::listed(&unused)
         );
     }
-    let test = folder::test_of(&args.source, args.test_split.as_deref(), others)?;
     let names = match &names[..] {
         [] => None,
         [only] => Some(NpyFile::open(only, &NpyFile::STRINGS)?.strings()?),
@@ -148,11 +161,47 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         ),
     };
     if !source.join(set::FILE).is_file() {
-        return Ok(Some(Arrays { train, test, names, set: None }));
+        return Ok(Some(Arrays { train, others, names, set: None }));
     }
     let set = DataSet::read(source)?;
     log::info!("{} is an imported data set, whose names are kept", args.source.display());
-    Ok(Some(Arrays { train, test, names: Some(set.classes.clone()), set: Some(set) }))
+    Ok(Some(Arrays { train, others, names: Some(set.classes.clone()), set: Some(set) }))
+}
+
+/// Types of numbers.
+fn numbers() -> Vec<&'static str> {
+    FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
+}
+
+fn labels_file(pair: &Pair) -> Result<NpyFile, ImportError> {
+    NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
+}
+
+/// Calls `visit` with each label, and its value where it may not be a whole number.
+fn for_each_label(
+    file: &NpyFile,
+    mut visit: impl FnMut(&str, Option<f64>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    match &*file.dtype {
+        dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
+            let value = number(bytes, dtype);
+            visit(&value.to_string(), Some(value))
+        }),
+        dtype if dtype == BOOL || NpyFile::INTEGERS.contains(&dtype) => {
+            file.integers()?.into_iter().try_for_each(|label| visit(&label.to_string(), None))
+        }
+        _ => file.strings()?.iter().try_for_each(|label| visit(label, number_in(label))),
+    }
+}
+
+/// The classes of a split.
+fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, ImportError> {
+    let mut found = BTreeSet::new();
+    for_each_label(&labels_file(pair)?, |label, value| {
+        found.extend(labels.name(label, value));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The samples of a split and the numbers of their labels.
@@ -165,9 +214,8 @@ struct Split {
 
 impl Split {
     fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, ImportError> {
-        let numbers: Vec<&str> = FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect();
-        let samples = NpyFile::open(&pair.samples, &numbers)?;
-        let file = NpyFile::open(&pair.labels, &[&numbers[..], &NpyFile::STRINGS].concat())?;
+        let samples = NpyFile::open(&pair.samples, &numbers())?;
+        let file = labels_file(pair)?;
         if file.columns != 1 {
             let how = match file.shape[..] {
                 [_, classes] => format!("; of one-hot labels of {classes} classes, save y.argmax(1)"),
@@ -189,22 +237,12 @@ impl Split {
             bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
         }
         let mut found = Vec::with_capacity(file.rows);
-        let mut add = |label: &str, value: Option<f64>| {
+        for_each_label(&file, |label, value| {
             let place = format!("label [{}]", found.len());
             let number = labels.number(place, label, value);
             found.push(number.map_err(|what| ImportError::source(&pair.labels, what))?);
-            Ok::<(), ImportError>(())
-        };
-        match &*file.dtype {
-            dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
-                let value = number(bytes, dtype);
-                add(&value.to_string(), Some(value))
-            })?,
-            dtype if dtype == BOOL || NpyFile::INTEGERS.contains(&dtype) => {
-                file.integers()?.into_iter().try_for_each(|label| add(&label.to_string(), None))?;
-            }
-            _ => file.strings()?.iter().try_for_each(|label| add(label, number_in(label)))?,
-        }
+            Ok(())
+        })?;
         let labels = found;
         Ok(Self { samples, labels, files: pair.files.clone() })
     }
@@ -233,14 +271,23 @@ impl Arrays {
             labels: folder.join(format!("{split}-labels.npy")),
             files,
         };
-        let test = Some(test).filter(|files| !files.is_empty()).map(|files| pair("test", files));
-        Self { train: pair("train", train), test, names, set: None }
+        let test = Some(test).filter(|files| !files.is_empty());
+        let others = test.map(|files| ("test".to_owned(), Ok(pair("test", files)))).into_iter().collect();
+        Self { train: pair("train", train), others, names, set: None }
     }
 
     pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, ImportError> {
         let mut labels = Labels::of(self.names, job.args.missing_labels);
         let train = Split::open(&self.train, &mut labels)?;
-        let test = self.test.map(|pair| Split::open(&pair, &mut labels)).transpose()?;
+        let known = labels.names(train.labels.iter().flatten().copied());
+        let (names, mut others): (Vec<String>, Vec<_>) = self.others.into_iter().unzip();
+        let (source, wanted) = (&job.args.source, job.args.test_split.as_deref());
+        let chosen = test_split::choose(source, wanted, &known, &names, |at| {
+            others[at].as_ref().map_or(Ok(BTreeSet::new()), |pair| classes(pair, &labels))
+        })?;
+        // If none has classes, it is the first, whose error names them.
+        let test = (!others.is_empty()).then(|| others.swap_remove(chosen.unwrap_or(0)));
+        let test = test.map(|pair| Split::open(&pair?, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
         if let Some(split) =
             [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())

@@ -15,7 +15,7 @@ use crate::quote::{listed, quoted, short};
 use crate::split::{self, Split};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
-use crate::{ImportError, arrays, cifar, idx, listing, metadata};
+use crate::{ImportError, arrays, cifar, idx, listing, metadata, partitions};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -122,41 +122,6 @@ impl LeftOut {
     }
 }
 
-/// The test split among the `others` than the one for training in `source`: the `wanted` one, or else the first. What
-/// is not used is named.
-pub(crate) fn test_of<T>(
-    source: &Path,
-    wanted: Option<&str>,
-    mut others: Vec<(String, T)>,
-) -> Result<Option<T>, ImportError> {
-    let at = match wanted {
-        None => 0,
-        Some(wanted) => place(wanted, others.iter().map(|(name, _)| name.as_str())).ok_or_else(|| {
-            let names: Vec<&str> = others.iter().map(|(name, _)| name.as_str()).collect();
-            let names = if names.is_empty() { "no other split".into() } else { listed(names) };
-            ImportError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
-        })?,
-    };
-    let test = (at < others.len()).then(|| others.remove(at));
-    if let Some((name, _)) = &test {
-        log::info!("the test split is {name}");
-    }
-    for (name, _) in others {
-        log::warn!("{name} is not used: --test-split {name} tests on it");
-    }
-    Ok(test.map(|(_, test)| test))
-}
-
-/// The place of the split that `wanted` names: its name, or the only one of that kind, such as `test_set` for test.
-fn place<'n>(wanted: &str, names: impl Iterator<Item = &'n str> + Clone) -> Option<usize> {
-    let of_kind = || {
-        let kind = split::of(wanted)?;
-        let mut places = names.clone().enumerate().filter(|(_, name)| split::in_name(name) == Some(kind));
-        places.next().filter(|_| places.next().is_none()).map(|(at, _)| at)
-    };
-    names.clone().position(|name| name == wanted).or_else(of_kind)
-}
-
 /// The folder with the classes, which an archive may have in folders of its own.
 pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
     let mut folder = source.to_owned();
@@ -169,6 +134,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
         match &folders[..] {
             [only]
                 if !files.iter().any(|file| is_picture(file))
+                    && !partitions::is_one(only)
                     && holds_more(only)?
                     && !belongs(only, &folder, &files) =>
             {
@@ -232,8 +198,8 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// The classes that have pictures.
-    pub(crate) fn full(&self) -> BTreeSet<&str> {
-        self.pictures.iter().map(|(.., class)| class.as_str()).collect()
+    pub(crate) fn full(&self) -> BTreeSet<String> {
+        self.pictures.iter().map(|(.., class)| class.clone()).collect()
     }
 }
 
@@ -350,9 +316,9 @@ fn leads_back(link: &Path) -> bool {
 /// The splits with the numbers of their classes, which are those of both.
 pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
     let splits = || std::iter::once(&train).chain(&test);
-    let full: BTreeSet<&str> = splits().flat_map(Classes::full).collect();
+    let full: BTreeSet<String> = splits().flat_map(Classes::full).collect();
     let empty: BTreeSet<&String> =
-        splits().flat_map(|split| &split.names).filter(|name| !full.contains(name.as_str())).collect();
+        splits().flat_map(|split| &split.names).filter(|name| !full.contains(*name)).collect();
     if full.is_empty() {
         bail!(
             source,
@@ -368,7 +334,7 @@ pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> R
     if full.len() > MOST_CLASSES {
         bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());
     }
-    let mut classes: Vec<String> = full.into_iter().map(str::to_owned).collect();
+    let mut classes: Vec<String> = full.into_iter().collect();
     if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {
         classes.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
     }

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use crate::parquet_tests::table;
+use crate::sources_tests::{npy, npz};
 use crate::tests::Lab;
 
 thread_local! {
@@ -282,7 +284,7 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
     for (others, words, test) in [
         (
             &["test/images/1.png", "val/cat/1.png"][..],
-            "test is not used: it has no class of train (test has images; train has cat, dog)",
+            "test is not used: it has no class of the training split (it has images, and the training split has cat, dog)",
             &["val/cat/1.png"][..],
         ),
         (
@@ -290,8 +292,8 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
             "test is not used: its 2 pictures are in no class's folder",
             &["val/cat/1.png"],
         ),
-        (&["test/", "val/cat/1.png"], "test has no pictures", &["val/cat/1.png"]),
-        (&["test/cat/", "test/dog/"], "test has no pictures", &[]),
+        (&["test/", "val/cat/1.png"], "test is not used: it has no pictures", &["val/cat/1.png"]),
+        (&["test/cat/", "test/dog/"], "test is not used: it has no pictures", &[]),
         (&["test/1.png"], "test is not used: its picture is in no class's folder", &[]),
         (
             &["test/cat/1.png", "val/cat/2.png"],
@@ -333,6 +335,112 @@ fn the_test_split_is_the_one_with_the_classes_of_the_training_split() {
     lab.write("t/test.csv", "x,class\n1,Bee\n2,a\n");
     let message = lab.import("t", &[]).unwrap_err();
     assert!(message.contains("\"Bee\" (test split) and \"bee\" (training split)"), "{message}");
+}
+
+/// A training split with the classes a and b, a test split with the classes `test`, of which none is no column or array
+/// of labels, and a `val` with a.
+fn split_in_three(kind: &str, test: Option<[&str; 2]>) -> Lab {
+    let lab = Lab::new();
+    let splits = [("train", Some(["a", "b"])), ("test", test), ("val", Some(["a", "a"]))];
+    let mut arrays = Vec::new();
+    for (split, labels) in splits {
+        match kind {
+            "csv" => {
+                let rows = (0..2).map(|row| match labels {
+                    Some(labels) => format!("{row}.5,{}\n", labels[row]),
+                    None => format!("{row}.5\n"),
+                });
+                let header = if labels.is_some() { "x,class" } else { "x" };
+                lab.write(&format!("in/{split}.csv"), format!("{header}\n{}", rows.collect::<String>()));
+            }
+            "parquet" => {
+                lab.write(
+                    &format!("in/{split}/0.parquet"),
+                    table(&[0.5, 1.5], labels.as_ref().map(|l| &l[..])),
+                );
+            }
+            "table of pictures" => {
+                let mut table = "id,class\n".to_owned();
+                for (number, label) in labels.iter().flatten().enumerate() {
+                    lab.picture(&format!("in/{split}/{split}{number}.png"), [2, 2], number as u8);
+                    table += &format!("{split}{number},{label}\n");
+                }
+                lab.write(&format!("in/{split}.csv"), table);
+            }
+            _ => {
+                arrays.push((format!("x_{split}"), npy("|u1", &[2, 1], &[1, 2])));
+                let labels = labels.map(|labels| npy("|S1", &[2], labels.concat().as_bytes()));
+                arrays.extend(labels.map(|labels| (format!("y_{split}"), labels)));
+            }
+        }
+    }
+    match kind {
+        "npz" => {
+            let arrays: Vec<(&str, Vec<u8>)> =
+                arrays.iter().map(|(name, bytes)| (&**name, bytes.clone())).collect();
+            lab.write("in/all.npz", npz(&arrays));
+            fs::rename(lab.path("in/all.npz"), lab.path("all.npz")).unwrap();
+            fs::remove_dir(lab.path("in")).unwrap();
+            fs::rename(lab.path("all.npz"), lab.path("in")).unwrap();
+        }
+        _ => arrays.iter().for_each(|(name, bytes)| lab.write(&format!("in/{name}.npy"), bytes)),
+    }
+    lab
+}
+
+#[test]
+fn the_test_split_has_a_known_class_whatever_the_source() {
+    for kind in ["csv", "parquet", "table of pictures", "npy", "npz"] {
+        for (test, words) in [
+            (
+                Some(["c", "d"]),
+                "test is not used: it has no class of the training split (it has c, d, and the",
+            ),
+            (None, "test is not used: it has no sample with a class"),
+            (Some(["c", "b"]), "val is not used: --test-split val tests on it"),
+        ] {
+            let lab = split_in_three(kind, test);
+            let (imported, logged) = logged(|| lab.imported("in", &[]));
+            // Test pictures that no table names are none that are there.
+            assert!(
+                logged.contains(words) || kind == "table of pictures" && test.is_none(),
+                "{kind}: {logged}"
+            );
+            let is_val = test.is_none_or(|test| test[1] == "d");
+            let classes: &[&str] = if is_val { &["a", "b"] } else { &["a", "b", "c"] };
+            assert_eq!(imported.set.classes, classes, "{kind}, {test:?}");
+            let tested = if is_val { "val" } else { "test" };
+            assert!(lab.from()[1].iter().all(|from| from.contains(tested)) || kind == "parquet", "{kind}");
+            assert!(logged.contains(&format!("the test split is {tested}")), "{kind}: {logged}");
+        }
+        let lab = split_in_three(kind, Some(["c", "d"]));
+        let message = lab.import("in", &["--test-split", "test"]).unwrap_err();
+        assert!(message.contains("it has c, d, and the training split has a, b;"), "{kind}: {message}");
+    }
+}
+
+#[test]
+fn a_training_split_that_may_be_a_class_is_an_error() {
+    let message =
+        lab(&["train/1.png", "train/deep/2.png", "cat/3.png", "dog/4.png"]).import("in", &[]).unwrap_err();
+    assert!(
+        message.contains("in/train: has pictures (1.png, …) and folders (deep), and is beside folders of pictures (cat, dog)"),
+        "{message}"
+    );
+    // A stray picture in a split, and a class whose pictures lie in it.
+    for (pictures, classes) in [
+        (
+            &["train/1.png", "train/cat/2.png", "train/dog/3.png", "test/cat/4.png", "more/5.png"][..],
+            ["cat", "dog"],
+        ),
+        (
+            &["train/1.png", "train/cat/2.png", "train/cat/5.png", "train/dog/3.png", "masks/4.png"],
+            ["cat", "dog"],
+        ),
+        (&["train/1.png", "train/2.png", "dog/3.png", "dog/4.png"], ["dog", "train"]),
+    ] {
+        assert_eq!(lab(pictures).imported("in", &[]).set.classes, classes);
+    }
 }
 
 #[test]

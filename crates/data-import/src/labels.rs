@@ -1,6 +1,6 @@
 //! Labels as they are found, and the classes that they become.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Display;
 use std::hash::Hash;
 use std::path::Path;
@@ -87,6 +87,12 @@ fn whole(label: &str, value: f64) -> String {
     if is_respelled && value.abs() < 1e15 { format!("{}", value + 0.0) } else { label.to_owned() }
 }
 
+/// The place that a label has or names in the names of the classes.
+fn index_in(names: &[String], label: &str) -> Option<usize> {
+    let place = label.parse().ok().filter(|place: &usize| *place < names.len());
+    place.or_else(|| names.iter().position(|name| name == label))
+}
+
 /// Labels by the order in which they were found, or those that a source names.
 pub(crate) struct Labels {
     known: Known,
@@ -125,14 +131,10 @@ impl Labels {
             return Ok(None);
         };
         match &mut self.known {
-            Known::Named(names) => {
-                let place = name.parse().ok().filter(|place: &usize| *place < names.len());
-                let place = place.or_else(|| names.iter().position(|known| *known == name));
-                place.map(|place| Some(place as u32)).ok_or_else(|| {
-                    let last = names.len() - 1;
-                    format!("the class is {}, and the source names classes 0 to {last}", short(&name))
-                })
-            }
+            Known::Named(names) => index_in(names, &name).map(|place| Some(place as u32)).ok_or_else(|| {
+                let last = names.len() - 1;
+                format!("the class is {}, and the source names classes 0 to {last}", short(&name))
+            }),
             Known::Found(labels) => {
                 let next = labels.len() as u32;
                 match *labels.entry(name).or_insert(next) {
@@ -140,6 +142,38 @@ impl Labels {
                     _ => Err(format!("there are more than {MOST_CLASSES} classes")),
                 }
             }
+        }
+    }
+
+    /// The name of the class that a label names, whether it was found or not; none if it names none.
+    pub(crate) fn name(&self, label: &str, value: Option<f64>) -> Option<String> {
+        match &self.known {
+            Known::Found(_) => class_name("", label, value, self.missing).ok().flatten(),
+            Known::Named(names) => {
+                let name = class_name("", label, value, self.missing).ok().flatten()?;
+                Some(names[index_in(names, &name)?].clone())
+            }
+        }
+    }
+
+    /// The names of the classes with these numbers.
+    pub(crate) fn names(&self, numbers: impl IntoIterator<Item = u32>) -> BTreeSet<String> {
+        let numbers: BTreeSet<u32> = numbers.into_iter().collect();
+        match &self.known {
+            Known::Found(found) => found
+                .iter()
+                .filter(|(_, number)| numbers.contains(number))
+                .map(|(name, _)| name.clone())
+                .collect(),
+            Known::Named(names) => numbers.into_iter().map(|number| names[number as usize].clone()).collect(),
+        }
+    }
+
+    /// Forgets the labels that were found beside these numbers: they are of splits that are not used.
+    pub(crate) fn retain(&mut self, numbers: impl IntoIterator<Item = u32>) {
+        let numbers: BTreeSet<u32> = numbers.into_iter().collect();
+        if let Known::Found(found) = &mut self.known {
+            found.retain(|_, number| numbers.contains(number));
         }
     }
 
@@ -165,7 +199,8 @@ impl Labels {
                 if labels.iter().all(|(name, _)| name.parse::<i64>().is_ok()) {
                     labels.sort_by_key(|(name, _)| name.parse::<i64>().unwrap_or_default());
                 }
-                let mut class = vec![0; labels.len()];
+                let last = labels.iter().map(|(_, found)| *found as usize).max();
+                let mut class = vec![0; last.map_or(0, |last| last + 1)];
                 labels.iter().enumerate().for_each(|(at, (_, found))| class[*found as usize] = at as u16);
                 Ok((labels.into_iter().map(|(name, _)| name).collect(), class))
             }

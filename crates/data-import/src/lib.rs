@@ -52,6 +52,7 @@ mod table;
 mod table_file;
 mod tables;
 mod temporary;
+mod test_split;
 #[cfg(test)]
 mod tests;
 mod truncated;
@@ -68,7 +69,7 @@ use job::Job;
 use listing::Listing;
 use quote::{listed, quoted, short};
 use run_record::count;
-use tables::Tables;
+use tables::{TableFiles, Tables};
 
 pub use data_file::DataFile;
 pub use error::ImportError;
@@ -334,10 +335,10 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
                 let problem = format!("{} is one table, and has no other split", source.display());
                 return Err(ImportError::option("test-split", short(name), problem));
             }
-            None => Tables::one(vec![source.to_owned()]),
+            None => Tables::one(TableFiles::one(source)),
         },
     };
-    match parquet_file::column_of_pictures(&tables.train)? {
+    match parquet_file::column_of_pictures(&tables.train.files[0])? {
         None => table::import(&tables, job),
         Some(column) => pictures::import(parquet_file::pictures(&tables, &column, job)?, None, job),
     }

@@ -10,15 +10,16 @@ use std::path::{Path, PathBuf};
 use csv::ByteRecord;
 use run_record::count;
 
-use crate::folder::{self, Found, Picture, holds_pictures, inside, is_picture, name};
+use crate::folder::{Found, Picture, holds_pictures, inside, is_picture, name};
 use crate::labels::Labels;
 use crate::picture_names::{Named, PictureNames};
 use crate::place::{Encoded, Place};
 use crate::quote::{listed, quoted};
+use crate::same_class::place_of;
 use crate::split::{self, Split};
 use crate::table_file::{LABELS, TableFile, text};
-use crate::tables::{is_submission, is_table};
-use crate::{Header, ImportArgs, ImportError, metadata, parquet_file};
+use crate::tables::{TableFiles, is_submission, is_table};
+use crate::{Header, ImportArgs, ImportError, metadata, parquet_file, test_split};
 
 /// Rows by which the column with the names of pictures is found, and by which classes are compared with folders.
 const SAMPLE: usize = 200;
@@ -167,7 +168,7 @@ impl Listed {
         }
         let open = |header: Header| {
             let header = Some(header).filter(|_| !is_parquet);
-            TableFile::open(&[path.to_owned()], header, &[], 1, &|_, _| Ok(())).ok()
+            TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(())).ok()
         };
         let mut table = open(Header::Yes)?;
         let rows = sample(&mut table, SAMPLE);
@@ -342,7 +343,7 @@ impl Listings<'_> {
         for mut other in others {
             let Some(split) = other.split.filter(|split| *split != Split::Train) else { continue };
             let class = match (&train.table.header, &other.table.header) {
-                (Some(_), Some(header)) => header.iter().position(|name| *name == class_name),
+                (Some(_), Some(header)) => place_of(&class_name, header),
                 (None, None) if train.table.columns == other.table.columns => Some(class),
                 _ => None,
             };
@@ -389,7 +390,15 @@ impl Listings<'_> {
         if unnamed > 0 {
             log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
         }
-        let test = folder::test_of(self.source, self.args.test_split.as_deref(), tests)?;
+        let numbers = |rows: &Rows| rows.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>();
+        let known = labels.names(numbers(&train_rows));
+        let (names, mut tests): (Vec<String>, Vec<Rows>) = tests.into_iter().unzip();
+        let wanted = self.args.test_split.as_deref();
+        let chosen = test_split::choose(self.source, wanted, &known, &names, |at| {
+            Ok(labels.names(numbers(&tests[at])))
+        })?;
+        let test = chosen.map(|at| tests.swap_remove(at));
+        labels.retain([&train_rows].into_iter().chain(&test).flat_map(numbers));
         let (classes, class) = labels.classes(self.source)?;
         let pictures = |rows: Rows| {
             let picture = |(place, label): (usize, Option<u32>)| {

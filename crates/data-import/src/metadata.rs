@@ -15,6 +15,7 @@ use crate::picture_names::{Named, PictureNames};
 use crate::quote::{listed, quoted, short};
 use crate::split;
 use crate::table_file::{LABELS, TableFile, text};
+use crate::tables::TableFiles;
 use crate::{Header, ImportError, parquet_file};
 
 /// Names of the file.
@@ -139,7 +140,7 @@ fn has_class_folders(folder: &Path) -> Result<bool, ImportError> {
 fn table_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
     // The columns of Parquet always have names.
     let header = Some(Header::Yes).filter(|_| !parquet_file::is_parquet(path));
-    let mut table = TableFile::open(&[path.to_owned()], header, &[], 1, &|_, _| Ok(()))?;
+    let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();
     if let Some(name) = twin(&names) {
         bail!(path, "has two columns {}: rename one", quoted(name));

@@ -270,9 +270,35 @@ fn a_test_table_without_classes_is_left_to_predict() {
     );
     assert!(message.contains("wide/train.csv --out ") && message.len() < 600, "{message}");
     lab.write("wide/val.csv", format!("label,{}\n1,{row}\n", header.join(",")));
-    let message = lab.import("wide", &[]).unwrap_err();
-    assert!(message.contains("test on another table with --test-split val, or import"), "{message}");
-    lab.imported("wide", &["--test-split", "val"]);
+    let message = lab.import("wide", &["--test-split", "test"]).unwrap_err();
+    assert!(message.contains("import train.csv alone, and predict test.csv"), "{message}");
+    lab.imported("wide", &[]);
+    assert_eq!(lab.from()[1], ["val.csv:2"]);
+    // Columns in another spelling, and two that may be meant.
+    lab.write("names/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n");
+    lab.write("names/test.csv", "Class, Y,X\na,20,10\n");
+    let imported = lab.imported("names", &["--order", "files"]);
+    assert_eq!((imported.set.features.join(","), imported.counts), ("x,y".into(), [vec![2, 1], vec![1, 0]]));
+    assert_eq!(lab.data("test-images.npy"), [10f32, 20.0].map(f32::to_le_bytes).concat());
+    for (header, expected) in [
+        ("class,Y,y ,X", None),
+        ("class,Y,YY,X", None),
+        (
+            "class,Y,\"Y \",X",
+            Some("test.csv: has no column \"y\": it has class, Y, Y, X, and train.csv has x, y, class"),
+        ),
+        (
+            "class,z,w,X",
+            Some("test.csv: has no column \"y\": it has class, z, w, X, and train.csv has x, y, class"),
+        ),
+    ] {
+        lab.write("names/test.csv", format!("{header}\na,20,20,10\n"));
+        match (lab.import("names", &["--overwrite"]), expected) {
+            (Ok(_), None) => {}
+            (Err(message), Some(expected)) => assert!(message.contains(expected), "{message}"),
+            (found, _) => panic!("{header}: {found:?}"),
+        }
+    }
     // Without names of columns.
     lab.write("bare/train.csv", "1,2,0\n3,4,0\n5,6,1\n");
     lab.write("bare/test.csv", "1,2\n3,4\n");

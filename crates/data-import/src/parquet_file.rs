@@ -1,5 +1,6 @@
 //! Parquet files: features in columns, or pictures in one, as Hugging Face's data sets have them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::labels::Labels;
 use crate::place::{Encoded, Place};
 use crate::quote::{listed, quoted, short};
 use crate::table_file::LABELS;
-use crate::tables::Tables;
+use crate::tables::{TableFiles, Tables};
 use crate::{DataFile, ImportError, partitions, temporary};
 
 /// Is told each row that is read, and their number; an error stops the reading.
@@ -70,17 +71,17 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
 /// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns, of which the last are
 /// those that the folders of the file name.
 fn for_each_row(
-    paths: &[PathBuf],
+    files: &TableFiles,
     tell: &Tell<'_>,
     mut visit: impl FnMut(&Path, usize, Vec<(String, Field)>) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
     let rows = |path: &PathBuf| Ok(open(path)?.metadata().file_metadata().num_rows().max(0) as usize);
-    let all = paths.iter().map(rows).sum::<Result<usize, ImportError>>()?;
+    let all = files.files.iter().map(rows).sum::<Result<usize, ImportError>>()?;
     let mut done = 0;
-    for path in paths {
+    for path in &files.files {
         let (reader, before) = (open(path)?, done);
         let mut rows = guarded(path, || reader.get_row_iter(None))?;
-        let of_folders = partitions::of(path, paths, &own_columns(path)?);
+        let of_folders = partitions::of(path, &files.root, &own_columns(path)?);
         while let Some(row) = guarded(path, || rows.next().transpose())? {
             done += 1;
             tell(done, all)?;
@@ -113,10 +114,10 @@ fn own_columns(path: &Path) -> Result<Vec<String>, ImportError> {
     Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
-/// The names of the columns of a file of the table in `paths`, with those that its folders name.
-fn columns(path: &Path, paths: &[PathBuf]) -> Result<Vec<String>, ImportError> {
+/// The names of the columns of a file of a table in `root`, with those that its folders name.
+fn columns(path: &Path, root: &Path) -> Result<Vec<String>, ImportError> {
     let mut columns = own_columns(path)?;
-    let of_folders = partitions::of(path, paths, &columns);
+    let of_folders = partitions::of(path, root, &columns);
     columns.extend(of_folders.into_iter().map(|(name, _)| name));
     Ok(columns)
 }
@@ -137,18 +138,19 @@ enum Cells {
 
 /// The rows of files with the same columns as a table of commas, whose first line has the names of the columns. Lists
 /// of numbers that have one length are as many columns.
-pub(crate) fn as_csv(paths: &[PathBuf], tell: &Tell<'_>) -> Result<File, ImportError> {
-    let expected = columns(&paths[0], paths)?;
+pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, ImportError> {
+    let paths = &files.files;
+    let expected = columns(&paths[0], &files.root)?;
     for path in &paths[1..] {
-        let names = columns(path, paths)?;
+        let names = columns(path, &files.root)?;
         if names != expected {
             let (names, expected) = (listed(&names), listed(&expected));
             bail!(path, "has the columns {names}, and {} has {expected}", paths[0].display());
         }
     }
-    let mut cells = lists(paths)?;
+    let mut cells = lists(files)?;
     loop {
-        match write_csv(paths, &expected, &cells, tell)? {
+        match write_csv(files, &expected, &cells, tell)? {
             Written::File(file) => return Ok(file),
             // Rejected with this text where the column is read as a feature, and not if it is left out.
             Written::Differs(column, what) => cells[column] = Cells::Lists(what),
@@ -164,7 +166,7 @@ enum Written {
 }
 
 fn write_csv(
-    paths: &[PathBuf],
+    files: &TableFiles,
     names: &[String],
     cells: &[Cells],
     tell: &Tell<'_>,
@@ -181,7 +183,7 @@ fn write_csv(
     }
     writer.write_record(None::<&[u8]>).map_err(failed)?;
     let (mut differs, mut number) = (None, 0);
-    let read = for_each_row(paths, tell, |_, _, row| {
+    let read = for_each_row(files, tell, |_, _, row| {
         number += 1;
         for (column, ((_, field), cells)) in row.iter().zip(cells).enumerate() {
             match (cells, field) {
@@ -212,16 +214,16 @@ fn write_csv(
 }
 
 /// How each column is written: a list by the first row that has one.
-fn lists(paths: &[PathBuf]) -> Result<Vec<Cells>, ImportError> {
+fn lists(files: &TableFiles) -> Result<Vec<Cells>, ImportError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
-    let fields = fields(&paths[0])?;
-    let mut cells = vec![Cells::One; columns(&paths[0], paths)?.len()];
+    let fields = fields(&files.files[0])?;
+    let mut cells = vec![Cells::One; columns(&files.files[0], &files.root)?.len()];
     let mut unknown: Vec<usize> = (0..fields.len()).filter(|&column| is_list(&fields[column])).collect();
     if unknown.is_empty() {
         return Ok(cells);
     }
-    let read = for_each_row(paths, &|_, _| Ok(()), |_, _, row| {
+    let read = for_each_row(files, &|_, _| Ok(()), |_, _, row| {
         unknown.retain(|&column| {
             let Field::ListInternal(list) = &row[column].1 else { return true };
             cells[column] = match list.elements() {
@@ -268,9 +270,11 @@ fn cell(field: &Field) -> String {
     }
 }
 
-/// The column of pictures in tables of Parquet, if they have one: bytes, or a group of bytes and their path.
-pub(crate) fn column_of_pictures(tables: &[PathBuf]) -> Result<Option<String>, ImportError> {
-    let Some(path) = tables.first().filter(|path| is_parquet(path)) else { return Ok(None) };
+/// The column of pictures in a file of Parquet, if it has one: bytes, or a group of bytes and their path.
+pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, ImportError> {
+    if !is_parquet(path) {
+        return Ok(None);
+    }
     let is_picture = |field: &&TypePtr| match field.is_group() {
         true => field.get_fields().iter().any(|inner| inner.name() == "bytes"),
         false => {
@@ -283,7 +287,7 @@ pub(crate) fn column_of_pictures(tables: &[PathBuf]) -> Result<Option<String>, I
 
 /// Whether a file has the bytes of pictures in a column, rather than their names.
 pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, ImportError> {
-    let Some(column) = column_of_pictures(&[path.to_owned()])? else { return Ok(false) };
+    let Some(column) = column_of_pictures(path)? else { return Ok(false) };
     let is_text =
         |field: &TypePtr| !field.is_group() && field.get_basic_info().converted_type() == ConvertedType::UTF8;
     Ok(!fields(path)?.iter().any(|field| field.name() == column && is_text(field)))
@@ -305,15 +309,12 @@ fn in_line(text: &str) -> String {
 
 /// The column of the classes, beside the one of pictures if there is one, and their names, if they are known.
 pub(crate) fn label(
-    tables: &Tables,
+    table: &TableFiles,
     pictures: Option<&str>,
     wanted: Option<&str>,
 ) -> Result<(String, Option<Vec<String>>), ImportError> {
-    let path = &*tables.train[0];
-    let (columns, known) = (columns(path, &tables.train)?, features(path)?);
-    let names_in = |features: &Value, column: &str| -> Option<Vec<String>> {
-        serde_json::from_value(features[column]["names"].clone()).ok()
-    };
+    let path = &*table.files[0];
+    let (columns, known) = (columns(path, &table.root)?, features(path)?);
     let others: Vec<&String> = columns.iter().filter(|column| pictures != Some(column.as_str())).collect();
     let found = match wanted {
         Some(wanted) => others.iter().find(|column| **column == wanted),
@@ -339,20 +340,36 @@ pub(crate) fn label(
         bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
     };
     let names = names_in(&known, column);
-    for path in tables.test.iter().flatten() {
-        if !self::columns(path, tables.test.as_deref().unwrap_or_default())?.contains(column) {
-            return Err(tables.without_classes(column));
-        }
-    }
-    for path in tables.train.iter().chain(tables.test.iter().flatten()) {
-        if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
-            bail!(path, "column {column} has lists or several columns, and a class is a word or a number");
-        }
-        if names_in(&features(path)?, column) != names {
-            bail!(path, "names the classes of {column} otherwise than {}", tables.train[0].display());
-        }
-    }
+    check_label(table, column, names.as_ref(), path)?;
     Ok((column.clone(), names))
+}
+
+/// The names of the classes of a column.
+fn names_in(features: &Value, column: &str) -> Option<Vec<String>> {
+    serde_json::from_value(features[column]["names"].clone()).ok()
+}
+
+/// Checks that the column of the classes has words or numbers in all files of a table, and the names that it has in
+/// `first`, the first file of the training split.
+pub(crate) fn check_label(
+    table: &TableFiles,
+    column: &str,
+    names: Option<&Vec<String>>,
+    first: &Path,
+) -> Result<(), ImportError> {
+    for path in &table.files {
+        if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
+            bail!(
+                path,
+                "column {} has lists or several columns, and a class is a word or a number",
+                short(column)
+            );
+        }
+        if names_in(&features(path)?, column).as_ref() != names {
+            bail!(path, "names the classes of {} otherwise than {}", short(column), first.display());
+        }
+    }
+    Ok(())
 }
 
 /// A picture in a file of many: its place, its bytes, its name, and the number of its class.
@@ -361,23 +378,22 @@ type Unpacked = (usize, usize, String, u32);
 /// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
 pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
     let args = job.args;
-    let (label, names) = label(tables, Some(column), args.label.as_deref())?;
-    let mut labels = Labels::of(names, args.missing_labels);
+    let (label, names) = label(&tables.train, Some(column), args.label.as_deref())?;
+    let mut labels = Labels::of(names.clone(), args.missing_labels);
     let folder = job.folder("pictures")?;
     let mut by_path = ByPath::default();
-    let mut unpack = |name: &str, paths: &[PathBuf]| -> Result<_, ImportError> {
+    let mut unpack = |name: &str, files: &TableFiles, labels: &mut Labels| -> Result<_, ImportError> {
         let place = folder.join(name);
         let failed = |error| ImportError::write(&place)(error);
         let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
         let (mut start, mut found) = (0, Vec::new());
-        for_each_row(paths, &|row, rows| job.step(row, rows), |path, row, columns| {
+        for_each_row(files, &|row, rows| job.step(row, rows), |path, row, columns| {
             let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
-            let field =
-                |wanted: &str| columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field);
-            let class = field(&label).map(cell).unwrap_or_default();
-            let number = labels.number(format!("column {label}"), class.trim(), class.trim().parse().ok());
+            let class = value(&columns, &label).map(cell).unwrap_or_default();
+            let place = format!("column {}", short(&label));
+            let number = labels.number(place, class.trim(), class.trim().parse().ok());
             let Some(number) = number.map_err(wrong)? else { return Ok(()) };
-            let picture = field(column).unwrap_or(&Field::Null);
+            let picture = value(&columns, column).unwrap_or(&Field::Null);
             let bytes = bytes(picture).unwrap_or_default();
             if by_path.add(path, row, bytes, picture) {
                 return Ok(());
@@ -391,8 +407,19 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
         file.flush().map_err(failed)?;
         Ok((Arc::new(DataFile::open(&place)?), found))
     };
-    let train = unpack("train", &tables.train)?;
-    let test = tables.test.as_ref().map(|paths| unpack("test", paths)).transpose()?;
+    let train = unpack("train", &tables.train, &mut labels)?;
+    let known = labels.names(train.1.iter().map(|(.., number)| *number));
+    let test = tables.test(args, &known, |files| classes(files, &label, &labels, &known))?;
+    let test = match test.map(|at| &tables.others[at]) {
+        None => None,
+        Some(other) => {
+            if !columns(&other.table.files[0], &other.table.root)?.contains(&label) {
+                return Err(other.without_classes(&label));
+            }
+            check_label(&other.table, &label, names.as_ref(), &tables.train.files[0])?;
+            Some(unpack("test", &other.table, &mut labels)?)
+        }
+    };
     by_path.finish(column, args.skip_broken && !train.1.is_empty())?;
     let (classes, class) = labels.classes(&args.source)?;
     let pictures = |(file, found): (Arc<DataFile>, Vec<Unpacked>)| {
@@ -404,6 +431,30 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
         found.into_iter().map(picture).collect()
     };
     Ok(Found { train: pictures(train), test: test.map(pictures), classes })
+}
+
+/// The value of a row in a column.
+fn value<'f>(columns: &'f [(String, Field)], wanted: &str) -> Option<&'f Field> {
+    columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field)
+}
+
+/// The classes in a column of a table, or one that is `known`; none if there is no such column.
+fn classes(
+    files: &TableFiles,
+    column: &str,
+    labels: &Labels,
+    known: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, ImportError> {
+    let mut found = BTreeSet::new();
+    let read = for_each_row(files, &|_, _| Ok(()), |_, _, columns| {
+        let Some(label) = value(&columns, column).map(cell) else { return Err(ImportError::Stopped) };
+        found.extend(labels.name(label.trim(), label.trim().parse().ok()));
+        if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
+    });
+    match read {
+        Ok(()) | Err(ImportError::Stopped) => Ok(found),
+        Err(error) => Err(error),
+    }
 }
 
 /// Rows with the path of a picture in place of its bytes.

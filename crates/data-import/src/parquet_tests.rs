@@ -5,7 +5,7 @@ use crate::sources_tests::{Column, parquet};
 use crate::tests::Lab;
 
 /// Rows of one feature, and of the class if `kinds` are given.
-fn table(x: &[f64], kinds: Option<&[&str]>) -> Vec<u8> {
+pub(crate) fn table(x: &[f64], kinds: Option<&[&str]>) -> Vec<u8> {
     let x = Column::Double(x.iter().copied().map(Some).collect());
     match kinds {
         None => parquet("message m { optional double x; }", None, vec![x]),
@@ -91,6 +91,13 @@ fn folders_of_partitions_are_columns() {
     let message = lab.import("set", &["--overwrite"]).unwrap_err();
     let place = "year=2021/class=__HIVE_DEFAULT_PARTITION__/part-0.parquet: row 1: ";
     assert!(message.contains(place) && message.contains("no class"), "{message}");
+    // One value, of a feature beside the classes, and of the class.
+    lab.write("one/year=2020/0.parquet", table(&[1.0, 2.0, 3.0, 4.0], Some(&["a", "a", "b", "b"])));
+    assert_eq!(lab.imported("one", &[]).set.features, ["x", "year"]);
+    assert_eq!(lab.imported("one/year=2020", &[]).set.features, ["x"]);
+    assert_eq!(lab.imported("one/year=2020/0.parquet", &[]).set.features, ["x"]);
+    lab.write("single/class=low/0.parquet", table(&[1.0, 2.0], None));
+    assert_eq!(found(&lab.imported("single", &[])), (2, vec!["low"]));
     // What is beside the table belongs to a tool.
     lab.write("lake/_delta_log/0.json", "{}");
     ["a", "b"]

@@ -3,7 +3,7 @@
 //! Hive, Spark, Dask, Polars, DuckDB and pyarrow write such tables: the column is in no file.
 //! <https://cwiki.apache.org/confluence/display/Hive/LanguageManual+DDL#LanguageManualDDL-PartitionedTables>
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::folder;
 
@@ -15,11 +15,10 @@ pub(crate) fn is_one(folder: &Path) -> bool {
     folder::name(folder).split_once('=').is_some_and(|(name, _)| !name.is_empty())
 }
 
-/// The names and values that the folders of `path` have, below the folder that all `paths` of its table have in common.
-/// A column of the file itself is preferred.
-pub(crate) fn of(path: &Path, paths: &[PathBuf], columns: &[String]) -> Vec<(String, Option<String>)> {
-    let is_common = |folder: &Path| paths.iter().all(|path| path.starts_with(folder));
-    let folders = path.ancestors().skip(1).take_while(|folder| is_one(folder) && !is_common(folder));
+/// The names and values that the folders of `path` have below `root`, the folder of its table. A column of the file
+/// itself is preferred.
+pub(crate) fn of(path: &Path, root: &Path, columns: &[String]) -> Vec<(String, Option<String>)> {
+    let folders = path.ancestors().skip(1).take_while(|folder| is_one(folder) && *folder != root);
     let mut found: Vec<(String, Option<String>)> = folders
         .filter_map(|folder| {
             let (name, value) = folder.file_name()?.to_str()?.split_once('=')?;
@@ -55,18 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_name_columns_below_what_the_files_have_in_common() {
-        let paths = [
-            "seed=3/t/year=2020/kind=a%20b/0.parquet",
-            "seed=3/t/year=2021/kind=__HIVE_DEFAULT_PARTITION__/0.parquet",
-        ]
-        .map(PathBuf::from);
-        let of = |at: usize, columns: &[String]| super::of(&paths[at], &paths, columns);
+    fn folders_name_columns_below_that_of_the_table() {
+        let of =
+            |path: &str, root: &str, columns: &[String]| super::of(Path::new(path), Path::new(root), columns);
         let named = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
-        assert_eq!(of(0, &[]), [named("year", "2020"), named("kind", "a b")]);
-        assert_eq!(of(1, &[]), [named("year", "2021"), ("kind".to_owned(), None)]);
-        assert_eq!(of(0, &["year".into()]), [named("kind", "a b")]);
-        assert_eq!(super::of(&paths[0], &paths[..1], &[]), [], "one file");
+        let path = "seed=3/t/year=2020/kind=a%20b/0.parquet";
+        assert_eq!(of(path, "seed=3/t", &[]), [named("year", "2020"), named("kind", "a b")]);
+        assert_eq!(of(path, "seed=3/t/year=2020", &[]), [named("kind", "a b")]);
+        assert_eq!(of(path, "seed=3/t/year=2020/kind=a%20b", &[]), [], "one file");
+        assert_eq!(of(path, "seed=3/t", &["year".into()]), [named("kind", "a b")]);
+        let missing = "t/kind=__HIVE_DEFAULT_PARTITION__/0.parquet";
+        assert_eq!(of(missing, "t", &[]), [("kind".to_owned(), None)]);
         assert_eq!(["50%", "a%2Fb", "%zz", "%C3%A4"].map(decoded), ["50%", "a/b", "%zz", "ä"]);
     }
 }

@@ -10,6 +10,7 @@ use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};
 use crate::quote::listed;
 use crate::table_file::TableFile;
+use crate::tables::TableFiles;
 use crate::{ImportError, parquet_file};
 
 /// The picture `path`, or the pictures below the folder `path`, in the order of their names.
@@ -65,7 +66,7 @@ pub fn rows(
         bail!(path, "is {kind}, and the run takes tables");
     }
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut table = TableFile::open(&[path.to_owned()], None, &known, features.min(2), &|_, _| Ok(()))?;
+    let mut table = TableFile::open(&TableFiles::one(path), None, &known, features.min(2), &|_, _| Ok(()))?;
     let columns: Vec<usize> = match &table.header {
         Some(_) if !names.is_empty() => {
             names.iter().map(|name| table.named(name)).collect::<Result<_, _>>()?

@@ -17,6 +17,15 @@ pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
+/// The place of a name among others: the name itself, or the only one of another spelling.
+pub(crate) fn place_of<T: AsRef<str>>(wanted: &str, names: &[T]) -> Option<usize> {
+    let only = |is_wanted: &dyn Fn(&str) -> bool| {
+        let mut places = (0..names.len()).filter(|&at| is_wanted(names[at].as_ref()));
+        places.next().filter(|_| places.next().is_none())
+    };
+    only(&|name| name == wanted).or_else(|| only(&|name| key(name) == key(wanted)))
+}
+
 /// A name in the form in which Linux and Windows keep it when it is typed (NFC); macOS and some archives decompose
 /// its letters (NFD).
 fn composed(name: &str) -> String {

@@ -1,17 +1,15 @@
 //! The splits of pictures in folders: which folder is for training, and which for the test.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::folder::{
-    Classes, Found, LeftOut, classes, collect, holds_pictures, inside, is_picture, loops, name, test_of,
+    Classes, Found, LeftOut, classes, collect, holds_pictures, inside, is_picture, loops, name,
 };
 use crate::labels::LabelOptions;
 use crate::no_data_set::unclassed;
 use crate::quote::{listed, short};
-use crate::same_class::key;
 use crate::split::{self, Split};
-use crate::{ImportError, inner_folders, metadata};
+use crate::{ImportError, inner_folders, metadata, test_split};
 
 /// A folder whose name is one of a split, or that is chosen as the test split.
 struct Side {
@@ -99,17 +97,36 @@ pub(crate) fn find(
         return collect(source, found, None);
     };
     let found = classes(source, &train.root, label, &mut left_out)?;
+    if !found.is_listed {
+        check_train(&train, &sides, &others)?;
+    }
     check_names(&train.root, &found)?;
     check_inner(&train.root, &found)?;
     let (second, sides): (Vec<Side>, Vec<Side>) =
         sides.into_iter().partition(|side| side.is(Split::Train) && test_split != Some(&side.name));
-    let test = match test_split {
-        Some(_) => {
-            let sides = sides.into_iter().map(|side| (side.name, side.root)).collect();
-            let root = test_of(source, test_split, sides)?;
-            root.map(|root| classes(source, &root, label, &mut left_out)).transpose()?
+    let sides = if test_split.is_some() { sides } else { with_classes(sides) };
+    let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
+    let mut read = Vec::new();
+    let chosen = test_split::choose(source, test_split, &found.full(), &names, |at| {
+        read.push(classes(source, &sides[at].root, label, &mut left_out)?);
+        Ok(read[at].full())
+    })?;
+    let test = match chosen {
+        Some(at) => Some(match read.into_iter().nth(at) {
+            Some(read) => read,
+            None => classes(source, &sides[at].root, label, &mut left_out)?,
+        }),
+        None => {
+            for side in &sides {
+                let why = if holds_pictures(&side.root) {
+                    "no picture in it has a class"
+                } else {
+                    "it has no pictures"
+                };
+                log::warn!("{} is not used: {why}", side.name);
+            }
+            None
         }
-        None => choose(source, &train.name, &found, sides, label, &mut left_out)?,
     };
     for unused in
         second.into_iter().map(|side| side.name).chain(others.into_iter().map(|folder| name(folder)))
@@ -120,61 +137,47 @@ pub(crate) fn find(
     collect(source, found, test)
 }
 
-/// The test split among `sides`, in this order: the first with a class of the training split, or else the first.
-fn choose(
-    source: &Path,
-    train_name: &str,
-    train: &Classes,
-    sides: Vec<Side>,
-    label: LabelOptions<'_>,
-    left_out: &mut LeftOut,
-) -> Result<Option<Classes>, ImportError> {
-    let known: BTreeSet<String> = train.full().into_iter().map(key).collect();
-    let (mut chosen, mut unlike) = (None, Vec::new());
-    for side in sides {
-        if let Holds::Pictures(number) = side.holds {
-            log::warn!(
-                "{} is not used: {} in no class's folder (predict names the classes of pictures)",
-                side.name,
+/// The splits that have folders of classes; what the others lack is said.
+fn with_classes(sides: Vec<Side>) -> Vec<Side> {
+    let (with_classes, others): (Vec<Side>, Vec<Side>) =
+        sides.into_iter().partition(|side| side.holds == Holds::Classes);
+    for side in others {
+        let why = match side.holds {
+            Holds::Pictures(number) => format!(
+                "{} in no class's folder (predict names the classes of pictures)",
                 if number == 1 { "its picture is".into() } else { format!("its {number} pictures are") }
-            );
-            continue;
-        }
-        if chosen.is_some() && side.holds == Holds::Classes {
-            log::warn!("{0} is not used: --test-split {0} tests on it", side.name);
-            continue;
-        }
-        let found = match side.holds {
-            Holds::Nothing => Classes::default(),
-            _ => classes(source, &side.root, label, left_out)?,
+            ),
+            _ => "it has no pictures".to_owned(),
         };
-        let full = found.full();
-        if full.is_empty() {
-            if holds_pictures(&side.root) {
-                log::warn!("{} is not used: no picture in it has a class", side.name);
-            } else {
-                log::warn!("{} has no pictures", side.name);
-            }
-        } else if full.iter().any(|class| known.contains(&key(class))) {
-            log::info!("the test split is {}", side.name);
-            chosen = Some(found);
-        } else {
-            unlike.push((side.name, found));
-        }
+        log::warn!("{} is not used: {why}", side.name);
     }
-    if chosen.is_none() {
-        // The classes of both are named where those of all kinds of sources are checked.
-        let first = unlike.into_iter().next();
-        return Ok(first.inspect(|(name, _)| log::info!("the test split is {name}")).map(|(_, found)| found));
+    with_classes
+}
+
+/// Checks that the folder of the training split is not rather a class: it has pictures in no folder, and is beside
+/// folders of pictures and no other split.
+fn check_train(train: &Side, sides: &[Side], others: &[&PathBuf]) -> Result<(), ImportError> {
+    let (folders, files) = inside(&train.root)?;
+    let beside: Vec<String> =
+        others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)).collect();
+    let has_test = sides.iter().any(|side| !side.is(Split::Train));
+    match files.iter().find(|file| is_picture(file)) {
+        Some(picture) if !has_test && !beside.is_empty() && !folders.is_empty() => bail!(
+            &train.root,
+            "has pictures ({}, …) and folders ({}), and is beside folders of pictures ({beside}): if it is a class, \
+             move the pictures out of its folders; if it is the training split, move its pictures to the folders of \
+             their classes, and {beside} out of SOURCE",
+            name(picture),
+            listed(folders.iter().map(|folder| name(folder))),
+            beside = listed(&beside)
+        ),
+        _ => Ok(()),
     }
-    for (name, found) in unlike {
-        log::warn!(
-            "{name} is not used: it has no class of {train_name} ({name} has {}; {train_name} has {})",
-            listed(found.full()),
-            listed(train.full())
-        );
-    }
-    Ok(chosen)
+}
+
+/// Whether a folder of pictures beside those of classes is a class, whatever its name.
+fn is_class(folder: &Path) -> bool {
+    !split::is_no_class(&name(folder)) && holds_pictures(folder)
 }
 
 /// Checks that a source without a training split has classes, and no splits without classes.
@@ -187,10 +190,8 @@ fn check_no_split(
     let with_classes = sides.iter().find(|side| side.holds == Holds::Classes);
     let train = sides.iter().find(|side| side.is(Split::Train));
     let is_alone = sides.len() + others.len() == 1;
-    // A folder of pictures beside those of classes is a class, whatever its name.
-    let is_class = |folder: &&&PathBuf| !split::is_no_class(&name(folder)) && holds_pictures(folder);
     let are_splits = train.is_some() && sides.iter().any(|side| !side.is(Split::Train));
-    if with_classes.is_none() && !are_splits && others.iter().any(|folder| is_class(&folder)) {
+    if with_classes.is_none() && !are_splits && others.iter().any(|folder| is_class(folder)) {
         return check_no_test_split(source, test_split);
     }
     match (train, with_classes) {

@@ -1,5 +1,7 @@
 //! The import of tables: a row is a sample, a column its class, and the other columns are its features.
 
+use std::collections::BTreeSet;
+
 use csv::{ByteRecord, Position};
 use run_record::count;
 
@@ -9,6 +11,7 @@ use crate::labels::{Labels, twin};
 use crate::plan;
 use crate::quote::{listed, quoted};
 use crate::ranges::Ranges;
+use crate::same_class::place_of;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile};
 use crate::tables::Tables;
@@ -26,10 +29,10 @@ struct Row {
 pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportError> {
     let args = job.args;
     args.refuse_those_of_pictures()?;
-    let (mut train, test) = table_file::open(tables, job)?;
+    let mut train = table_file::open(&tables.train, 2, job)?;
     let (label, names) = match train.is_parquet {
         true => {
-            let (column, names) = parquet_file::label(tables, None, args.label.as_deref())?;
+            let (column, names) = parquet_file::label(&tables.train, None, args.label.as_deref())?;
             (train.named(&column)?, names)
         }
         false => (train.label(args.label.as_deref())?, None),
@@ -53,18 +56,40 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     }
     describe(&train, label);
     check_names(&train, &features)?;
-    let mut labels = Labels::of(names, args.missing_labels);
+    let mut labels = Labels::of(names.clone(), args.missing_labels);
     let mut ranges = Ranges::of(features.len());
-    let lines = train.lines() + test.as_ref().map_or(0, TableFile::lines);
+    let lines = train.lines();
     let tell = |row: usize| job.row(row, 2 * lines);
     let rows = read(&mut train, "", label, &features, &mut labels, &mut ranges, &tell)?;
+    let known = labels.names(rows.iter().map(|row| row.label));
+    let mut opened = Vec::new();
+    let test = tables.test(args, &known, |files| {
+        let mut table = table_file::open(files, 1, job)?;
+        let found = match column_of_classes([&train, &table], label) {
+            Some(column) => classes(&mut table, column, &labels, &known)?,
+            None => BTreeSet::new(),
+        };
+        opened.push(table);
+        Ok(found)
+    })?;
     let (mut test, test_rows) = match test {
         None => (None, None),
-        Some(mut test) => {
-            let (label, features) = same_columns(tables, [&train, &test], label, &features)?;
-            say_what_is_left_out(&train, &test);
-            let tell = |row: usize| tell(rows.len() + row);
-            let alone = format!(": {}", tables.advice);
+        Some(at) => {
+            let other = &tables.others[at];
+            let opened = opened.into_iter().nth(at);
+            let mut test = opened.map_or_else(|| table_file::open(&other.table, 1, job), Ok)?;
+            let Some(label) = column_of_classes([&train, &test], label) else {
+                return Err(other.without_classes(&train.column_name(label)));
+            };
+            let features = same_columns([&train, &test], label, &features)?;
+            if test.is_parquet {
+                let first = &tables.train.files[0];
+                parquet_file::check_label(&other.table, &test.column_name(label), names.as_ref(), first)?;
+            }
+            say_what_is_left_out(&train, &test, label, &features);
+            let lines = lines + test.lines();
+            let tell = |row: usize| job.row(rows.len() + row, 2 * lines);
+            let alone = format!(": {}", other.advice);
             let rows = read(&mut test, &alone, label, &features, &mut labels, &mut ranges, &tell)?;
             (Some((test, features)), Some(rows))
         }
@@ -168,13 +193,36 @@ fn describe(table: &TableFile, label: usize) {
     );
 }
 
-/// Says which lines of the table of the test split are left out, and which columns the other table does not have.
-fn say_what_is_left_out(train: &TableFile, test: &TableFile) {
+/// The classes in a column of a table, or one that is `known`.
+fn classes(
+    table: &mut TableFile,
+    column: usize,
+    labels: &Labels,
+    known: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, ImportError> {
+    let mut found = BTreeSet::new();
+    let read = table.for_each_row(|table, row, _| {
+        let cell = row.get(column).unwrap_or_default();
+        found.extend(text(cell).ok().and_then(|label| labels.name(label, table.number(cell))));
+        if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
+    });
+    match read {
+        Ok(()) | Err(ImportError::Stopped) => Ok(found),
+        Err(error) => Err(error),
+    }
+}
+
+/// Says which lines and columns of the table of the test split are left out.
+fn say_what_is_left_out(train: &TableFile, test: &TableFile, label: usize, features: &[usize]) {
     if !test.notes.is_empty() {
         log::info!("{}: {}", test.name, test.notes.join("; "));
     }
-    let [known, found] = [train, test].map(|table| table.header.as_deref().unwrap_or_default());
-    let others: Vec<&String> = found.iter().filter(|name| !known.contains(name)).collect();
+    let names = train.header.as_deref().unwrap_or_default();
+    let is_other = |&column: &usize| {
+        column != label && !features.contains(&column) && place_of(&test.column_name(column), names).is_none()
+    };
+    let others: Vec<String> =
+        (0..test.columns).filter(is_other).map(|column| test.column_name(column)).collect();
     if let [_, ..] = &others[..] {
         let columns = if others.len() == 1 { "column" } else { "columns" };
         log::warn!(
@@ -203,19 +251,25 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
     }
 }
 
-/// The columns of the class and the features in the other table: by name, in any order.
+/// The column of the classes in the other table; none if it has no such column.
+fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usize> {
+    match (&train.header, &test.header) {
+        (Some(_), Some(names)) => place_of(&train.column_name(label), names),
+        // Another difference than the column of the classes is an error later.
+        _ => Some(label).filter(|_| train.columns != test.columns + 1),
+    }
+}
+
+/// The columns of the features in the other table, whose classes are in column `label`: by name, in any order and any
+/// spelling.
 fn same_columns(
-    tables: &Tables,
     [train, test]: [&TableFile; 2],
     label: usize,
     features: &[usize],
-) -> Result<(usize, Vec<usize>), ImportError> {
-    if train.header.is_none() || test.header.is_none() {
+) -> Result<Vec<usize>, ImportError> {
+    let [Some(known), Some(names)] = [train, test].map(|table| table.header.as_deref()) else {
         if train.columns == test.columns && train.header == test.header {
-            return Ok((label, features.to_vec()));
-        }
-        if train.header == test.header && train.columns == test.columns + 1 {
-            return Err(tables.without_classes(&train.column_name(label)));
+            return Ok(features.to_vec());
         }
         let names = |table: &TableFile| if table.header.is_some() { "has" } else { "lacks" };
         bail!(
@@ -225,12 +279,28 @@ fn same_columns(
             train.path.display(),
             names(train)
         );
+    };
+    let column = |&column: &usize| {
+        let wanted = train.column_name(column);
+        place_of(&wanted, names).ok_or_else(|| {
+            let what = format!(
+                "has no column {}: it has {}, and {} has {}",
+                quoted(&wanted),
+                listed(names),
+                train.name,
+                listed(known)
+            );
+            ImportError::source(&test.path, what)
+        })
+    };
+    let columns: Vec<usize> = features.iter().map(column).collect::<Result<_, _>>()?;
+    match twin(columns.iter().chain([&label])) {
+        Some(column) => bail!(
+            &test.path,
+            "column {} stands for two columns of {}: give both tables the same names",
+            quoted(&test.column_name(*column)),
+            train.name
+        ),
+        None => Ok(columns),
     }
-    let class = train.column_name(label);
-    if !test.header.iter().flatten().any(|name| *name == class) {
-        return Err(tables.without_classes(&class));
-    }
-    let class = test.named(&class)?;
-    let column = |&column: &usize| test.named(&train.column_name(column));
-    Ok((class, features.iter().map(column).collect::<Result<_, _>>()?))
 }

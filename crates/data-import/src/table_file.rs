@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::missing::is_missing;
 use crate::parquet_file::Tell;
 use crate::quote::{listed, quoted, short};
-use crate::tables::Tables;
+use crate::tables::TableFiles;
 use crate::writer::NPY_MAGIC;
 use crate::{Header, ImportError, parquet_file, temporary};
 
@@ -45,8 +45,8 @@ pub(crate) struct TableFile {
     pub(crate) is_parquet: bool,
 }
 
-/// Opens the tables of a source.
-pub(crate) fn open(tables: &Tables, job: &Job<'_>) -> Result<(TableFile, Option<TableFile>), ImportError> {
+/// Opens a table of a source of at least `least` columns.
+pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, ImportError> {
     let args = job.args;
     let typed = args
         .label
@@ -55,24 +55,21 @@ pub(crate) fn open(tables: &Tables, job: &Job<'_>) -> Result<(TableFile, Option<
         .map(|word| word.trim())
         .filter(|word| word.parse::<usize>().is_err());
     let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
-    let tell = |row: usize, rows: usize| job.row(row, rows);
-    let open = |paths: &Vec<PathBuf>| TableFile::open(paths, args.header, &known, 2, &tell);
-    let test = tables.test.as_ref().map(open).transpose()?;
-    Ok((open(&tables.train)?, test))
+    TableFile::open(files, args.header, &known, least, &|row, rows| job.row(row, rows))
 }
 
 impl TableFile {
-    /// Opens the table in `paths`, of which Parquet alone has several, of at least `least` columns. Its first row has
+    /// Opens a table of at least `least` columns. Its first row has
     /// the names of the columns if `header` says so, or if it looks like it: as with one of the `known` names.
     /// Reading Parquet takes time, of which `tell` is told.
     pub(crate) fn open(
-        paths: &[PathBuf],
+        files: &TableFiles,
         header: Option<Header>,
         known: &[&str],
         least: usize,
         tell: &Tell<'_>,
     ) -> Result<Self, ImportError> {
-        let path = &*paths[0];
+        let path = &*files.files[0];
         let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
         let mut magic = beginning(&mut file).map_err(ImportError::read(path))?;
         if magic.starts_with(&[0x1f, 0x8b]) {
@@ -90,8 +87,8 @@ impl TableFile {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
                 return Err(ImportError::option("header", "", problem));
             }
-            file = parquet_file::as_csv(paths, tell)?;
-            parts = parquet_file::rows_before(paths)?;
+            file = parquet_file::as_csv(files, tell)?;
+            parts = parquet_file::rows_before(&files.files)?;
         } else if let Some(kind) = foreign(&magic) {
             match kind.advice {
                 "" if magic.starts_with(NPY_MAGIC) => bail!(

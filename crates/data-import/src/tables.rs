@@ -1,6 +1,6 @@
 //! The tables of a folder: which file, or which parts of Parquet, are the training and the test table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use run_record::{count, quoted};
@@ -8,30 +8,72 @@ use run_record::{count, quoted};
 use crate::folder::{self, holds_pictures};
 use crate::quote::{listed, short};
 use crate::split::{self, Split};
-use crate::{ImportArgs, ImportError, metadata, partitions};
+use crate::{ImportArgs, ImportError, metadata, partitions, test_split};
 
 const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 
-/// The tables of a source: training, and test if there is one. Parquet has a table in several files.
+/// The files of one table, of which Parquet may have several.
+#[derive(Debug)]
+pub(crate) struct TableFiles {
+    /// Folders below it whose names are such as `class=low` are columns.
+    pub(crate) root: PathBuf,
+    pub(crate) files: Vec<PathBuf>,
+}
+
+impl TableFiles {
+    /// A table in one file, of whose folders nothing is read.
+    pub(crate) fn one(file: &Path) -> Self {
+        Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
+    }
+}
+
+/// The tables of a source.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    pub(crate) train: Vec<PathBuf>,
-    pub(crate) test: Option<Vec<PathBuf>>,
-    /// What to do if the test table has no classes.
+    pub(crate) train: TableFiles,
+    /// Those of other splits, in the order in which they are preferred for the test.
+    pub(crate) others: Vec<Other>,
+}
+
+/// The table of a split beside the one for training.
+#[derive(Debug)]
+pub(crate) struct Other {
+    name: String,
+    pub(crate) table: TableFiles,
+    /// What to do if it has no classes.
     pub(crate) advice: String,
 }
 
 impl Tables {
-    pub(crate) fn one(files: Vec<PathBuf>) -> Self {
-        Self { train: files, test: None, advice: String::new() }
+    pub(crate) fn one(train: TableFiles) -> Self {
+        Self { train, others: Vec::new() }
     }
 
-    /// The error that the test table lacks the column of the classes, as those of competitions do.
+    /// The place of the test table among the others, by the classes of the training table. If none has classes, it is the
+    /// first, whose error names them.
+    pub(crate) fn test(
+        &self,
+        args: &ImportArgs,
+        train: &BTreeSet<String>,
+        mut classes: impl FnMut(&TableFiles) -> Result<BTreeSet<String>, ImportError>,
+    ) -> Result<Option<usize>, ImportError> {
+        let names: Vec<String> = self.others.iter().map(|other| other.name.clone()).collect();
+        let wanted = args.test_split.as_deref();
+        let chosen =
+            test_split::choose(&args.source, wanted, train, &names, |at| classes(&self.others[at].table))?;
+        let chosen = chosen.or((!names.is_empty()).then_some(0));
+        let files = chosen.into_iter().flat_map(|at| &self.others[at].table.files);
+        files.into_iter().try_for_each(|path| check_whole(path))?;
+        Ok(chosen)
+    }
+}
+
+impl Other {
+    /// The error that it lacks the column of the classes, as those of competitions do.
     pub(crate) fn without_classes(&self, column: &str) -> ImportError {
-        let test = self.test.as_ref().unwrap_or(&self.train);
         let what =
             format!("has no column {} with the classes: {}", crate::quote::quoted(column), self.advice);
-        ImportError::source(&test[0], what)
+        ImportError::source(&self.table.files[0], what)
     }
 }
 
@@ -43,6 +85,14 @@ struct Table {
     path: PathBuf,
     files: Vec<PathBuf>,
     is_folder: bool,
+}
+
+impl Table {
+    /// Its files in `folder`, or in a folder of its own there.
+    fn into_files(self, folder: &Path) -> TableFiles {
+        let root = if self.is_folder { self.path } else { folder.to_owned() };
+        TableFiles { root, files: self.files }
+    }
 }
 
 /// The tables in a folder: `train.csv` or the like, and test, or one alone. `None` if it is no folder of tables.
@@ -83,14 +133,11 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let train = splits.remove(0).0;
     let (others, unused): (Vec<_>, Vec<_>) =
         splits.into_iter().partition(|(_, split)| split.is_some_and(|split| split != Split::Train));
-    let others: Vec<(String, Table)> =
-        others.into_iter().map(|(table, _)| (table.name.clone(), table)).collect();
-    let more: Vec<String> = others.iter().skip(1).map(|(name, _)| name.clone()).collect();
-    let test = folder::test_of(folder, args.test_split.as_deref(), others)?;
-    let advice = test.as_ref().map_or_else(String::new, |test| alone(folder, &train, test, &more, args));
-    let used: Vec<&PathBuf> =
-        [Some(&train), test.as_ref()].into_iter().flatten().flat_map(|table| &table.files).collect();
-    used.iter().try_for_each(|path| check_whole(path))?;
+    train.files.iter().try_for_each(|path| check_whole(path))?;
+    let used: Vec<&PathBuf> = std::iter::once(&train)
+        .chain(others.iter().map(|(table, _)| table))
+        .flat_map(|table| &table.files)
+        .collect();
     let (folders, _) = folder::inside(folder)?;
     let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
     for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
@@ -101,7 +148,13 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
             log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
         }
     }
-    Ok(Some(Tables { train: train.files, test: test.map(|test| test.files), advice }))
+    let other = |(table, _): (Table, Option<Split>)| Other {
+        name: table.name.clone(),
+        advice: alone(folder, &train, &table, args),
+        table: table.into_files(folder),
+    };
+    let others = others.into_iter().map(other).collect();
+    Ok(Some(Tables { train: train.into_files(folder), others }))
 }
 
 /// The split whose plain name is that of a table.
@@ -146,7 +199,7 @@ fn without_split(
     if tables.is_empty() && !folders.is_empty() && folders.iter().all(|folder| partitions::is_one(folder)) {
         let files: Vec<PathBuf> = in_folders.into_iter().flat_map(|table| table.files).collect();
         say_parts(folder, &files);
-        return Ok((!files.is_empty()).then(|| Tables::one(files)));
+        return Ok((!files.is_empty()).then(|| Tables::one(TableFiles { root: folder.to_owned(), files })));
     }
     match &tables[..] {
         [] => {
@@ -181,7 +234,7 @@ fn without_split(
     if !others.is_empty() {
         log::warn!("left out beside {}: {}", folder::name(&table.path), listed(others));
     }
-    Ok(Some(Tables::one(table.files)))
+    Ok(Some(Tables::one(table.into_files(folder))))
 }
 
 /// Says that several files are one table.
@@ -230,10 +283,10 @@ fn command(path: &Path, args: &ImportArgs) -> String {
 }
 
 /// What to do where the test table has no classes.
-fn alone(folder: &Path, train: &Table, test: &Table, others: &[String], args: &ImportArgs) -> String {
+fn alone(folder: &Path, train: &Table, test: &Table, args: &ImportArgs) -> String {
     let [train_name, test_name] = [train, test].map(|table| folder::name(&table.path));
     let is_one = train.is_folder || train.files.len() == 1;
-    let import = match (args.source.is_dir() && is_one, is_one) {
+    match (args.source.is_dir() && is_one, is_one) {
         (true, _) => {
             format!("import {train_name} alone, and predict {test_name} ({})", command(&train.path, args))
         }
@@ -242,10 +295,6 @@ fn alone(folder: &Path, train: &Table, test: &Table, others: &[String], args: &I
             folder::name(&args.source)
         ),
         _ => format!("move {test_name} out of {}, and predict it", folder.display()),
-    };
-    match others {
-        [] => import,
-        [other, ..] => format!("test on another table with --test-split {other}, or {import}"),
     }
 }
 

@@ -625,9 +625,9 @@ fn a_table_is_read_in_one_way() {
     lab.write("set/train.csv", "0,1,2,label\n1,2,3,a\n3,4,5,b\n");
     lab.write("set/test.csv", "1,5,6,label\n1,2,3,a\n");
     assert!(
-        lab.import("set", &["--overwrite"])
-            .unwrap_err()
-            .contains("test.csv: has no column \"0\", among 1, 5")
+        lab.import("set", &["--overwrite"]).unwrap_err().contains(
+            "test.csv: has no column \"0\": it has 1, 5, 6, label, and train.csv has 0, 1, 2, label"
+        )
     );
     lab.write("set/train.csv", "x,y,label\n1,2,a\n3,4,b\n");
     lab.write("set/test.csv", "label,y,x\nb,60,5\n");
@@ -781,7 +781,7 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
     lab.write("set/train.csv", "x,class\n1,a\n");
     lab.write("set/test.csv", "x\n1\n");
     let message = lab.import("set", &[]).unwrap_err();
-    assert!(message.contains("test.csv: line 1 has 1 cell"), "{message}");
+    assert!(message.contains("test.csv: has no column \"class\" with the classes"), "{message}");
 }
 
 #[test]
