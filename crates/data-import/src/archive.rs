@@ -10,6 +10,7 @@ use run_record::files::open_regular;
 use zip::result::ZipError;
 
 use crate::ImportError;
+use crate::error::damage;
 use crate::job::Job;
 use crate::quote::short;
 
@@ -109,8 +110,21 @@ fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
 }
 
 impl Target<'_> {
-    fn invalid(&self, what: impl std::fmt::Display) -> ImportError {
-        ImportError::source(self.archive, format!("cannot be unpacked: {what}"))
+    /// The error of reading the archive, or a file in it.
+    fn failed(&self, file: Option<&Path>, error: &io::Error) -> ImportError {
+        let of_zip = error.get_ref().and_then(|error| error.downcast_ref());
+        if let Some(error @ ZipError::CompressionMethodNotSupported(_)) = of_zip {
+            return self.of_zip(error.clone());
+        }
+        let file = file.map_or_else(|| "it".into(), |file| short(&file.to_string_lossy()).into_owned());
+        match damage(error) {
+            Some(what) => self.damaged(&format!("{file} {what}")),
+            None => ImportError::source(self.archive, format!("cannot be unpacked: {file}: {error}")),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> ImportError {
+        ImportError::Damaged { path: self.archive.to_owned(), what: format!("cannot be unpacked: {what}") }
     }
 
     /// Writes a file of the archive.
@@ -132,17 +146,32 @@ impl Target<'_> {
             // A checksum is compared where the contents end.
             Ok(written) if written == size => match contents.read(&mut [0]) {
                 Ok(0) => Ok(()),
-                Ok(_) => Err(self.invalid(format!("{} is longer than it says", name.display()))),
-                Err(error) => Err(self.invalid(format!("{}: {error}", name.display()))),
+                Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::InvalidData.into())),
+                Err(error) => Err(self.failed(Some(name), &error)),
             },
-            Ok(_) => Err(self.invalid(format!("{} is truncated", name.display()))),
-            Err(error) => Err(self.invalid(format!("{}: {error}", name.display()))),
+            Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(self.failed(Some(name), &error)),
         }
     }
 
+    fn of_zip(&self, error: ZipError) -> ImportError {
+        let what = match error {
+            ZipError::Io(error) => return self.failed(None, &error),
+            ZipError::UnsupportedArchive(what) => format!("is a zip that is not read here ({what})"),
+            ZipError::CompressionMethodNotSupported(method) => {
+                format!("is compressed by method {method} of zip, which is not read here")
+            }
+            ZipError::InvalidArchive(what) if what.contains("Multi-disk") => {
+                "is one of several files of a zip, or damaged".into()
+            }
+            _ => return self.damaged("it is damaged"),
+        };
+        let what = format!("{what}: unpack it with another program, and import the folder");
+        ImportError::source(self.archive, what)
+    }
+
     fn zip(&mut self, file: BufReader<File>) -> Result<(), ImportError> {
-        const ELSEWHERE: &str = "unpack it with another program, and import the folder";
-        let mut archive = zip::ZipArchive::new(file).map_err(|error| self.invalid(error))?;
+        let mut archive = zip::ZipArchive::new(file).map_err(|error| self.of_zip(error))?;
         if archive.index_for_name("[Content_Types].xml").is_some() {
             bail!(self.archive, "is a document or a spreadsheet: save the table as .csv");
         }
@@ -150,19 +179,7 @@ impl Target<'_> {
             if archive.by_index_raw(index).is_ok_and(|entry| entry.encrypted()) {
                 bail!(self.archive, "is encrypted: unpack it with its password, and import the folder");
             }
-            let mut entry = archive.by_index(index).map_err(|error| match error {
-                ZipError::UnsupportedArchive(what) => ImportError::source(
-                    self.archive,
-                    format!("is a zip that is not read here ({what}): {ELSEWHERE}"),
-                ),
-                ZipError::CompressionMethodNotSupported(method) => {
-                    let what = format!(
-                        "is compressed by method {method} of zip, which is not read here: {ELSEWHERE}"
-                    );
-                    ImportError::source(self.archive, what)
-                }
-                error => self.invalid(error),
-            })?;
+            let mut entry = archive.by_index(index).map_err(|error| self.of_zip(error))?;
             let name = name(&entry);
             match inside(&name) {
                 _ if entry.is_dir() => {}
@@ -179,9 +196,9 @@ impl Target<'_> {
 
     fn tar(&mut self, mut file: impl Read) -> Result<(), ImportError> {
         let mut archive = tar::Archive::new(&mut file);
-        for entry in archive.entries().map_err(|error| self.invalid(error))? {
-            let mut entry = entry.map_err(|error| self.invalid(error))?;
-            let name = entry.path().map_err(|error| self.invalid(error))?.into_owned();
+        for entry in archive.entries().map_err(|error| self.failed(None, &error))? {
+            let mut entry = entry.map_err(|error| self.failed(None, &error))?;
+            let name = entry.path().map_err(|error| self.failed(None, &error))?.into_owned();
             let is_inside = name
                 .components()
                 .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
@@ -197,7 +214,9 @@ impl Target<'_> {
             }
         }
         // The checksum of a .tar.gz is behind what fills up the archive.
-        io::copy(&mut file.take(self.left), &mut io::sink()).map(drop).map_err(|error| self.invalid(error))
+        io::copy(&mut file.take(self.left), &mut io::sink())
+            .map(drop)
+            .map_err(|error| self.failed(None, &error))
     }
 }
 

@@ -95,9 +95,9 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
         Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
-        Err(error) => Err(ImportError::Damaged {
+        Err(_) => Err(ImportError::Damaged {
             path: path.to_owned(),
-            what: format!("is no pickle of CIFAR: {error}"),
+            what: "is no pickle of CIFAR, or is damaged".into(),
         }),
     }
 }

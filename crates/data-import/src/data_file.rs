@@ -48,7 +48,7 @@ impl DataFile {
     /// # Errors
     /// When the file ends before, or cannot be read.
     pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), ImportError> {
-        self.file.read_exact_at(buffer, from as u64).map_err(ImportError::read(&self.path))
+        self.file.read_exact_at(buffer, from as u64).map_err(ImportError::unpack(&self.path))
     }
 
     /// Checks that the file is as it was when it was opened, by its length and the time of its last change.

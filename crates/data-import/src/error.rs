@@ -77,7 +77,25 @@ impl ImportError {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
 
+    /// As [`Self::read`] for a file that is unpacked, whose damage the decoder finds.
+    pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| match damage(&reason) {
+            Some(what) => Self::Damaged { path: path.to_owned(), what: what.into() },
+            None => Self::read(path)(reason),
+        }
+    }
+
     pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Write { path: path.to_owned(), reason }
+    }
+}
+
+/// What is wrong with contents that a decoder rejects, whose own words name its types and states; `None` for an error of
+/// the system.
+pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
+    match error.kind() {
+        _ if error.raw_os_error().is_some() => None,
+        std::io::ErrorKind::UnexpectedEof => Some("is truncated"),
+        _ => Some("is damaged"),
     }
 }

@@ -67,7 +67,7 @@ fn as_npy(path: &Path, array: &Path) -> Result<(), ImportError> {
     let failed = |error| ImportError::write(array)(error);
     let mut file = File::create(array).map_err(failed)?;
     file.write_all(&npy_header("|u1", &source.shape)).map_err(failed)?;
-    let copied = io::copy(&mut source.contents()?, &mut file).map_err(|e| source.damaged(e.to_string()))?;
+    let copied = io::copy(&mut source.contents()?, &mut file).map_err(ImportError::unpack(path))?;
     source.check_length(copied)
 }
 
@@ -94,7 +94,7 @@ impl IdxFile {
         let mut number = || {
             let mut bytes = [0; 4];
             let read = reader.read_exact(&mut bytes);
-            read.map_err(|error| file.other(format!("ends inside its header: {error}")))?;
+            read.map_err(|_| file.other("ends inside its header".into()))?;
             Ok::<_, ImportError>(u32::from_be_bytes(bytes))
         };
         // Two zeros, the type of the numbers, and the number of dimensions.
@@ -122,7 +122,7 @@ impl IdxFile {
     pub fn contents(&self) -> Result<Box<dyn Read>, ImportError> {
         let mut reader = self.reader()?;
         io::copy(&mut reader.by_ref().take(self.header()), &mut io::sink())
-            .map_err(ImportError::read(&self.path))?;
+            .map_err(ImportError::unpack(&self.path))?;
         Ok(reader)
     }
 

@@ -14,6 +14,7 @@ use parquet::schema::types::TypePtr;
 use run_record::count;
 use serde_json::Value;
 
+use crate::error::damage;
 use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
@@ -48,14 +49,27 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
 }
 
 fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
-    move |error| match error.to_string() {
-        what if what.contains("Disabled feature") => {
-            let what =
-                format!("is compressed by what is not read here ({what}): write it with snappy or zstd");
-            ImportError::source(path, what)
+    move |error| {
+        let text = error.to_string();
+        let of_system = match error {
+            ParquetError::External(error) => error.downcast().ok().filter(|error| damage(error).is_none()),
+            _ => None,
+        };
+        match (of_system, text.split_once("Disabled feature at compile time: ")) {
+            (Some(error), _) => ImportError::read(path)(*error),
+            (None, Some((_, codec))) => {
+                let what = format!(
+                    "is compressed with {codec}, which is not read here: write it with snappy or zstd"
+                );
+                ImportError::source(path, what)
+            }
+            (None, None) => damaged(path),
         }
-        what => ImportError::Damaged { path: path.to_owned(), what },
     }
+}
+
+fn damaged(path: &Path) -> ImportError {
+    ImportError::Damaged { path: path.to_owned(), what: "is a damaged file of Parquet".into() }
 }
 
 /// The result of the reader of Parquet, which panics on some damaged files.
@@ -64,8 +78,7 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     std::panic::set_hook(Box::new(|_| ()));
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     std::panic::set_hook(hook);
-    let damaged = || ImportError::Damaged { path: path.to_owned(), what: "cannot be decoded".into() };
-    read.map_err(|_| damaged())?.map_err(invalid(path))
+    read.map_err(|_| damaged(path))?.map_err(invalid(path))
 }
 
 /// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns, of which the last are

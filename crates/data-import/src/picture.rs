@@ -7,15 +7,17 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::error::UnsupportedErrorKind;
 use image::imageops::{self, FilterType};
 use image::metadata::Orientation;
 use image::{
     AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
-    ImageFormat, ImageReader, Pixel,
+    ImageError, ImageFormat, ImageReader, Pixel,
 };
 use run_record::files::{FileKind, foreign, foreign_file};
 use serde::{Deserialize, Serialize};
 
+use crate::error::damage;
 use crate::place::{Encoded, Place};
 use crate::truncated;
 
@@ -125,19 +127,40 @@ pub(crate) fn foreign_picture(path: &Path) -> Option<FileKind> {
     foreign_file(path).filter(|kind| kind.name.contains("picture") && !kind.advice.is_empty())
 }
 
-fn reason(error: image::ImageError) -> String {
-    // The crate's messages have several lines and end in a full stop, some of them.
+/// Why a picture cannot be decoded. The words of its decoder name that one's types and states.
+fn reason(error: ImageError) -> String {
     let text = error.to_string();
-    if text.contains("RGBPalette") {
-        return "is a TIFF with a palette, which is not read here: save it as PNG, or as TIFF in RGB".into();
+    for (words, kind) in [
+        ("RGBPalette", "a TIFF with a palette"),
+        ("can only parse 8-bit images", "a JPEG of other than 8 bits a channel"),
+    ] {
+        if text.contains(words) {
+            return format!("is {kind}, which is not read here: save it as PNG");
+        }
     }
-    let text = text.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    // A decoder prints values of its own types, such as ChunkType { type: IDAU }.
-    if text.contains(['{', '(']) {
-        return "is damaged: it cannot be decoded".into();
-    }
-    text.trim_end_matches('.').to_owned()
+    let what = match &error {
+        ImageError::IoError(error) => match damage(error) {
+            Some(what) => what,
+            None => return text,
+        },
+        ImageError::Unsupported(error) => {
+            let feature = match error.kind() {
+                UnsupportedErrorKind::GenericFeature(feature) if !feature.contains(['{', '(']) => {
+                    &format!("a feature ({feature})")
+                }
+                UnsupportedErrorKind::Color(_) => "a type of colours",
+                _ => "a feature",
+            };
+            return format!("has {feature} that is not read here: save it as PNG");
+        }
+        ImageError::Limits(_) => "is damaged, or needs too much memory",
+        _ => "is damaged",
+    };
+    format!("{what}: {AGAIN}")
 }
+
+/// What to do with a damaged picture.
+const AGAIN: &str = "save or download it again";
 
 fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
     match u64::from(width) * u64::from(height) {
@@ -228,7 +251,7 @@ fn decode(file: &Encoded) -> Result<DynamicImage, String> {
         let mut bytes = Vec::new();
         file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
         if let Some(what) = truncated::missing(format, &bytes) {
-            return Err(what.into());
+            return Err(format!("{what}: {AGAIN}"));
         }
     }
     let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;

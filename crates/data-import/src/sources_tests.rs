@@ -288,7 +288,7 @@ fn python_batches_of_cifar_are_pictures() {
     assert!(message.ends_with("is no array of bytes in the shape [3, 3072] and in C's order"), "{message}");
     lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
     let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
-    assert!(message.contains("train: is no pickle of CIFAR: "), "{message}");
+    assert!(message.contains("train: is no pickle of CIFAR, or is damaged; save"), "{message}");
     // Tuples in each other, lists in each other, and behind what looks like the end.
     let deep = 3_000_000;
     for nested in [
@@ -474,6 +474,51 @@ fn damaged_archives_are_not_imported() {
         damaged[at] ^= 1;
         lab.write("damaged.npz", &damaged);
         lab.import("damaged.npz", &["--overwrite"]).unwrap_err();
+    }
+    // What is damaged, and what is not read here, in no words of a decoder.
+    let gz = |bytes: &[u8]| {
+        let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        file.write_all(bytes).unwrap();
+        file.finish().unwrap()
+    };
+    let rows = gz(b"a,label\n1,x\n2,x\n3,y\n4,y\n");
+    let methods = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        for (signature, offset) in [(b"PK\x03\x04", 8), (b"PK\x01\x02", 10)] {
+            let found: Vec<usize> =
+                (0..bytes.len() - 4).filter(|&at| bytes[at..].starts_with(signature)).collect();
+            found.into_iter().for_each(|at| bytes[at + offset] = 12);
+        }
+        bytes
+    };
+    let parquet = crate::parquet_tests::table(&[1.0, 2.0], Some(&["a", "b"]));
+    for (name, bytes, expected) in [
+        ("cut.npz", whole[..whole.len() / 2].to_vec(), "cut.npz: cannot be unpacked: it is damaged; save"),
+        (
+            "method.zip",
+            methods(&whole),
+            "method.zip: is compressed by method 12 of zip, which is not read here: unpack",
+        ),
+        ("cut.csv.gz", rows[..rows.len() - 12].to_vec(), "cut.csv.gz: is truncated; save or download"),
+        (
+            "bits.csv.gz",
+            [&rows[..12], &[0xff; 8], &rows[20..]].concat(),
+            "bits.csv.gz: is damaged; save or download",
+        ),
+        (
+            "cut.parquet",
+            parquet[..parquet.len() - 6].to_vec(),
+            "cut.parquet: is a damaged file of Parquet; save",
+        ),
+        (
+            "bits.parquet",
+            [&parquet[..parquet.len() - 40], &[0x55; 32], &parquet[parquet.len() - 8..]].concat(),
+            "bits.parquet: is a damaged file of Parquet; save",
+        ),
+    ] {
+        lab.write(name, bytes);
+        let message = lab.import(name, &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
     }
     let mut archive =
         tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));

@@ -8,9 +8,9 @@ use image::ImageFormat;
 /// What is missing in a file of this format; the decoders of other formats notice.
 pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
     match format {
-        ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated: it has no end marker"),
+        ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated and has no end marker"),
         ImageFormat::WebP if !is_as_long_as_it_says(bytes) => {
-            Some("is truncated: it is shorter than its header says")
+            Some("is truncated and shorter than its header says")
         }
         _ => None,
     }
@@ -112,16 +112,28 @@ mod tests {
                 assert!(read(&bytes[..length]).is_err(), "{format:?}: {length} of {} bytes", bytes.len());
             }
         }
+        // Damage that decoders find has no words of theirs.
+        for (format, bytes) in formats.map(|format| (format, encoded(format))) {
+            for (at, bit) in (4..bytes.len().min(200)).step_by(5).zip([0, 7].into_iter().cycle()) {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << bit;
+                let Err(message) = read(&bytes) else { continue };
+                let advice = ["again", "as PNG", "read here", "bomb", "0 pixels", "x 0 pixels"];
+                let is_own = advice.iter().any(|advice| message.contains(advice));
+                let words = ["Format error", "Error", "expected", "buffer", "Huffman", "{", "["];
+                assert!(is_own && !words.iter().any(|word| message.contains(word)), "{format:?}: {message}");
+            }
+        }
         // A critical chunk that no decoder knows: the error has no type of the decoder.
         let mut png = encoded(ImageFormat::Png);
         let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
         png[pixels + 3] = b'U';
         let message = read(&png).unwrap_err();
-        assert!(message.ends_with("picture: is damaged: it cannot be decoded"), "{message}");
+        assert!(message.ends_with("picture: is damaged: save or download it again"), "{message}");
         for format in [ImageFormat::Jpeg, ImageFormat::WebP] {
             let bytes = encoded(format);
             let message = read(&bytes[..bytes.len() - 2]).unwrap_err();
-            assert!(message.contains("is truncated: "), "{message}");
+            assert!(message.contains("is truncated and "), "{message}");
         }
     }
 
