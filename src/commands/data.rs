@@ -20,7 +20,7 @@ use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
 use run_record::run_around;
-use run_report::table::{CellAlignment, table};
+use run_report::table::{CellAlignment, shortened, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     let vector_bytes = features::FEATURES * size_of::<f32>() + size_of::<i64>();
@@ -35,6 +35,8 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
 
 /// Classes that an import lists.
 const SHOWN: usize = 20;
+/// Most letters of a class in the table.
+const MOST_OF_NAME: usize = 80;
 
 type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
 
@@ -202,7 +204,8 @@ fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::
     }
     text += &compared;
     let line = |(class, name): (usize, &String)| {
-        vec![class.to_string(), name.clone(), classes[0][class].to_string(), classes[1][class].to_string()]
+        let name = shortened(name, MOST_OF_NAME);
+        vec![class.to_string(), name, classes[0][class].to_string(), classes[1][class].to_string()]
     };
     let lines = description.class_names.iter().enumerate().map(line);
     let (all, edge) = (lines.len(), most.map_or(usize::MAX, |most| most / 2));

@@ -9,7 +9,7 @@ use env_logger::WriteStyle;
 use env_logger::fmt::style::Style;
 use indicatif::MultiProgress;
 use log::Level;
-use run_report::console::{self, without_controls};
+use run_report::console;
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
@@ -50,8 +50,7 @@ pub fn line(record: &log::Record<'_>, style: Style) -> String {
         Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
         _ => String::new(),
     };
-    let text = record.args().to_string();
-    let text = without_controls(&text);
+    let text = console::message(&record.args().to_string());
     match record.level() {
         Level::Info => format!("{who}{text}"),
         level => format!("{who}{style}{}:{style:#} {text}", level.as_str().to_lowercase()),

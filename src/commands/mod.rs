@@ -308,13 +308,15 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
     let program = start::fingerprint();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
-    // A line, as of other errors of options; any other error of the command line has clap's tips.
-    let wrong_value = is_of_value(error).then(|| one_line(error));
+    // A line, as of other errors of options; any other error of the command line has clap's tips, which quote it twice.
+    let text = error.to_string();
+    let is_long = !displays && run_report::console::message(&text).len() < text.len();
+    let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
     let text = match displays {
         true => {
             "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
         }
-        false => wrong_value.clone().unwrap_or_else(|| error.to_string()),
+        false => wrong_value.clone().unwrap_or(text),
     };
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
     let mut code = if displays { 0 } else { OPTIONS };

@@ -13,6 +13,8 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::table::shortened;
+
 /// Like the standard library's, but ignores a closed pipe.
 #[macro_export]
 macro_rules! print {
@@ -74,6 +76,16 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Most letters of a word in a message.
+const MOST_OF_WORD: usize = 200;
+
+/// A message without control characters and long words, of which the beginning and the end are left: it may quote any
+/// text of a file or of the command line.
+pub fn message(text: &str) -> String {
+    let text = without_controls(text);
+    text.split_inclusive(char::is_whitespace).map(|word| shortened(word, MOST_OF_WORD)).collect()
+}
+
 /// Writes to stdout.
 pub fn out(text: Arguments<'_>) {
     let text = text.to_string();
@@ -105,7 +117,7 @@ pub fn err(text: Arguments<'_>) {
 
 /// Writes an error to stderr as `NAME: TEXT`, the name in red if `colour` is in use.
 pub fn error(name: &str, text: &str, colour: bool) {
-    let text = without_controls(text);
+    let text = message(text);
     if !is_captured(1, &format!("{name}: {text}\n")) {
         let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
         let _ = io::stderr().lock().write_all(format!("{red}{name}:{plain} {text}\n").as_bytes());
@@ -147,6 +159,14 @@ mod tests {
         assert_eq!(without_controls("a\tb\n│"), "a\tb\n│");
         assert_eq!(without_controls("a\u{202e}b"), "a\\u{202e}b");
         assert_eq!(without_controls("\u{1b}[31m\r\u{9b}x"), "\\u{1b}[31m\\r\\u{9b}x");
+        let word = "ä".repeat(5000);
+        let text = message(&format!("--drop {word}: is for\ttables {word}\n"));
+        assert!(
+            text.starts_with("--drop ä") && text.contains("ä…ä") && text.contains(": is for\ttables ä"),
+            "{text}"
+        );
+        assert!(text.ends_with("ä\n") && text.chars().count() < 430, "{text}");
+        assert_eq!(message(&word[..400]), word[..400]);
     }
 
     #[test]
