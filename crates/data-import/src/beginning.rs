@@ -96,6 +96,8 @@ pub(crate) struct Beginning {
     pub(crate) columns: usize,
     /// Of the first row of samples.
     pub(crate) start: Position,
+    /// Whether column 1 has the names of the rows, and none of its own.
+    pub(crate) has_row_names: bool,
     /// What is left out, in words.
     pub(crate) notes: Vec<String>,
 }
@@ -193,15 +195,20 @@ impl Rows {
             || (!row.iter().any(is_number) && (below(1) || self.are_units(at + 1)))
     }
 
-    /// Whether a row has units: words alone, each in brackets or above a number.
+    /// Whether a row has units: words alone, each in brackets or above a number. Where one is in brackets above a number,
+    /// where a sample has no word, the others may be any words.
     fn are_units(&self, at: usize) -> bool {
         let [Some(row), Some(below)] = [at, at + 1].map(|at| self.rows.get(at)) else { return false };
+        let is_bracketed = |word: &str| word.starts_with(['(', '[']) && word.ends_with([')', ']']);
+        let has_brackets = row
+            .iter()
+            .zip(below)
+            .any(|(cell, below)| text(cell).is_ok_and(is_bracketed) && self.format.value(below).is_some());
         let is_unit = |(cell, below): (&[u8], &[u8])| match text(cell) {
             Ok("" | "-") => true,
             Ok(word) => {
-                let is_bracketed = word.starts_with(['(', '[']) && word.ends_with([')', ']']);
                 let is_word = self.format.value(cell).is_none() && !is_missing(word);
-                is_word && (is_bracketed || self.format.value(below).is_some())
+                is_word && (has_brackets || is_bracketed(word) || self.format.value(below).is_some())
             }
             Err(_) => false,
         };
@@ -210,6 +217,19 @@ impl Rows {
             && words(row).iter().any(|word| *word != "-")
             && below.iter().any(|cell| self.format.value(cell).is_some())
             && row.iter().zip(below).all(is_unit)
+    }
+
+    /// Whether the rows below the header `at` have one more cell, the first, which names them: R's `write.table` names no
+    /// column for the names of the rows, which are words or count the rows.
+    fn have_row_names(&self, at: usize) -> bool {
+        let rows = self.rows.get(at + 1..).unwrap_or_default();
+        let names: Vec<&[u8]> = rows.iter().filter_map(|row| row.get(0)).collect();
+        let are_words = names.iter().all(|name| !is_empty(name) && self.format.number(name).is_none());
+        let count_rows = names.iter().zip(1..).all(|(name, row)| text(name) == Ok(&*row.to_string()));
+        self.rows.get(at).is_some_and(|header| header.len() + 1 == self.width)
+            && rows.len() > 1
+            && rows.iter().all(|row| row.len() == self.width && !is_empty(&row[self.width - 1]))
+            && (are_words || count_rows)
     }
 
     /// Columns of the row `first` without those at its end that are empty in all rows.
@@ -237,7 +257,7 @@ impl Beginning {
         let header: Vec<String> =
             names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
         let (columns, start) = (header.len(), reader.position().clone());
-        Ok(Self { format, header: Some(header), columns, start, notes: Vec::new() })
+        Ok(Self { format, header: Some(header), columns, start, has_row_names: false, notes: Vec::new() })
     }
 
     /// The beginning of a table, or what is wrong with it. `line` is the number of the line at a position.
@@ -273,7 +293,8 @@ impl Beginning {
         let first = first_row(&rows);
         let is_header = known.has_header.unwrap_or_else(|| rows.is_header(first, known));
         let has_units = is_header && rows.are_units(first + 1);
-        let columns = rows.columns(first);
+        let has_row_names = is_header && rows.have_row_names(first);
+        let columns = rows.columns(first) + usize::from(has_row_names);
         let place = |at: usize| rows.rows.get(at).and_then(ByteRecord::position).cloned();
         let start = place(first + usize::from(is_header) + usize::from(has_units));
         let mut end = Position::new();
@@ -300,6 +321,9 @@ impl Beginning {
         if has_units {
             notes.push(format!("{} left out: units", lines(first + 1, first + 1)));
         }
+        if has_row_names {
+            notes.push("column 1 is left out: it has the names of the rows".into());
+        }
         let all = rows.rows.get(first).map_or(0, ByteRecord::len);
         if all > columns {
             notes.push(match all - columns {
@@ -310,7 +334,9 @@ impl Beginning {
         let header = match rows.rows.get(first).filter(|_| is_header) {
             None => None,
             Some(names) => {
-                let names = names.iter().take(columns).map(|name| self::text(name).map(str::to_owned));
+                let unnamed = has_row_names.then_some(&b""[..]);
+                let names = unnamed.into_iter().chain(names).take(columns);
+                let names = names.map(|name| self::text(name).map(str::to_owned));
                 match names.collect::<Result<Vec<String>, String>>() {
                     Err(what) => {
                         return Ok(Err(format!("line {}: {what}", place(first).map_or(1, |p| line(&p)))));
@@ -319,7 +345,8 @@ impl Beginning {
                 }
             }
         };
-        Ok(Ok(Self { format: rows.format, header, columns, start: start.unwrap_or(end), notes }))
+        let start = start.unwrap_or(end);
+        Ok(Ok(Self { format: rows.format, header, columns, start, has_row_names, notes }))
     }
 }
 

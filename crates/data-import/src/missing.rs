@@ -6,9 +6,14 @@
 ///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. It writes `NaT` for a missing date.
 /// - `?` is that of UCI's tables and of Weka, `\N` that of MySQL's and Hive's dumps.
 /// - Excel writes its errors into cells: its function ERROR.TYPE lists them.
-const MISSING: [&str; 24] = [
+/// - SAS, Stata and SPSS print a period for a missing number, and the World Bank's tables have two. `n.a.` is that of
+///   statistical offices.
+///
+/// `-` is a class in UCI's tables (credit approval, promoters), and `missing` and `unknown` are answers in surveys.
+const MISSING: [&str; 27] = [
     "", "NA", "N/A", "NaN", "-NaN", "NaT", "None", "Null", "<NA>", "#NA", "#N/A", "#N/A N/A", "1.#IND",
     "-1.#IND", "1.#QNAN", "-1.#QNAN", "?", "\\N", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!",
+    ".", "..", "n.a.",
 ];
 
 /// Whether a cell, without blanks around it, is a word for a missing value.
@@ -24,12 +29,13 @@ mod tests {
 
     #[test]
     fn words_of_tools_are_missing_and_words_of_people_are_not() {
-        for text in
-            ["", "?", "NA", "na", "NaN", "nan", "NAN", "null", "NULL", "None", "n/a", "<NA>", "#n/a", "\\N"]
-        {
+        for text in [
+            "", "?", "NA", "na", "NaN", "nan", "NAN", "null", "NULL", "None", "n/a", "<NA>", "#n/a", "\\N",
+            ".", "N.A.",
+        ] {
             assert!(is_missing(text), "{text:?}");
         }
-        for text in ["Na", "Nan", "no", "0", "-", "missing", "unknown", "nOnE", "nil"] {
+        for text in ["Na", "Nan", "no", "0", "-", "--", "missing", "unknown", "nOnE", "nil"] {
             assert!(!is_missing(text), "{text:?}");
         }
     }

@@ -46,6 +46,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
             dropped.push(column);
         }
     }
+    dropped.extend(train.has_row_names.then_some(0));
     if dropped.contains(&label) {
         return Err(ImportError::option("drop", train.typed(label), "is the column of the class"));
     }

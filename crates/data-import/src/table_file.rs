@@ -39,6 +39,8 @@ pub(crate) struct TableFile {
     start: Position,
     /// Where lines that are not empty begin, and their numbers.
     lines: Vec<(u64, u64)>,
+    /// Whether column 1 has the names of the rows, and none of its own.
+    pub(crate) has_row_names: bool,
     /// Lines and columns that are left out, in words.
     pub(crate) notes: Vec<String>,
     /// Whether rows are counted in place of lines, of which the first has the names.
@@ -114,7 +116,7 @@ impl TableFile {
             Beginning::of(&mut file, &known, |position| line_at(&lines, position))
         };
         let beginning = beginning.map_err(ImportError::read(path))?;
-        let Beginning { format, header, columns, start, notes } =
+        let Beginning { format, header, columns, start, has_row_names, notes } =
             beginning.map_err(|what| ImportError::source(path, what))?;
         file.seek(SeekFrom::Start(0)).map_err(ImportError::read(path))?;
         Ok(Self {
@@ -127,6 +129,7 @@ impl TableFile {
             columns,
             start,
             lines,
+            has_row_names,
             notes,
             is_parquet,
         })

@@ -157,6 +157,7 @@ fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
         (of("\"Iris, a data set\"\n\nx,y,class\n", ",", ""), 4),
         (of("x,y,class\ncm,mm,\n", ",", ""), 3),
         (of("x,y,class\n(cm),[mm],(name)\n", ",", ""), 3),
+        (of("x,y,class\n(cm),(g),text\n", ",", ""), 3),
         (of("Iris\nx,y,class\ncm,cm,-\n", ",", ""), 4),
         (of("x,y,class,\n", ",", ","), 2),
         (of("x,y,class,,\n", ",", ",,"), 2),
@@ -194,6 +195,8 @@ fn lines_that_may_be_samples_are_not_left_out() {
         ("x,y,class\nNA,NA,\n3,4,b\n", &[], "line 2: column class has no class"),
         ("x,y,class\n1,2,a\n# note\n", &[], "line 3: has 1 cell, and the first line 3 cells"),
         ("x,y,class\n1,2,a,5\n", &[], "line 2: has 4 cells, and the first line 3 cells"),
+        ("x,class\n7,2,a\n9,4,b\n", &[], "line 2: has 3 cells, and the first line 2 cells"),
+        ("x,class\nm,2,a\nn,4,b\no,5\n", &[], "line 2: has 3 cells, and the first line 2 cells"),
         ("5\n1,2,a\n3,4,b\n", &["--label", "3"], "line 1 has 1 cell, line 2 has 3 cells"),
         ("x,y,class,\n1,2,a,\n1,2,a,7\n", &[], "line 2: column 4 has no value"),
         ("", &[], "table.csv: is empty"),
@@ -232,6 +235,14 @@ fn lines_that_may_be_samples_are_not_left_out() {
     // A header of one word, and names of columns that begin as comments do.
     lab.write("table.csv", "#id,x,class\n1,2,a\n4,5,a\n");
     assert_eq!(lab.imported("table.csv", &[]).set.features, ["#id", "x"]);
+    // As R's write.table names rows and no column of their names.
+    for names in [["1", "2", "3", "4"], ["Mazda RX4", "Datsun 710", "Valiant", "Merc 230"]] {
+        let rows =
+            names.iter().zip(["2.5,a", "4,b", "5,a", "7,b"]).map(|(name, row)| format!("\"{name}\",{row}\n"));
+        lab.write("table.csv", format!("x,class\n{}", rows.collect::<String>()));
+        let set = lab.imported("table.csv", &[]).set;
+        assert_eq!((set.features.join(","), set.classes.join(",")), ("x".into(), "a,b".into()));
+    }
     // As NumPy's savetxt writes a header.
     lab.write("table.csv", "# x,y,kind\n1,2,0\n4,5,0\n");
     assert_eq!(lab.imported("table.csv", &["--label", "3"]).set.features, ["# x", "y"]);
