@@ -15,7 +15,7 @@ use crate::quote::{listed, quoted, short};
 use crate::split::{self, Split};
 use crate::tables::is_table;
 use crate::writer::MOST_CLASSES;
-use crate::{ImportError, arrays, cifar, idx, listing, metadata, partitions};
+use crate::{ImportError, arrays, cifar, idx, listing, metadata, tables};
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [
@@ -134,7 +134,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
         match &folders[..] {
             [only]
                 if !files.iter().any(|file| is_picture(file))
-                    && !partitions::is_one(only)
+                    && !tables::is_partition(only)
                     && holds_more(only)?
                     && !belongs(only, &folder, &files) =>
             {

@@ -427,6 +427,13 @@ fn a_training_split_that_may_be_a_class_is_an_error() {
         message.contains("in/train: has pictures (1.png, …) and folders (deep), and is beside folders of pictures (cat, dog)"),
         "{message}"
     );
+    let message = lab(&["train/deep/1.png", "train/deep/2.png", "cat/3.png", "dog/4.png"])
+        .import("in", &[])
+        .unwrap_err();
+    assert!(
+        message.contains("in/train: has one folder of pictures (deep), and is beside folders of pic"),
+        "{message}"
+    );
     // A stray picture in a split, and a class whose pictures lie in it.
     for (pictures, classes) in [
         (

@@ -19,7 +19,7 @@ use crate::same_class::place_of;
 use crate::split::{self, Split};
 use crate::table_file::{LABELS, TableFile, text};
 use crate::tables::{TableFiles, is_submission, is_table};
-use crate::{Header, ImportArgs, ImportError, metadata, parquet_file, test_split};
+use crate::{Header, ImportArgs, ImportError, metadata, parquet_file, table, test_split};
 
 /// Rows by which the column with the names of pictures is found, and by which classes are compared with folders.
 const SAMPLE: usize = 200;
@@ -350,11 +350,11 @@ impl Listings<'_> {
             if let Some(class) = class {
                 let side = self.sides.iter().find(|side| side.split == split);
                 let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
-                let rows = self.rows(&mut other, class, &mut labels)?;
                 // Competitions have such a column to be filled in.
-                if rows.iter().all(|(_, label)| label.is_none()) {
+                if table::classes(&mut other.table, class, &labels, &BTreeSet::new())?.is_empty() {
                     continue;
                 }
+                let rows = self.rows(&mut other, class, &mut labels)?;
                 of_split.entry((split, name)).or_default().extend(rows);
             }
         }

@@ -242,9 +242,12 @@ fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
     let lab = Lab::new();
     lab.write("set/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n4,1,b\n");
     lab.write("set/test.csv", "x,y,class\n1,2,\n3,1,\n");
-    let message = lab.import("set", &["--missing-labels", "drop"]).unwrap_err();
-    assert!(message.contains("test.csv: no row has a class in column "), "{message}");
-    assert!(message.contains(": import train.csv alone, and predict test.csv (mpiburn "), "{message}");
+    for how in ["drop", "error"] {
+        let message = lab.import("set", &["--missing-labels", how]).unwrap_err();
+        let expected =
+            "test.csv: no row has a class in column class: import train.csv alone, and predict test.csv (mpi";
+        assert!(message.contains(expected), "{message}");
+    }
     pictures(&lab, "pets/train", 0..4);
     ["1", "2"].iter().for_each(|name| lab.picture(&format!("pets/test/{name}.png"), [2, 2], 200));
     lab.write("pets/train.csv", rows("id,kind\n", "{c}{n}.png,{c}", 0..4));
@@ -252,6 +255,10 @@ fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
     let imported = lab.imported("pets", &["--missing-labels", "drop"]);
     assert_eq!(imported.counts, [[3, 3], [1, 1]]);
     assert!(lab.from().concat().iter().all(|from| from.starts_with("train/")));
+    assert_eq!(lab.imported("pets", &[]).counts, [[3, 3], [1, 1]]);
+    pictures(&lab, "pets/val", 8..9);
+    lab.write("pets/val.csv", rows("id,kind\n", "{c}{n}.png,{c}", 8..9));
+    assert_eq!(lab.imported("pets", &[]).counts, [[4, 4], [1, 1]]);
 }
 
 #[test]

@@ -430,6 +430,9 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
                 return Err(other.without_classes(&label));
             }
             check_label(&other.table, &label, names.as_ref(), &tables.train.files[0])?;
+            if classes(&other.table, &label, &labels, &known)?.is_empty() {
+                return Err(other.unlabelled(&label));
+            }
             Some(unpack("test", &other.table, &mut labels)?)
         }
     };
@@ -451,7 +454,7 @@ fn value<'f>(columns: &'f [(String, Field)], wanted: &str) -> Option<&'f Field> 
     columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field)
 }
 
-/// The classes in a column of a table, or one that is `known`; none if there is no such column.
+/// The classes in a column of a table, up to one that is `known`; none if there is no such column.
 fn classes(
     files: &TableFiles,
     column: &str,

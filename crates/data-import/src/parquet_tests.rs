@@ -96,6 +96,18 @@ fn folders_of_partitions_are_columns() {
     assert_eq!(lab.imported("one", &[]).set.features, ["x", "year"]);
     assert_eq!(lab.imported("one/year=2020", &[]).set.features, ["x"]);
     assert_eq!(lab.imported("one/year=2020/0.parquet", &[]).set.features, ["x"]);
+    // Folders of data sets that only have such a name.
+    lab.write("sets/lr=0.1/train.csv", "x,class\n1,a\n2,b\n");
+    lab.write("sets/lr=0.1/test.csv", "x,class\n3,a\n");
+    assert_eq!(lab.imported("sets", &[]).counts, [[1, 1], [1, 0]]);
+    for split in ["train", "test"] {
+        lab.write(&format!("files/lr=0.1/{split}.parquet"), table(&[1.0, 2.0], Some(&["a", "b"])));
+    }
+    assert_eq!(lab.imported("files", &[]).set.features, ["x"]);
+    ["a/1", "a/2", "b/1", "b/2"]
+        .iter()
+        .for_each(|name| lab.picture(&format!("pets/lr=0.1/{name}.png"), [2, 2], 9));
+    assert_eq!(lab.imported("pets", &[]).set.classes, ["a", "b"]);
     lab.write("single/class=low/0.parquet", table(&[1.0, 2.0], None));
     assert_eq!(found(&lab.imported("single", &[])), (2, vec!["low"]));
     // What is beside the table belongs to a tool.

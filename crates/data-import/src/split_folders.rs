@@ -97,10 +97,8 @@ pub(crate) fn find(
         return collect(source, found, None);
     };
     let found = classes(source, &train.root, label, &mut left_out)?;
-    if !found.is_listed {
-        check_train(&train, &sides, &others)?;
-    }
     check_names(&train.root, &found)?;
+    check_train(&train, &found, &sides, &others)?;
     check_inner(&train.root, &found)?;
     let (second, sides): (Vec<Side>, Vec<Side>) =
         sides.into_iter().partition(|side| side.is(Split::Train) && test_split != Some(&side.name));
@@ -154,25 +152,34 @@ fn with_classes(sides: Vec<Side>) -> Vec<Side> {
     with_classes
 }
 
-/// Checks that the folder of the training split is not rather a class: it has pictures in no folder, and is beside
-/// folders of pictures and no other split.
-fn check_train(train: &Side, sides: &[Side], others: &[&PathBuf]) -> Result<(), ImportError> {
+/// Checks that the folder of the training split is not rather a class: it is beside folders of pictures and no other
+/// split, and has pictures in no folder, or one folder of them.
+fn check_train(
+    train: &Side,
+    found: &Classes,
+    sides: &[Side],
+    others: &[&PathBuf],
+) -> Result<(), ImportError> {
     let (folders, files) = inside(&train.root)?;
-    let beside: Vec<String> =
-        others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)).collect();
-    let has_test = sides.iter().any(|side| !side.is(Split::Train));
-    match files.iter().find(|file| is_picture(file)) {
-        Some(picture) if !has_test && !beside.is_empty() && !folders.is_empty() => bail!(
-            &train.root,
-            "has pictures ({}, …) and folders ({}), and is beside folders of pictures ({beside}): if it is a class, \
-             move the pictures out of its folders; if it is the training split, move its pictures to the folders of \
-             their classes, and {beside} out of SOURCE",
-            name(picture),
-            listed(folders.iter().map(|folder| name(folder))),
-            beside = listed(&beside)
-        ),
-        _ => Ok(()),
+    let beside = listed(others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)));
+    let picture = files.iter().find(|file| is_picture(file));
+    if found.is_listed
+        || beside.is_empty()
+        || sides.iter().any(|side| !side.is(Split::Train))
+        || (picture.is_none() && found.full().len() > 1)
+    {
+        return Ok(());
     }
+    let folders = listed(folders.iter().map(|folder| name(folder)));
+    let what = match picture {
+        Some(picture) => format!("pictures ({}, …) and folders ({folders})", name(picture)),
+        None => format!("one folder of pictures ({folders})"),
+    };
+    bail!(
+        &train.root,
+        "has {what}, and is beside folders of pictures ({beside}): if it is a class, move the pictures out of its \
+         folders; if it is the training split, give each class a folder in it, and move {beside} out of SOURCE"
+    )
 }
 
 /// Whether a folder of pictures beside those of classes is a class, whatever its name.

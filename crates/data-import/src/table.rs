@@ -61,7 +61,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     let mut ranges = Ranges::of(features.len());
     let lines = train.lines();
     let tell = |row: usize| job.row(row, 2 * lines);
-    let rows = read(&mut train, "", label, &features, &mut labels, &mut ranges, &tell)?;
+    let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
     let known = labels.names(rows.iter().map(|row| row.label));
     let mut opened = Vec::new();
     let test = tables.test(args, &known, |files| {
@@ -90,8 +90,10 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
             say_what_is_left_out(&train, &test, label, &features);
             let lines = lines + test.lines();
             let tell = |row: usize| job.row(rows.len() + row, 2 * lines);
-            let alone = format!(": {}", other.advice);
-            let rows = read(&mut test, &alone, label, &features, &mut labels, &mut ranges, &tell)?;
+            if classes(&mut test, label, &labels, &known)?.is_empty() {
+                return Err(other.unlabelled(&test.typed(label)));
+            }
+            let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
             (Some((test, features)), Some(rows))
         }
     };
@@ -136,11 +138,9 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     writer.finish(job, classes, names, None)
 }
 
-/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each;
-/// `advice` is what to do where no row has a class.
+/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each.
 fn read(
     table: &mut TableFile,
-    advice: &str,
     label: usize,
     features: &[usize],
     labels: &mut Labels,
@@ -167,7 +167,7 @@ fn read(
     })?;
     match (rows.is_empty(), is_unlabelled) {
         (false, _) => Ok(rows),
-        (true, true) => bail!(&table.path, "no row has a class in {}{advice}", table.shown(label)),
+        (true, true) => bail!(&table.path, "no row has a class in {}", table.shown(label)),
         (true, false) => bail!(&table.path, "has no row of a sample"),
     }
 }
@@ -194,8 +194,8 @@ fn describe(table: &TableFile, label: usize) {
     );
 }
 
-/// The classes in a column of a table, or one that is `known`.
-fn classes(
+/// The classes in a column of a table, up to one that is `known`.
+pub(crate) fn classes(
     table: &mut TableFile,
     column: usize,
     labels: &Labels,

@@ -41,7 +41,7 @@ pub(crate) struct Other {
     name: String,
     pub(crate) table: TableFiles,
     /// What to do if it has no classes.
-    pub(crate) advice: String,
+    advice: String,
 }
 
 impl Tables {
@@ -73,6 +73,12 @@ impl Other {
     pub(crate) fn without_classes(&self, column: &str) -> ImportError {
         let what =
             format!("has no column {} with the classes: {}", crate::quote::quoted(column), self.advice);
+        ImportError::source(&self.table.files[0], what)
+    }
+
+    /// The error that this column has no classes.
+    pub(crate) fn unlabelled(&self, column: &str) -> ImportError {
+        let what = format!("no row has a class in column {}: {}", short(column), self.advice);
         ImportError::source(&self.table.files[0], what)
     }
 }
@@ -349,6 +355,13 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
         (true, Some(only), None) if !holds_pictures(folder) => vec![only],
         _ => parts,
     }
+}
+
+/// Whether a folder is a partition of a table of Parquet, rather than one of a data set.
+pub(crate) fn is_partition(folder: &Path) -> bool {
+    partitions::is_one(folder)
+        && in_folder(folder).first().is_some_and(|file| is_parquet_name(file))
+        && found(folder).is_ok_and(|tables| tables.iter().all(|table| split::of(&table.name).is_none()))
 }
 
 /// The name of a table's file without its ending, in any case; none of another file.
