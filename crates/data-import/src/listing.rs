@@ -15,7 +15,7 @@ use crate::labels::Labels;
 use crate::picture_names::{Named, PictureNames};
 use crate::place::{Encoded, Place};
 use crate::quote::{listed, quoted};
-use crate::same_class::place_of;
+use crate::same_class::finder;
 use crate::split::{self, Split};
 use crate::table_file::{LABELS, TableFile, text};
 use crate::tables::{TableFiles, is_submission, is_table};
@@ -343,7 +343,7 @@ impl Listings<'_> {
         for mut other in others {
             let Some(split) = other.split.filter(|split| *split != Split::Train) else { continue };
             let class = match (&train.table.header, &other.table.header) {
-                (Some(_), Some(header)) => place_of(&class_name, header),
+                (Some(_), Some(header)) => finder(header)(&class_name),
                 (None, None) if train.table.columns == other.table.columns => Some(class),
                 _ => None,
             };

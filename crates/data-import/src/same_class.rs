@@ -1,6 +1,6 @@
 //! Whether the classes of a source are different ones, and those of its splits the same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
@@ -17,13 +17,16 @@ pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
-/// The place of a name among others: the name itself, or the only one of another spelling.
-pub(crate) fn place_of<T: AsRef<str>>(wanted: &str, names: &[T]) -> Option<usize> {
-    let only = |is_wanted: &dyn Fn(&str) -> bool| {
-        let mut places = (0..names.len()).filter(|&at| is_wanted(names[at].as_ref()));
-        places.next().filter(|_| places.next().is_none())
-    };
-    only(&|name| name == wanted).or_else(|| only(&|name| key(name) == key(wanted)))
+/// Finds the place of a name among others: the name itself, or the only one of another spelling.
+pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usize> {
+    let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
+    for (place, name) in names.iter().enumerate() {
+        exact.entry(name.as_ref()).or_insert_with(Vec::new).push(place);
+        alike.entry(key(name.as_ref())).or_insert_with(Vec::new).push(place);
+    }
+    let only =
+        |places: Option<&Vec<usize>>| places.filter(|places| places.len() == 1).map(|places| places[0]);
+    move |wanted| only(exact.get(wanted)).or_else(|| only(alike.get(&key(wanted))))
 }
 
 /// A name in the form in which Linux and Windows keep it when it is typed (NFC); macOS and some archives decompose

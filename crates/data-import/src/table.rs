@@ -11,7 +11,7 @@ use crate::labels::{Labels, twin};
 use crate::plan;
 use crate::quote::{listed, quoted};
 use crate::ranges::Ranges;
-use crate::same_class::place_of;
+use crate::same_class::finder;
 use crate::set::Numbers;
 use crate::table_file::{self, TableFile};
 use crate::tables::Tables;
@@ -218,9 +218,9 @@ fn say_what_is_left_out(train: &TableFile, test: &TableFile, label: usize, featu
     if !test.notes.is_empty() {
         log::info!("{}: {}", test.name, test.notes.join("; "));
     }
-    let names = train.header.as_deref().unwrap_or_default();
+    let find = finder(train.header.as_deref().unwrap_or_default());
     let is_other = |&column: &usize| {
-        column != label && !features.contains(&column) && place_of(&test.column_name(column), names).is_none()
+        column != label && !features.contains(&column) && find(&test.column_name(column)).is_none()
     };
     let others: Vec<String> =
         (0..test.columns).filter(is_other).map(|column| test.column_name(column)).collect();
@@ -255,7 +255,7 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError>
 /// The column of the classes in the other table; none if it has no such column.
 fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usize> {
     match (&train.header, &test.header) {
-        (Some(_), Some(names)) => place_of(&train.column_name(label), names),
+        (Some(_), Some(names)) => finder(names)(&train.column_name(label)),
         // Another difference than the column of the classes is an error later.
         _ => Some(label).filter(|_| train.columns != test.columns + 1),
     }
@@ -281,15 +281,17 @@ fn same_columns(
             names(train)
         );
     };
+    let find = finder(names);
     let column = |&column: &usize| {
         let wanted = train.column_name(column);
-        place_of(&wanted, names).ok_or_else(|| {
+        find(&wanted).ok_or_else(|| {
             let what = format!(
-                "has no column {}: it has {}, and {} has {}",
+                "has no column {}: it has {}, and {} has {}; give both the same columns, or leave it out with --drop {}",
                 quoted(&wanted),
                 listed(names),
                 train.name,
-                listed(known)
+                listed(known),
+                train.typed(column)
             );
             ImportError::source(&test.path, what)
         })
