@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
 use run_record::count;
@@ -160,7 +160,12 @@ fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
     let file = open_regular(path).map_err(ImportError::read(path))?;
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
-        let line = line.map_err(ImportError::read(path))?;
+        let line = line.map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => {
+                ImportError::source(path, format!("line {number}: is not UTF-8: save the file in UTF-8"))
+            }
+            _ => ImportError::read(path)(error),
+        })?;
         if line.trim().is_empty() {
             continue;
         }
