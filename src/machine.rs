@@ -3,7 +3,6 @@
 //! Timings mean little without both. Everything is read from `/proc`; what cannot be read is
 //! unknown and stops no run.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
@@ -135,19 +134,9 @@ pub fn shared_machine(places: &[Place]) -> bool {
     places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }
 
-/// A topology as printed by this project: machines x processes on each (`2x2`),
-/// or `4 on 3` if hosts have different numbers of ranks.
+/// The [`run_record::topology`] of ranks on these places.
 pub fn topology(places: &[Place]) -> String {
-    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
-    for place in places {
-        *hosts.entry(&place.host).or_default() += 1;
-    }
-    let per_host = hosts.values().next().copied().unwrap_or(0);
-    if hosts.values().all(|count| *count == per_host) {
-        format!("{}x{per_host}", hosts.len())
-    } else {
-        format!("{}on{}", places.len(), hosts.len())
-    }
+    run_record::topology(places.iter().map(|place| place.host.as_str()))
 }
 
 #[cfg(test)]

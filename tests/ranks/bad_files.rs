@@ -102,7 +102,7 @@ fn what_is_in_run_json_does_not_command_the_terminal() {
     let file = lab.path("run/run.json");
     let whole = fs::read(&file).unwrap();
     // One is refused on stderr, and the other is shown on stdout.
-    for field in ["/status", "/launcher"] {
+    for field in ["/status", "/config/backend"] {
         fs::write(&file, &whole).unwrap();
         edit(&file, |run| *run.pointer_mut(field).expect(field) = "\u{1b}]0;owned\u{7}<b>x|".into());
         for format in ["terminal", "markdown", "html", "csv"] {

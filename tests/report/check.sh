@@ -39,10 +39,10 @@ run_entry() { # run_entry NAME REPEAT STATE
 lengthen() { # lengthen RUN SECONDS
   local steps ms
   steps=$(sed -n 's/^ *"steps": \([0-9]*\),.*/\1/p' "$sweep/$1/run.json")
-  # Values that contradict each other are left out of a report.
+  # Values that contradict each other are left out of a report. Older programs had no "rest", and times of other parts.
   ms=$(awk -v seconds="$2" -v steps="$steps" 'BEGIN { print 1000 * seconds / steps }')
-  sed -i "s/\"train_seconds\": [0-9.e-]*/\"train_seconds\": $2/; s/\"ms_per_step\": [0-9.e-]*/\"ms_per_step\": $ms/; s/\"others_cpu_percent\": [0-9.]*/\"others_cpu_percent\": 0.0/" \
-    "$sweep/$1/run.json"
+  sed -Ezi "s/(\"train_seconds\": )[0-9.e-]*/\1$2/; s/(\"ms_per_step\": )[0-9.e-]*/\1$ms/; s/(\"rest\": )[0-9.e-]*/\10.0/
+    s/(\"others_cpu_percent\": )[0-9.]*/\10.0/; s/(\"others_cpu_percent_by_host\": )[{][^}]*[}]/\1{}/" "$sweep/$1/run.json"
 }
 
 # Real runs with a repeat, a failed run, and an incomplete one.

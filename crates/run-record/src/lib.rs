@@ -43,7 +43,7 @@ pub use named_run::NamedRun;
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,
-    Status, now,
+    Status, now, topology,
 };
 pub use run_json::{Phases, StepMs};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};

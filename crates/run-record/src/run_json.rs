@@ -309,6 +309,19 @@ pub struct RankRecord {
     pub live_mb: Option<f64>,
 }
 
+/// The topology of ranks on these hosts, one for each rank: machines x processes on each (`2x2`), or `4on3` if hosts have
+/// different numbers of ranks.
+pub fn topology<'a>(hosts: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    hosts.for_each(|host| *counts.entry(host).or_default() += 1);
+    let per_host = counts.values().next().copied().unwrap_or(0);
+    if counts.values().all(|count| *count == per_host) {
+        format!("{}x{per_host}", counts.len())
+    } else {
+        format!("{}on{}", counts.values().sum::<usize>(), counts.len())
+    }
+}
+
 /// The present in UTC, as `2026-01-31T23:59:59Z`.
 pub fn now() -> String {
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();

@@ -76,8 +76,9 @@ fn rank(rank: usize, of: &Ends) -> RankRecord {
         rank,
         // Names that fields have as well.
         host: ["loss_ms", "epoch"][rank].into(),
-        train_samples: of.count,
-        test_samples: of.count,
+        // Their sum is that of the data set.
+        train_samples: if rank == 0 { of.count } else { 0 },
+        test_samples: if rank == 0 { of.count } else { 0 },
         train_loss: Some(of.loss),
         train_accuracy: Some(of.percent),
         test_loss: Some(of.loss),
@@ -160,16 +161,18 @@ fn record(of: &Ends) -> RunRecord {
         memory_bytes: of.count as u64 * 1_000_000,
         kernel: String::new(),
     };
-    let place = |rank| RankPlace {
+    let hosts = ["loss_ms", "epoch"].map(String::from);
+    let place = |rank: usize| RankPlace {
         rank,
-        host: "loss_ms".into(),
+        host: hosts[rank].clone(),
         pid: if of.count == 0 { 0 } else { u32::MAX },
         binding: "0".into(),
         cores: of.count,
-        boot_id: String::new(),
+        boot_id: hosts[rank].clone(),
     };
     let option = serde_json::Value::from(of.option);
-    let mut record = run((1, 2), &["--epochs", "1"], 1.0).record;
+    let attempt = |step, changed| Attempt { started_at: String::new(), step, changed };
+    let mut record = run((2, 1), &["--epochs", "1"], 1.0).record;
     for name in ["lr", "weight_decay", "l1", "l2"] {
         record.config.insert(name.into(), option.clone());
     }
@@ -177,6 +180,8 @@ fn record(of: &Ends) -> RunRecord {
         params: of.count,
         machines: vec![machine],
         places: vec![place(0), place(1)],
+        oversubscribed: of.count == 0,
+        hosts: hosts.to_vec(),
         data: DataRecord {
             train_samples: of.count,
             train_available: of.count,
@@ -186,14 +191,13 @@ fn record(of: &Ends) -> RunRecord {
             shape: [of.some; 3],
             classes: of.some,
             mean: vec![of.mean, -of.mean],
-            std: vec![of.std],
+            std: vec![of.std; 2],
             ..DataRecord::default()
         },
-        history: vec![Attempt {
-            started_at: String::new(),
-            step: of.count,
-            changed: vec![Change { field: "lr".into(), from: (-1).into(), to: option }],
-        }],
+        history: vec![
+            attempt(0, Vec::new()),
+            attempt(of.count, vec![Change { field: "lr".into(), from: (-1).into(), to: option }]),
+        ],
         failed_attempts: vec![FailedAttempt {
             started_at: String::new(),
             ended_at: String::new(),

@@ -14,6 +14,7 @@ pub mod allreduce;
 pub mod benchmarks;
 pub mod by_rank;
 mod card;
+mod checks;
 pub mod collectives;
 #[cfg(test)]
 mod columns_tests;

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    ByClass, ClassRecord, EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem,
-    out_of_bounds, overfits_after, quoted,
+    EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem, overfits_after, quoted,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::checks;
 use super::csv_table::{self, TableRow, damaged};
 use super::remarks::{changed_setting, shown};
 use super::rows::compare;
@@ -160,7 +160,7 @@ fn finished(path: &Path) -> Result<Run, String> {
     let text = read_regular(&file).unwrap_or_default();
     let json: Value = serde_json::from_slice(&text).unwrap_or_default();
     if json.is_object() {
-        check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
+        checks::check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
     }
     let other =
         |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
@@ -182,182 +182,6 @@ fn finished(path: &Path) -> Result<Run, String> {
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
         // The message itself names the command to continue. Of a completed run, the results have been read above.
         (Status::Stopped | Status::Completed, _) => Err(format!("{shown}: {why}")),
-    }
-}
-
-/// Checks what tables compute with in `run.json`: somebody may have edited the file.
-///
-/// # Errors
-/// The field and what is wrong with it.
-fn check(run: &Value) -> Result<(), String> {
-    check_numbers("", run)?;
-    // serde_json calls an enum of another type no JSON.
-    if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
-        return Err(format!("status: {status} where text is expected"));
-    }
-    if run["status"] == "completed" {
-        serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
-            match error.path().to_string() {
-                path if path == "." => json_problem(error.inner()),
-                path => format!("{path}: {}", json_problem(error.inner())),
-            }
-        })?;
-    }
-    agree(run)?;
-    let Some(ranks) = run["world_size"].as_u64() else { return Ok(()) };
-    let count = |name: &str| run[name].as_array().map_or(0, Vec::len) as u64;
-    let others = [("hosts", count("hosts")), ("per_rank", count("per_rank"))];
-    match others.into_iter().find(|(name, count)| *count != ranks && (*name == "hosts" || *count > 0)) {
-        Some((name, count)) => Err(format!("world_size: {ranks}, and {count} of them in {name}")),
-        None => Ok(()),
-    }
-}
-
-/// Checks values against each other, where both are there.
-fn agree(run: &Value) -> Result<(), String> {
-    let of = |name: &str| run[name].as_f64();
-    if let (Some(ms), Some(steps), Some(training)) = (of("ms_per_step"), of("steps"), of("train_seconds"))
-        && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
-    {
-        return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
-    }
-    let data = |name: &str| run["data"][name].as_u64();
-    for (part, whole) in [
-        ("train_samples", "train_available"),
-        ("test_samples", "test_available"),
-        ("test_largest_class", "test_samples"),
-    ] {
-        if let (Some(few), Some(many)) = (data(part), data(whole))
-            && few > many
-        {
-            return Err(format!("data.{part}: {few}, and {whole} is {many}"));
-        }
-    }
-    by_rank_agree(run)?;
-    by_class_agree(run)?;
-    for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
-        if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
-            && step > steps
-        {
-            return Err(format!("history[{at}].step: {step}, and the run has {steps} steps"));
-        }
-    }
-    Ok(())
-}
-
-/// Whether two shares in percent are one, or one of them is that of nothing.
-fn is_same(a: f64, b: f64) -> bool {
-    a.is_nan() || b.is_nan() || (a - b).abs() < 0.01
-}
-
-/// Checks the results of all ranks against those of each.
-fn by_rank_agree(run: &Value) -> Result<(), String> {
-    let Some(ranks) = run["per_rank"].as_array().filter(|ranks| !ranks.is_empty()) else { return Ok(()) };
-    for (name, samples) in [("train_accuracy", "train_samples"), ("test_accuracy", "test_samples")] {
-        let with: Vec<_> = ranks.iter().filter(|rank| rank[samples].as_u64() != Some(0)).collect();
-        let shares: Option<Vec<[f64; 2]>> =
-            with.iter().map(|rank| Some([rank[samples].as_f64()?, rank[name].as_f64()?])).collect();
-        let (Some(all), Some(shares)) = (run[name].as_f64(), shares) else { continue };
-        let count: f64 = shares.iter().map(|[count, _]| count).sum();
-        let mean = shares.iter().map(|[count, share]| count * share).sum::<f64>() / count;
-        if count > 0.0 && !is_same(all, mean) {
-            return Err(format!("{name}: {all}, and {mean} is the mean over per_rank"));
-        }
-    }
-    let peaks: Option<Vec<f64>> = ranks.iter().map(|rank| rank["peak_rss_mb"].as_f64()).collect();
-    match (run["peak_rss_mb"].as_f64(), peaks.map(|peaks| peaks.into_iter().fold(0.0, f64::max))) {
-        (Some(peak), Some(highest)) if !is_same(peak, highest) => {
-            Err(format!("peak_rss_mb: {peak}, and {highest} is the highest of per_rank"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks the last test's results by class against each other, and against those of all classes.
-fn by_class_agree(run: &Value) -> Result<(), String> {
-    let Some(by_class) =
-        run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok())
-    else {
-        return Ok(());
-    };
-    let classes = &by_class.classes;
-    let sum = |of: fn(&ClassRecord) -> u64| classes.iter().map(of).fold(0, u64::saturating_add);
-    let (samples, named, correct) = (sum(|of| of.samples), sum(|of| of.named), sum(|of| of.correct));
-    let largest = classes.iter().map(|of| of.samples).max().unwrap_or(0);
-    for (name, value, expected) in [
-        ("test_samples", run["data"]["test_samples"].as_u64(), samples),
-        ("test_samples", run["data"]["test_samples"].as_u64(), named),
-        ("test_largest_class", run["data"]["test_largest_class"].as_u64(), largest),
-    ] {
-        if let Some(value) = value.filter(|&value| value != expected) {
-            return Err(format!("data.{name}: {value}, and {expected} by by_class.classes"));
-        }
-    }
-    for (at, class) in classes.iter().enumerate() {
-        let ClassRecord { samples, named, correct, precision, recall, .. } = class;
-        if correct > samples || correct > named {
-            return Err(format!(
-                "by_class.classes[{at}].correct: {correct}, of {samples} samples and {named} named"
-            ));
-        }
-        for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
-            let expected = 100.0 * *correct as f64 / *whole as f64;
-            if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
-                return Err(format!(
-                    "by_class.classes[{at}].{name}: {share}, and {correct} of {whole} are correct"
-                ));
-            }
-        }
-    }
-    let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
-    let shares = [
-        ("test_accuracy", run["test_accuracy"].as_f64(), 100.0 * correct as f64 / samples as f64),
-        (
-            "by_class.balanced_accuracy",
-            Some(by_class.balanced_accuracy),
-            recalls.iter().sum::<f64>() / recalls.len() as f64,
-        ),
-        (
-            "by_class.largest_class_accuracy",
-            Some(by_class.largest_class_accuracy),
-            100.0 * largest as f64 / samples as f64,
-        ),
-    ];
-    let other =
-        shares.into_iter().find(|(_, value, expected)| value.is_some_and(|of| !is_same(of, *expected)));
-    if let Some((name, Some(value), expected)) = other {
-        return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
-    }
-    let matrix = &by_class.confusion_matrix;
-    let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
-    let is_own = |(at, class): (usize, &ClassRecord)| {
-        let row = matrix[at].iter().copied().fold(0, u64::saturating_add);
-        let column = matrix.iter().map(|row| row[at]).fold(0, u64::saturating_add);
-        (row, column, matrix[at][at]) == (class.samples, class.named, class.correct)
-    };
-    if matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
-        Ok(())
-    } else {
-        Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into())
-    }
-}
-
-/// Checks each number below `path`.
-fn check_numbers(path: &str, value: &Value) -> Result<(), String> {
-    match value {
-        Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
-            let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
-            check_numbers(&path, value)
-        }),
-        Value::Array(values) => values
-            .iter()
-            .enumerate()
-            .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), value)),
-        Value::Number(number) => match out_of_bounds(path, &number.to_string()) {
-            Some(problem) => Err(format!("{path}: {problem}")),
-            None => Ok(()),
-        },
-        _ => Ok(()),
     }
 }
 
@@ -499,111 +323,23 @@ mod tests {
     use super::*;
     use crate::testing::run;
 
-    fn json() -> Value {
-        let run = run((1, 2), &[], 4.0);
-        let record = crate::runs::RunRecord { results: Some(run.results), ..run.record };
-        let mut json = serde_json::to_value(record).expect("a record is JSON");
-        let of_rank = |rank| {
-            serde_json::json!({
-                "rank": rank, "host": "a", "train_samples": 5, "test_samples": 5, "comm_seconds": 0.1,
-                "peak_rss_mb": 50.0,
-            })
-        };
-        json["per_rank"] = [0, 1].map(of_rank).to_vec().into();
-        json
-    }
-
-    #[test]
-    fn a_run_as_it_is_written_passes() {
-        assert_eq!(check(&json()), Ok(()));
-        let mut waiting = json();
-        waiting.as_object_mut().unwrap().remove("steps");
-        assert_eq!(check(&waiting).unwrap_err(), "`steps` is missing");
-        waiting["status"] = "running".into();
-        assert_eq!(check(&waiting), Ok(()));
-    }
-
-    #[test]
-    fn results_that_contradict_each_other_are_named() {
-        let mut whole = json();
-        let confusion: run_record::Confusion = [(0, 0, 5), (0, 1, 1), (1, 1, 4)].into_iter().collect();
-        whole["by_class"] = serde_json::to_value(ByClass::of(&confusion, &["a".into(), "b".into()])).unwrap();
-        (whole["data"]["test_samples"], whole["data"]["test_largest_class"]) = (10.into(), 6.into());
-        (whole["test_accuracy"], whole["train_accuracy"]) = (90.0.into(), 75.0.into());
-        for (rank, accuracies) in [[80.0, 100.0], [70.0, 80.0]].into_iter().enumerate() {
-            let of = &mut whole["per_rank"][rank];
-            (of["train_accuracy"], of["test_accuracy"]) = (accuracies[0].into(), accuracies[1].into());
-        }
-        assert_eq!(check(&whole), Ok(()));
-        for (path, value) in [
-            ("/peak_rss_mb", 51.0),
-            ("/train_accuracy", 76.0),
-            ("/per_rank/1/test_accuracy", 81.0),
-            ("/data/test_largest_class", 5.0),
-            ("/by_class/balanced_accuracy", 90.0),
-            ("/by_class/largest_class_accuracy", 61.0),
-            ("/by_class/classes/0/samples", 7.0),
-            ("/by_class/classes/1/named", 6.0),
-            ("/by_class/classes/0/correct", 6.0),
-            ("/by_class/classes/0/recall", 84.0),
-            ("/by_class/classes/1/precision", 81.0),
-            ("/by_class/confusion_matrix/0/1", 2.0),
-        ] {
-            let mut edited = whole.clone();
-            let field = edited.pointer_mut(path).unwrap();
-            *field = if field.is_u64() { (value as u64).into() } else { value.into() };
-            assert!(check(&edited).is_err(), "{path}");
-        }
-    }
-
     #[test]
     fn the_command_that_continues_a_run_can_be_pasted() {
         let folder = tempfile::tempdir().unwrap();
-        let run = folder.path().join("it's a run");
-        std::fs::create_dir(&run).unwrap();
-        let mut json = json();
+        let path = folder.path().join("it's a run");
+        std::fs::create_dir(&path).unwrap();
+        let mut json = serde_json::to_value(run((1, 2), &[], 4.0).record).unwrap();
         json["status"] = "failed".into();
-        std::fs::write(run.join("run.json"), json.to_string()).unwrap();
-        let note = finished(&run).unwrap_err();
+        std::fs::write(path.join("run.json"), json.to_string()).unwrap();
+        let note = finished(&path).unwrap_err();
         assert!(
             note.ends_with("fix the cause, then run it again with --overwrite: it has no checkpoint"),
             "{note}"
         );
-        std::fs::create_dir_all(run.join("checkpoints/step-00000010")).unwrap();
-        let note = finished(&run).unwrap_err();
+        std::fs::create_dir_all(path.join("checkpoints/step-00000010")).unwrap();
+        let note = finished(&path).unwrap_err();
         let name = format!("'{}/it'\\''s a run'", folder.path().display());
         assert!(note.ends_with(&format!("mpirun -n 2 ... mpiburn train --resume {name}")), "{note}");
-    }
-
-    #[test]
-    fn absurd_values_are_named_with_their_field() {
-        for (path, value, expected) in [
-            ("/status", "5", "status: 5 where text is expected"),
-            ("/steps", "0", "steps: 0 is not above 0"),
-            ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
-            ("/steps", "\"many\"", "steps: \"many\" where a whole number from 0 is expected"),
-            ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
-            ("/ms_per_step", "null", "ms_per_step: null where a number is expected"),
-            ("/world_size", "0", "world_size: 0 is not above 0"),
-            ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
-            ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
-            ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: `host` is missing"),
-            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e12"),
-            ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
-            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e12"),
-            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
-            ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
-            ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
-            ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
-        ] {
-            let mut json = json();
-            match (path, json.pointer_mut(path)) {
-                (_, Some(field)) => *field = serde_json::from_str(value).unwrap(),
-                (path, None) => json[&path[1..]] = serde_json::from_str(value).unwrap(),
-            }
-            let found = check(&json).unwrap_err();
-            assert!(found.starts_with(expected), "{path} {value}: {found}");
-        }
     }
 }
 

@@ -1,0 +1,476 @@
+//! Checks of `run.json`: somebody may have edited the file, or copied parts of another run into it. Values are checked
+//! against their bounds, and against each other where a completed training cannot make them differ.
+
+use itertools::Itertools;
+use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_bounds, topology};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Checks what tables compute with in `run.json`: somebody may have edited the file.
+///
+/// # Errors
+/// The field and what is wrong with it.
+pub fn check(run: &Value) -> Result<(), String> {
+    check_numbers("", run)?;
+    // serde_json calls an enum of another type no JSON.
+    if let Some(status) = run.get("status").filter(|status| !status.is_string()) {
+        return Err(format!("status: {status} where text is expected"));
+    }
+    if run["status"] == "completed" {
+        serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
+            match error.path().to_string() {
+                path if path == "." => json_problem(error.inner()),
+                path => format!("{path}: {}", json_problem(error.inner())),
+            }
+        })?;
+    }
+    if let Some(ranks) = run["world_size"].as_u64() {
+        let count = |name: &str| run[name].as_array().map_or(0, Vec::len) as u64;
+        let lists = ["hosts", "places", "per_rank"].map(|name| (name, count(name)));
+        let other = lists.iter().find(|(name, count)| *count != ranks && (*name == "hosts" || *count > 0));
+        if let Some((name, count)) = other {
+            return Err(format!("world_size: {ranks}, and {count} of them in {name}"));
+        }
+        places_agree(run)?;
+    }
+    agree(run)
+}
+
+/// Commands that start ranks, as burn-mpi names them, and the word for none.
+const LAUNCHERS: [&str; 8] = ["alone", "aprun", "flux", "jsrun", "mpiexec", "mpirun", "mpirun_rsh", "srun"];
+
+/// Checks where the run was against the hosts and places of its ranks.
+fn places_agree(run: &Value) -> Result<(), String> {
+    let list = |name: &str| run[name].as_array().map_or(&[][..], Vec::as_slice);
+    let hosts = list("hosts");
+    is_value("topology", &run["topology"], topology(hosts.iter().filter_map(Value::as_str)), "hosts")?;
+    for name in ["places", "per_rank"] {
+        for (at, (of, host)) in list(name).iter().zip(hosts).enumerate() {
+            is_value(&format!("{name}[{at}].rank"), &of["rank"], at, "its place in the list")?;
+            is_value(&format!("{name}[{at}].host"), &of["host"], host.clone(), "hosts")?;
+        }
+    }
+    if let Some(launcher) = run["launcher"].as_str().filter(|name| !LAUNCHERS.contains(name)) {
+        return Err(format!("launcher: {launcher:?} is not one of {}", LAUNCHERS.join(", ")));
+    }
+    let Ok(places) = Vec::<RankPlace>::deserialize(&run["places"]) else { return Ok(()) };
+    let machines = places.iter().into_group_map_by(|place| &place.boot_id);
+    let is_shared = machines.values().any(|ranks| !ranks.iter().map(|rank| &rank.host).all_equal());
+    is_value("shared_machine", &run["shared_machine"], is_shared, "places")?;
+    let threads = run["config"]["threads"].as_u64().unwrap_or(1) as usize;
+    let is_crowded = |ranks: &Vec<&RankPlace>| ranks.iter().any(|rank| ranks.len() * threads > rank.cores);
+    if machines.values().any(is_crowded) {
+        is_value("oversubscribed", &run["oversubscribed"], true, "places")?;
+    }
+    Ok(())
+}
+
+/// Checks that a value that is there is the one that others make.
+fn is_value(path: &str, value: &Value, expected: impl Into<Value>, by: &str) -> Result<(), String> {
+    let expected = expected.into();
+    let is_other = !value.is_null() && *value != expected;
+    if is_other { Err(format!("{path}: {value}, and {expected} by {by}")) } else { Ok(()) }
+}
+
+/// Checks that a number that is there is near the one that others make.
+fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str) -> Result<(), String> {
+    match (run[path].as_f64(), expected) {
+        (Some(value), Some(expected)) if (value - expected).abs() > slack => {
+            Err(format!("{path}: {value}, and {expected} by {by}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks times against their parts. Since a step has `rest`, all times are means over ranks.
+fn times_agree(run: &Value) -> Result<(), String> {
+    let of = |name: &str| run[name].as_f64();
+    if run["step_ms"]["rest"].as_f64().is_none_or(|rest| rest == 0.0) {
+        return Ok(());
+    }
+    let (Some(samples), Some(epochs), Some(training), Some(steps)) =
+        (run["data"]["train_samples"].as_u64(), of("epochs_run"), of("train_seconds"), of("steps"))
+    else {
+        return Ok(());
+    };
+    let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
+    near("images_per_second", samples as f64 * epochs / training, "samples, epochs_run and train_seconds")?;
+    near("ms_per_step", 1e3 * training / steps, "train_seconds and steps")?;
+    // A resume may change the batch, and an older program may have begun the run.
+    if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
+        return Ok(());
+    }
+    let option = |name: &str| run["config"][name].as_u64().unwrap_or(1).max(1);
+    let batch = option("train_batch_size").saturating_mul(option("accumulate"));
+    let in_epoch = samples.div_ceil(run["world_size"].as_u64().unwrap_or(1)).div_ceil(batch);
+    near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
+    let phases: f64 =
+        run["step_ms"].as_object().into_iter().flatten().filter_map(|(_, ms)| ms.as_f64()).sum();
+    is_near("ms_per_step", run, Some(phases), 0.01 * phases + 1e-3, "step_ms")?;
+    let parts = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
+    let sum: Option<f64> = parts.into_iter().map(of).sum();
+    let slack = 0.02 * of("total_seconds").unwrap_or(0.0) + 0.5;
+    is_near("total_seconds", run, sum, slack, &parts.join(", "))
+}
+
+/// Checks values against each other, where both are there.
+fn agree(run: &Value) -> Result<(), String> {
+    let of = |name: &str| run[name].as_f64();
+    if let (Some(ms), Some(steps), Some(training)) = (of("ms_per_step"), of("steps"), of("train_seconds"))
+        && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
+    {
+        return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
+    }
+    let samples = |name: &str| run["data"][name].as_u64();
+    if let (Some(few), Some(many)) = (samples("test_largest_class"), samples("test_samples"))
+        && few > many
+    {
+        return Err(format!("data.test_largest_class: {few}, and test_samples is {many}"));
+    }
+    for name in ["train", "test"] {
+        let [used, available] = ["samples", "available"].map(|of| samples(&format!("{name}_{of}")));
+        let limit = run["config"][format!("{name}_samples")].as_u64();
+        if let Some(available) = available.filter(|_| used.is_some()) {
+            let expected = limit.map_or(available, |limit| limit.min(available));
+            is_value(
+                &format!("data.{name}_samples"),
+                &run["data"][format!("{name}_samples")],
+                expected,
+                "config",
+            )?;
+        }
+    }
+    let data = &run["data"];
+    if data["mean"].as_array().map(Vec::len) != data["std"].as_array().map(Vec::len) {
+        return Err("data.std: as many values as data.mean has are expected".into());
+    }
+    let names = data["class_names"].as_array().filter(|names| !names.is_empty());
+    if let Some(names) = names {
+        is_value("data.classes", &data["classes"], names.len(), "data.class_names")?;
+    }
+    for name in ["best_epoch", "stopped_early_after"] {
+        if let (Some(epoch), Some(last)) = (of(name), of("epochs_run"))
+            && (epoch > last || name == "stopped_early_after" && epoch < last)
+        {
+            return Err(format!("{name}: {epoch}, and {last} epochs were trained"));
+        }
+    }
+    times_agree(run)?;
+    by_rank_agree(run)?;
+    by_class_agree(run)?;
+    for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
+        if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
+            && step > steps
+        {
+            return Err(format!("history[{at}].step: {step}, and the run has {steps} steps"));
+        }
+    }
+    Ok(())
+}
+
+/// The least difference of two shares in percent, or of two sizes in MB.
+const LEAST_SHARE: f64 = 0.01;
+
+/// Whether two shares in percent are one, or one of them is that of nothing.
+fn is_same(a: f64, b: f64) -> bool {
+    a.is_nan() || b.is_nan() || (a - b).abs() < LEAST_SHARE
+}
+
+/// Checks the results of all ranks against those of each.
+fn by_rank_agree(run: &Value) -> Result<(), String> {
+    let Some(ranks) = run["per_rank"].as_array().filter(|ranks| !ranks.is_empty()) else { return Ok(()) };
+    let list = |name: &str| ranks.iter().map(|rank| rank[name].as_f64()).collect::<Option<Vec<f64>>>();
+    let by = "per_rank";
+    for name in ["train_samples", "test_samples"] {
+        let sum: Option<u64> = ranks.iter().map(|rank| rank[name].as_u64()).sum();
+        if let Some(sum) = sum {
+            is_value(&format!("data.{name}"), &run["data"][name], sum, by)?;
+        }
+    }
+    for (name, samples) in [
+        ("train_accuracy", "train_samples"),
+        ("test_accuracy", "test_samples"),
+        ("test_loss", "test_samples"),
+        ("int8_test_accuracy", "test_samples"),
+        ("int8_test_loss", "test_samples"),
+    ] {
+        let with: Vec<_> = ranks.iter().filter(|rank| rank[samples].as_u64() != Some(0)).collect();
+        let values: Option<Vec<[f64; 2]>> =
+            with.iter().map(|rank| Some([rank[samples].as_f64()?, rank[name].as_f64()?])).collect();
+        let Some(values) = values else { continue };
+        let count: f64 = values.iter().map(|[count, _]| count).sum();
+        let mean = values.iter().map(|[samples, value]| samples / count * value).sum::<f64>();
+        let slack = if name.ends_with("loss") { 1e-6 * mean.max(1.0) } else { LEAST_SHARE };
+        is_near(name, run, Some(mean), slack, by)?;
+    }
+    let waits = list("comm_seconds").map(|of| of.iter().sum::<f64>() / of.len() as f64);
+    is_near("comm_seconds", run, waits, 1e-6 * waits.unwrap_or(0.0).max(1.0), by)?;
+    for name in ["peak_rss_mb", "live_mb"] {
+        is_near(name, run, list(name).map(|of| of.into_iter().fold(0.0, f64::max)), LEAST_SHARE, by)?;
+    }
+    let others = run["others_cpu_percent_by_host"].as_object();
+    let highest = others.and_then(|of| of.values().filter_map(Value::as_f64).reduce(f64::max));
+    is_near("others_cpu_percent", run, highest, LEAST_SHARE, "others_cpu_percent_by_host")
+}
+
+/// Checks the last test's results by class against each other, and against those of all classes.
+fn by_class_agree(run: &Value) -> Result<(), String> {
+    let Some(by_class) =
+        run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok())
+    else {
+        return Ok(());
+    };
+    let classes = &by_class.classes;
+    let sum = |of: fn(&ClassRecord) -> u64| classes.iter().map(of).fold(0, u64::saturating_add);
+    let (samples, named, correct) = (sum(|of| of.samples), sum(|of| of.named), sum(|of| of.correct));
+    let largest = classes.iter().map(|of| of.samples).max().unwrap_or(0);
+    for (name, value, expected) in [
+        ("test_samples", run["data"]["test_samples"].as_u64(), samples),
+        ("test_samples", run["data"]["test_samples"].as_u64(), named),
+        ("test_largest_class", run["data"]["test_largest_class"].as_u64(), largest),
+    ] {
+        if let Some(value) = value.filter(|&value| value != expected) {
+            return Err(format!("data.{name}: {value}, and {expected} by by_class.classes"));
+        }
+    }
+    let (all, names) =
+        (samples as f64, run["data"]["class_names"].as_array().filter(|names| !names.is_empty()));
+    for (at, class) in classes.iter().enumerate() {
+        let ClassRecord { samples, named, correct, precision, recall, .. } = class;
+        if correct > samples || correct > named {
+            return Err(format!(
+                "by_class.classes[{at}].correct: {correct}, of {samples} samples and {named} named"
+            ));
+        }
+        for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
+            let expected = 100.0 * *correct as f64 / *whole as f64;
+            if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
+                return Err(format!(
+                    "by_class.classes[{at}].{name}: {share}, and {correct} of {whole} are correct"
+                ));
+            }
+        }
+        let path = format!("by_class.classes[{at}]");
+        if let Some(names) = names.filter(|names| names.get(at) != Some(&class.name.as_str().into())) {
+            return Err(format!(
+                "{path}.name: {:?}, and {} in data.class_names",
+                class.name,
+                names.get(at).unwrap_or(&Value::Null)
+            ));
+        }
+        let right = all + 2.0 * *correct as f64 - *samples as f64 - *named as f64;
+        if !is_same(class.accuracy, 100.0 * right / all) {
+            return Err(format!("{path}.accuracy: {}, and {right} of {all} are correct", class.accuracy));
+        }
+    }
+    let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
+    let shares = [
+        ("test_accuracy", run["test_accuracy"].as_f64(), 100.0 * correct as f64 / samples as f64),
+        (
+            "by_class.balanced_accuracy",
+            Some(by_class.balanced_accuracy),
+            recalls.iter().sum::<f64>() / recalls.len() as f64,
+        ),
+        (
+            "by_class.largest_class_accuracy",
+            Some(by_class.largest_class_accuracy),
+            100.0 * largest as f64 / samples as f64,
+        ),
+    ];
+    let other =
+        shares.into_iter().find(|(_, value, expected)| value.is_some_and(|of| !is_same(of, *expected)));
+    if let Some((name, Some(value), expected)) = other {
+        return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
+    }
+    let matrix = &by_class.confusion_matrix;
+    let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
+    let is_own = |(at, class): (usize, &ClassRecord)| {
+        let row = matrix[at].iter().copied().fold(0, u64::saturating_add);
+        let column = matrix.iter().map(|row| row[at]).fold(0, u64::saturating_add);
+        (row, column, matrix[at][at]) == (class.samples, class.named, class.correct)
+    };
+    if matrix.is_empty() || is_whole && classes.iter().enumerate().all(is_own) {
+        Ok(())
+    } else {
+        Err("by_class.confusion_matrix: its sums are not those of by_class.classes".into())
+    }
+}
+
+/// Checks each number below `path`.
+fn check_numbers(path: &str, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
+            let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
+            check_numbers(&path, value)
+        }),
+        Value::Array(values) => values
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), value)),
+        Value::Number(number) => match out_of_bounds(path, &number.to_string()) {
+            Some(problem) => Err(format!("{path}: {problem}")),
+            None => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    fn json() -> Value {
+        let run = run((1, 2), &[], 4.0);
+        let record = crate::runs::RunRecord { results: Some(run.results), ..run.record };
+        let mut json = serde_json::to_value(record).expect("a record is JSON");
+        let of_rank = |rank| {
+            serde_json::json!({
+                "rank": rank, "host": "node0", "train_samples": 5, "test_samples": 5,
+                "comm_seconds": 0.4, "peak_rss_mb": 50.0,
+            })
+        };
+        json["per_rank"] = [0, 1].map(of_rank).to_vec().into();
+        for name in
+            ["train_samples", "train_available", "test_samples", "test_available", "test_largest_class"]
+        {
+            json["data"][name] = 10.into();
+        }
+        json
+    }
+
+    #[test]
+    fn a_run_as_it_is_written_passes() {
+        assert_eq!(check(&json()), Ok(()));
+        let mut waiting = json();
+        waiting.as_object_mut().unwrap().remove("steps");
+        assert_eq!(check(&waiting).unwrap_err(), "`steps` is missing");
+        waiting["status"] = "running".into();
+        assert_eq!(check(&waiting), Ok(()));
+    }
+
+    #[test]
+    fn results_that_contradict_each_other_are_named() {
+        let mut whole = json();
+        let confusion: run_record::Confusion = [(0, 0, 5), (0, 1, 1), (1, 1, 4)].into_iter().collect();
+        whole["by_class"] = serde_json::to_value(ByClass::of(&confusion, &["a".into(), "b".into()])).unwrap();
+        (whole["data"]["test_samples"], whole["data"]["test_largest_class"]) = (10.into(), 6.into());
+        (whole["test_accuracy"], whole["train_accuracy"]) = (90.0.into(), 75.0.into());
+        for (rank, accuracies) in [[80.0, 100.0], [70.0, 80.0]].into_iter().enumerate() {
+            let of = &mut whole["per_rank"][rank];
+            (of["train_accuracy"], of["test_accuracy"]) = (accuracies[0].into(), accuracies[1].into());
+        }
+        assert_eq!(check(&whole), Ok(()));
+        for (path, value) in [
+            ("/peak_rss_mb", 51.0),
+            ("/comm_seconds", 0.3),
+            ("/data/train_samples", 11.0),
+            ("/train_accuracy", 76.0),
+            ("/per_rank/1/test_accuracy", 81.0),
+            ("/data/test_largest_class", 5.0),
+            ("/by_class/balanced_accuracy", 90.0),
+            ("/by_class/largest_class_accuracy", 61.0),
+            ("/by_class/classes/0/samples", 7.0),
+            ("/by_class/classes/1/named", 6.0),
+            ("/by_class/classes/0/correct", 6.0),
+            ("/by_class/classes/0/recall", 84.0),
+            ("/by_class/classes/0/accuracy", 91.0),
+            ("/by_class/classes/1/precision", 81.0),
+            ("/by_class/confusion_matrix/0/1", 2.0),
+        ] {
+            let mut edited = whole.clone();
+            let field = edited.pointer_mut(path).unwrap();
+            *field = if field.is_u64() { (value as u64).into() } else { value.into() };
+            assert!(check(&edited).is_err(), "{path}");
+        }
+    }
+
+    #[test]
+    fn absurd_values_are_named_with_their_field() {
+        for (path, value, expected) in [
+            ("/status", "5", "status: 5 where text is expected"),
+            ("/steps", "0", "steps: 0 is not above 0"),
+            ("/steps", "-5", "steps: -5 is not from 0 to 1e12"),
+            ("/steps", "\"many\"", "steps: \"many\" where a whole number from 0 is expected"),
+            ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
+            ("/ms_per_step", "null", "ms_per_step: null where a number is expected"),
+            ("/world_size", "0", "world_size: 0 is not above 0"),
+            ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
+            ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
+            ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: `host` is missing"),
+            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e12"),
+            ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
+            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e12"),
+            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
+            ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
+            ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
+            ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
+        ] {
+            let mut json = json();
+            match (path, json.pointer_mut(path)) {
+                (_, Some(field)) => *field = serde_json::from_str(value).unwrap(),
+                (path, None) => json[&path[1..]] = serde_json::from_str(value).unwrap(),
+            }
+            let found = check(&json).unwrap_err();
+            assert!(found.starts_with(expected), "{path} {value}: {found}");
+        }
+    }
+
+    #[test]
+    fn values_of_another_run_are_named() {
+        let mut whole = json();
+        let places = whole["places"].as_array_mut().unwrap();
+        places.iter_mut().for_each(|place| place["cores"] = 2.into());
+        // Three steps of which each took a second and a third.
+        whole["step_ms"] = serde_json::json!({"backward": 1000.0, "rest": 1000.0 / 3.0});
+        (whole["steps"], whole["ms_per_step"]) = (3.into(), (4000.0 / 3.0).into());
+        (whole["images_per_second"], whole["total_seconds"]) = (7.5.into(), 5.5.into());
+        (whole["data"]["classes"], whole["data"]["class_names"]) = (2.into(), vec!["a", "b"].into());
+        whole["others_cpu_percent_by_host"]["node0"] = 3.5.into();
+        whole["others_cpu_percent"] = 3.5.into();
+        assert_eq!(check(&whole), Ok(()));
+        for (path, value, expected) in [
+            ("/topology", "2x1".into(), r#"topology: "2x1", and "1x2" by hosts"#),
+            ("/topology", "1x1".into(), r#"topology: "1x1", and "1x2" by hosts"#),
+            ("/hosts/1", "node1".into(), r#"topology: "1x2", and "2x1" by hosts"#),
+            ("/launcher", "mpirum".into(), r#"launcher: "mpirum" is not one of alone, aprun"#),
+            ("/shared_machine", true.into(), "shared_machine: true, and false by places"),
+            ("/config/threads", 2.into(), "oversubscribed: false, and true by places"),
+            ("/places/1/rank", 0.into(), "places[1].rank: 0, and 1 by its place"),
+            ("/per_rank/1/host", "b".into(), r#"per_rank[1].host: "b", and "node0" by hosts"#),
+            (
+                "/test_seconds",
+                10.0.into(),
+                "total_seconds: 5.5, and 14.5 by start_up_seconds, train_seconds, test",
+            ),
+            ("/total_seconds", 0.5.into(), "total_seconds: 0.5, and 5.5 by"),
+            ("/images_per_second", 8.5.into(), "images_per_second: 8.5, and 7.5 by"),
+            ("/steps", 4.into(), "ms_per_step: 1333.3333333333333, and 4 steps took 4 s"),
+            ("/config/train_batch_size", 2.into(), "steps: 3, and 9 by samples, epochs_run and batch"),
+            (
+                "/step_ms/backward",
+                900.0.into(),
+                "ms_per_step: 1333.3333333333333, and 1233.3333333333333 by step_ms",
+            ),
+            ("/data/test_available", 9.into(), "data.test_samples: 10, and 9 by config"),
+            ("/config/train_samples", 5.into(), "data.train_samples: 10, and 5 by config"),
+            ("/others_cpu_percent", 0.0.into(), "others_cpu_percent: 0, and 3.5 by"),
+            ("/data/classes", 3.into(), "data.classes: 3, and 2 by data.class_names"),
+            ("/data/std", vec![1.0].into(), "data.std: as many"),
+            ("/best_epoch", 4.into(), "best_epoch: 4, and 3 epochs"),
+            ("/stopped_early_after", 2.into(), "stopped_early_after: 2, and 3 epochs"),
+        ] {
+            let mut edited = whole.clone();
+            let (parent, name) = path.rsplit_once('/').unwrap();
+            match edited.pointer_mut(parent).unwrap() {
+                Value::Array(list) => list[name.parse::<usize>().unwrap()] = value,
+                fields => fields[name] = value,
+            }
+            let found = check(&edited).err().unwrap_or_default();
+            assert!(found.starts_with(expected), "{path}: {found}");
+        }
+        // What an older program measured is not summed.
+        (whole["step_ms"]["rest"], whole["total_seconds"]) = (0.0.into(), 99.0.into());
+        assert_eq!(check(&whole), Ok(()));
+    }
+}
