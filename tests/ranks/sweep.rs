@@ -168,6 +168,10 @@ fn no_output_replaces_a_data_set_or_an_input() {
     std::fs::write(reference.join("runs.csv"), figures).unwrap();
     let output = report(&lab, &["--reference", "runs", "--out", "results/reference"]);
     let line = &errors(&output)[0];
+    assert!(line.contains("the folder has files that no report wrote (runs.csv); choose a new"), "{line}");
+    std::fs::write(reference.join("report.html"), "").unwrap();
+    let output = report(&lab, &["--reference", "runs", "--out", "results/reference"]);
+    let line = &errors(&output)[0];
     assert!(line.contains("runs.csv: it is a file that this command reads, which is not replaced"), "{line}");
     assert_eq!(std::fs::read_to_string(reference.join("runs.csv")).unwrap(), figures);
 }

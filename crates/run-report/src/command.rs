@@ -16,7 +16,7 @@ use super::card::facts;
 use super::inputs::Inputs;
 use super::naming::names;
 use super::overview::findings;
-use super::page::{Part, print_sheet, publish};
+use super::page::{PAGES, Part, check_folder, print_sheet, publish};
 use super::pairs::{joint, ratios};
 use super::pictures::pictures;
 use super::plots::Palette;
@@ -73,6 +73,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let out = (args.out.is_some() || args.format == Format::Html).then_some(written);
     if let Some(out) = &out {
+        check_folder(out)?;
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
     let palette =
@@ -102,8 +103,8 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(out) = &out {
         let figures = sections.iter().filter_map(|section| reference(args, section));
         let read: Vec<PathBuf> = figures.chain(files).chain(args.link.clone()).collect();
-        let page = if args.scaling { "prediction.html" } else { "report.html" };
-        publish(&parts, out, page, &read)?;
+        let [report, prediction] = PAGES;
+        publish(&parts, out, if args.scaling { prediction } else { report }, &read)?;
     }
     nothing_rejected(&rejected)
 }
@@ -172,7 +173,10 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
         parts.push(Part {
             title: "Other paths to a run or table".into(),
             name: "again".into(),
-            findings: vec![format!("{} left out, which would count it twice", count(again.len(), "path"))],
+            findings: vec![format!(
+                "{} left out: each leads to what is shown already",
+                count(again.len(), "path")
+            )],
             notes: again,
             ..Part::default()
         });

@@ -334,6 +334,14 @@ fn terminal_width() -> Option<u16> {
     Some(size.ws_col).filter(|&columns| columns > 0)
 }
 
+/// The pages of a report and of a prediction.
+pub const PAGES: [&str; 2] = ["report.html", "prediction.html"];
+
+/// The list of the files of the report with this page.
+fn list_of(page: &str) -> String {
+    format!(".{page}.sha256")
+}
+
 /// Writes the tables of `parts` as Markdown and CSV, their plots as SVG and PNG, and the page `name` into `folder`, and
 /// prints the page's path; `read` are the files that they are made of. Files of an earlier report that this one does not
 /// have are removed.
@@ -344,6 +352,11 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
     let sheets = || parts.iter().flat_map(|part| &part.sheets);
     let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
     sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;
+    let list = folder.join(list_of(name));
+    if !list.exists() {
+        // A report that is interrupted has one as well.
+        write_file(&list, b"")?;
+    }
     let mut written = Vec::new();
     for sheet in sheets() {
         let [markdown, csv] = files(sheet);
@@ -368,7 +381,7 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
     );
     let file = folder.join(name);
     write(&file, &page(parts, &svgs, folder, &made))?;
-    remove_earlier(&folder.join(format!(".{name}.sha256")), folder, &written)?;
+    remove_earlier(&list, folder, &written)?;
     eprintln!("{}", file.display());
     Ok(())
 }
@@ -393,6 +406,28 @@ fn remove_earlier(list: &Path, folder: &Path, written: &[PathBuf]) -> Result<(),
 /// Writes a text, which names and messages in files of others must not make more than a text.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(write_file(path, without_controls(text).as_bytes())?)
+}
+
+/// Checks that the folder of `--out` is new or empty, or has a report: among the files of a data set, nobody would find
+/// one, and those of it would be taken for samples.
+///
+/// # Errors
+/// If it has other files alone, with some of their names.
+pub fn check_folder(folder: &Path) -> Result<(), UsageError> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).sorted().collect();
+    let has_report =
+        PAGES.iter().any(|page| names.iter().any(|name| *name == *page || *name == list_of(page)));
+    let others: Vec<&String> = names.iter().filter(|name| !name.starts_with('.')).collect();
+    if has_report || others.is_empty() {
+        return Ok(());
+    }
+    let more = if others.len() > 3 { format!(" and {} more", others.len() - 3) } else { String::new() };
+    let named = others.iter().take(3).join(", ");
+    let problem =
+        format!("the folder has files that no report wrote ({named}{more}); choose a new or an empty folder");
+    Err(UsageError::new("out", folder.display(), problem))
 }
 
 /// Checks that the file that `option` names is none that stays as it is: of a run or a sweep, or among those

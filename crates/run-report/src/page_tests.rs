@@ -115,3 +115,24 @@ fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
     assert!(folder.join("d").exists());
     std::fs::remove_file(outside).unwrap();
 }
+
+#[test]
+fn a_report_goes_into_a_new_or_empty_folder_or_over_another_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let is_free = || check_folder(folder).is_ok();
+    assert!(is_free() && check_folder(&folder.join("new")).is_ok());
+    std::fs::write(folder.join(".gitkeep"), "").unwrap();
+    assert!(is_free());
+    for name in ["train.csv", "dataset.json", "b", "c"] {
+        std::fs::write(folder.join(name), "1").unwrap();
+    }
+    let error = check_folder(folder).unwrap_err().to_string();
+    let expected = "(b, c, dataset.json and 1 more); choose a new or an empty folder";
+    assert!(error.starts_with("--out ") && error.ends_with(expected), "{error}");
+    for name in [".report.html.sha256", ".prediction.html.sha256", "report.html"] {
+        std::fs::write(folder.join(name), "").unwrap();
+        assert!(is_free(), "{name}");
+        std::fs::remove_file(folder.join(name)).unwrap();
+    }
+}
