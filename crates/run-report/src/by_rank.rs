@@ -92,7 +92,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     });
     let parts: Vec<Part<'_, '_>> = parts.collect();
     let mut remarks = vec![format!(
-        "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks.",
+        "Accuracies are those of the last epoch, test accuracy over {}. Each rank tests its share of these samples.",
         tested(rows)
     )];
     // A column without any value is left out.
@@ -107,7 +107,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     }
     if let Some(reference) = reference.filter(|_| shown.iter().any(|row| line_of(row).is_some())) {
         remarks.push(format!(
-            "Published: {}; beside `all` is the figure of the whole job. The hardware and perhaps the data differ.",
+            "Published: {}. The figure beside `all` is that of the whole job. The hardware differs, and the data may differ.",
             reference.hardware(&[])
         ));
     }

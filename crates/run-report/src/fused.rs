@@ -110,7 +110,7 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
             .means("Median over the training steps")
             .of(|row: &FusedRow| own(row.backward_ms, 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("Forward and backward of unfused with as many layers, over this row's")
+            .means("Time of forward and backward of unfused with as many layers, divided by this row's")
             .of(|row: &FusedRow| Cell::maybe(faster(row))),
         Column::number("test acc %", "test_accuracy").means("After training").of(|row: &FusedRow| own(row.test_accuracy, 2)),
     ];

@@ -10,7 +10,7 @@ use run_record::count;
 use super::card::{Fact, Question};
 use super::digits::seconds;
 use super::rows::{Interval, Row, chance, varied};
-use super::runs::{Run, overfitting_epochs};
+use super::runs::{Run, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{STEP, balanced_accuracy};
 
@@ -71,13 +71,20 @@ pub fn findings(row: &Row<'_>) -> Vec<String> {
         let (recall, class) = known.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
         let other = class.taken_for.as_ref()?;
         Some(format!(
-            "lowest recall: class {}, {recall:.2}% of {}, mostly taken for {other}",
+            "lowest recall: class {}, {recall:.2}% of {} right, the wrong ones mostly taken for {other}",
             class.name,
             count(class.samples as usize, "test sample")
         ))
     });
-    let overfits = overfitting_epochs(&row.runs)
-        .map(|epochs| format!("overfits after epoch {epochs}: test loss rises while training loss falls"));
+    let epochs: Vec<usize> = row.runs.iter().filter_map(|run| overfitting_epoch(run)).collect();
+    let (of, all) = (epochs.iter().sorted().dedup().join(", "), row.runs.len());
+    let overfits = match epochs.len() {
+        0 => None,
+        count if count == all => Some(format!("overfits after epoch {of}")),
+        count => Some(format!("{count} of {all} runs overfit after epoch {of}")),
+    };
+    let overfits =
+        overfits.map(|which| format!("{which}: since then, test loss is higher and training loss is lower"));
     weakest.into_iter().chain(overfits).collect()
 }
 
@@ -151,7 +158,7 @@ fn network(row: &Row<'_>) -> Fact {
     let run = row.first();
     let option = |name: &str| row.setting(name).to_owned();
     let text = format!(
-        "{} parameters; {}, learning rate {}, batch {} a rank",
+        "{} parameters; {}, learning rate {}, batch size {} on each rank",
         run.record.params,
         option("optimizer"),
         option("lr"),
@@ -216,13 +223,18 @@ mod tests {
                 "digits",
                 "2 classes; 160 of 60000 training samples and 40 test samples, each of 8x8 values",
             ],
-            ["network", "convnet", "4266 parameters; adam, learning rate 0.0005, batch 32 a rank"],
+            ["network", "convnet", "4266 parameters; adam, learning rate 0.0005, batch size 32 on each rank"],
             ["training time", "0.250 s", "2.5 ms a step, 50 steps in 3 epochs on 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x1 (mpi)"],
         ];
         assert_eq!(found, expected);
         let lines = overview::findings(&group(&runs), "1x1");
-        assert_eq!(lines, ["lowest recall: class cat, 90.00% of 30 test samples, mostly taken for dog"]);
+        assert_eq!(
+            lines,
+            [
+                "lowest recall: class cat, 90.00% of 30 test samples right, the wrong ones mostly taken for dog"
+            ]
+        );
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use itertools::Itertools;
 
-use super::rows::{Row, is_off, varied, word};
+use super::rows::{Row, is_off, typed, unset, varied, word};
 
 /// Rows up to which a legend repeats the names of settings.
 const FEW: usize = 4;
@@ -20,12 +20,12 @@ pub fn names(rows: &[Row<'_>]) -> Vec<String> {
     let own = |row: &Row<'_>| {
         let told = |name: &String| match (row.setting(name), usual.get(name)) {
             (value, Some(usual)) if value == usual => None,
-            (value, Some(_)) => Some(word(name, value).unwrap_or_else(|| unset(name, value))),
+            (value, Some(_)) => word(name, value).or_else(|| unset(name, value)),
             (value, None) => word(name, value),
         };
         let changed = row.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
         let words = settings(rows).iter().filter_map(told).chain(changed).join(", ");
-        if words.is_empty() { "usual".into() } else { words }
+        if words.is_empty() { "usual settings".into() } else { words }
     };
     rows.iter().map(own).collect()
 }
@@ -46,7 +46,7 @@ pub fn legend(rows: &[Row<'_>]) -> (String, Vec<String>) {
     if rows.len() <= FEW || settings.is_empty() || !rows.iter().all(is_told) {
         return (String::new(), names(rows));
     }
-    let values = |row: &Row<'_>| settings.iter().map(|name| row.setting(name)).join(", ");
+    let values = |row: &Row<'_>| settings.iter().map(|name| typed(row.setting(name))).join(", ");
     let names: Vec<String> = rows.iter().map(values).collect();
     if names.iter().any(|name| name.chars().count() > LINE) {
         (String::new(), self::names(rows))
@@ -77,16 +77,6 @@ fn usual(rows: &[Row<'_>]) -> BTreeMap<String, String> {
     settings(rows).into_iter().filter_map(of_most).collect()
 }
 
-/// A setting that is off, where it is on in most rows.
-fn unset(name: &str, value: &str) -> String {
-    let title = name.replace('_', " ");
-    match value {
-        "–" | "" => format!("default {title}"),
-        "false" | "no" => format!("no {title}"),
-        value => format!("{title} {value}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,8 +99,8 @@ mod tests {
         ];
         let rows = group(&runs);
         let expected = [
-            "hidden 64, no shuffle",
-            "usual",
+            "hidden 64, shuffle off",
+            "usual settings",
             "batch norm, dropout 0.2",
             "epochs 9",
             "1x2, data root a/digits, epochs 12, train batch size 32",

@@ -131,10 +131,9 @@ fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&str) -> bool) -> Vec<(String, 
     let differ = rows.iter().any(|row| row.setting("topology") != rows[0].setting("topology"));
     varied.splice(..0, differ.then(|| "topology".into()));
     varied.retain(|name| is_kept(name));
-    let heading = |group: &Vec<Row<'a>>| match group[0].words(&varied) {
-        words if words.is_empty() && varied.is_empty() => String::new(),
-        words if words.is_empty() => "plain: ".into(),
-        words => format!("{}: ", words.join(", ")),
+    let heading = |group: &Vec<Row<'a>>| match varied.is_empty() {
+        true => String::new(),
+        false => format!("{}: ", group[0].told(&varied).join(", ")),
     };
     groups.into_values().map(|group| (heading(&group), group)).collect()
 }
@@ -154,7 +153,8 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
     };
     let with = |found: Finding, word: &str| Finding { line: found.line + word, ..found };
     let shared = if others > 0 { "; ranks share cores" } else { "" };
-    let doubted = if rows.iter().any(is_sound) { "" } else { "; times are doubted, see their marks" };
+    let doubted =
+        if rows.iter().any(is_sound) { "" } else { "; these times are doubted: the table has marks" };
     let found = find(&standing(rows)).map(|found| with(found, &left_out));
     found.or_else(|| Some(with(with(find(rows)?, shared), doubted)))
 }
@@ -205,7 +205,7 @@ fn topologies<'a>(
         return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
     let (found, value) = match faster < 1.0 {
-        true => (format!("none is as fast as {baseline}; next"), name(base)),
+        true => (format!("no other topology is as fast as {baseline}; the next one"), name(base)),
         false => ("fastest".to_owned(), name(row)),
     };
     let relative = match own {
@@ -265,8 +265,8 @@ fn hidden_by_the_largest(row: &Row<'_>) -> Option<String> {
     let against = if interval(row)?.high < share { "is below" } else { "cannot be told from" };
     row.runs.iter().all(is_hidden).then(|| {
         format!(
-            "test accuracy {:.2}% {against} the {share:.2}% of naming the largest class for every sample; balanced accuracy \
-             shows that classes are told apart: {:.2}%, where that answer has {:.2}%",
+            "test accuracy {:.2}% {against} that of naming the largest class for every sample, {share:.2}%; but the network \
+             tells classes apart: its balanced accuracy is {:.2}% instead of {:.2}%",
             accuracy(row),
             row.spread(balanced_accuracy).median,
             100.0 / classes as f64
@@ -287,7 +287,9 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
         ));
     }
     if found.len() == rows.len() {
-        return Some(format!("no test accuracy is above chance level, {share:.2}%: at most {best:.2}%"));
+        return Some(format!(
+            "no test accuracy is above chance level ({share:.2}%); the highest is {best:.2}%"
+        ));
     }
     let varied = varied(rows);
     let name = |(row, share): &(&Row<'_>, f64)| {
@@ -316,7 +318,7 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
     let alike = match alike {
         0 => String::new(),
         _ if alike + 1 == rows.len() => return None,
-        _ => format!(" ({alike} more with an interval that overlaps)"),
+        _ => format!(" ({} with an overlapping 95% interval)", count(alike, "more row")),
     };
     Some(format!(
         "{heading}highest test accuracy: {} with {:.2}%{alike}",
@@ -416,8 +418,15 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
         (Some(_), Some(_)) => return None,
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
-                "test accuracies of {on_many} and {on_base} cannot be told apart: {of_many:.2}% and {of_base:.2}%, \
-                 whose 95% intervals overlap{after}"
+                "test accuracies of {on_many} and {on_base} cannot be told apart: {}, and the 95% intervals overlap",
+                match updates(many) == updates(base) {
+                    true => format!("{of_many:.2}% and {of_base:.2}%"),
+                    false => format!(
+                        "{of_many:.2}% after {} and {of_base:.2}% after {}",
+                        count(updates(many), "update"),
+                        updates(base)
+                    ),
+                }
             ),
             NONE.into(),
         ),
@@ -464,12 +473,12 @@ fn smaller(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
     let [float, int8] = stored_kb(row.first())?;
     let of_int8 = row.spread(|run| run.results.int8_test_accuracy.unwrap_or(f64::NAN));
     let accuracies = match of_int8.is_known() {
-        true => format!(", test accuracy {:.2}%, {:.2}% in float", of_int8.median, accuracy(row)),
+        true => format!("; its test accuracy is {:.2}% instead of {:.2}%", of_int8.median, accuracy(row)),
         false => String::new(),
     };
     let smaller = format!("{:.2} times smaller", row.spread(times_smaller).median);
     let line = format!(
-        "an int8 checkpoint has {int8:.1} KB, {smaller} than {float:.1} KB in float: {}{accuracies}",
+        "the int8 checkpoint of {} has {int8:.1} KB instead of {float:.1} KB in float ({smaller}){accuracies}",
         on(row)
     );
     Some(Finding::of(line).answers(Question::Int8, "int8", smaller))

@@ -96,10 +96,10 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             .means("Seconds of training over mpi")
             .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.base)),
         Column::number("ratio", "ratio")
-            .means("The backend's median over mpi's: above 1, mpi is faster")
+            .means("The backend's median divided by mpi's: above 1, mpi is faster")
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[0].clone()),
         Column::words("from … to", "ratio_range")
-            .means("The backend's fastest repeat over mpi's slowest, and the reverse")
+            .means("The ratio of the backend's fastest repeat to mpi's slowest, and of its slowest to mpi's fastest")
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[1].clone()),
         Column::words("differ", "differ").means("Whether the times differ by more than noise").of(
             |pair: &Pair<'_, '_>| {
@@ -108,8 +108,8 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         ),
     ]);
     let remarks = [
-        "A ratio above 1: mpi is faster, where the times differ by more than noise.",
-        "There is no ratio where a row is too short, disturbed or unsteady (see above).",
+        "A ratio above 1 means that mpi is faster, if the times differ by more than noise.",
+        "Rows that are too short, disturbed or unsteady (see above) have no ratio.",
     ];
     let title = format!("{}: comparison of backends, medians of train s", section.title);
     let name = format!("{}-ratios", section.name);
@@ -139,10 +139,10 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         of("train_seconds", "train s", false, 0),
         of("train_seconds", "quant. s", true, 0),
         Column::number("% longer", "percent_longer")
-            .means("The quantized training's median over the other's, less 1")
+            .means("How much longer the quantized training's median is than the other's")
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
         Column::number("from … to", "percent_longer_range")
-            .means("The same of the fastest repeat over the other's slowest, and the reverse")
+            .means("The same of the fastest repeat against the other's slowest, and of the slowest against the other's fastest")
             .ranked(4)
             .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
         of("train_accuracy", "train acc %", false, 2),
@@ -152,9 +152,9 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         int8.column().of(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
     ]);
     let remarks = [
-        "Each row compares two trainings that differ in quantization alone, medians of train s.",
-        "There is no % where a row is too short, disturbed or unsteady (see above), or times differ by no more than \
-         noise.",
+        "Each row compares two trainings that differ only in quantization, by their medians of train s.",
+        "% longer is missing if a row is too short, disturbed or unsteady (see above), or if the times do not differ by more \
+         than noise.",
     ];
     let title = format!("{}: {}", section.title, titled("with and without quantization", &shown));
     let name = format!("{}-quantization", section.name);

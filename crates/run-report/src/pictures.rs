@@ -3,7 +3,6 @@
 use plotters::style::RGBColor;
 
 use super::curve_points::{Point, tests, training};
-use super::digits::decimals;
 use super::matrix::Matrix;
 use super::naming::{left_out, legend, names};
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
@@ -24,7 +23,7 @@ pub fn pictures(
     let named = Named::all(rows, palette);
     let left_out = match left_out(rows) {
         settings if settings.is_empty() => settings,
-        settings => format!(" Unless a name says otherwise: {settings}."),
+        settings => format!(" Usual settings, unless a name says otherwise: {settings}."),
     };
     // One topology alone has no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
@@ -33,15 +32,12 @@ pub fn pictures(
         Some(Spread::of(vec![speed_up(row, base)?.1]))
     };
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
-    // Short bars of different lengths have different labels.
-    let times = rows.iter().map(|row| row.train_seconds().median);
-    let places = times.map(|time| decimals(time, 2)).max().unwrap_or(2);
     let of_several = "medians; error bars from minimum to maximum if there are repeats";
     let bars = [
         (
             "time",
             format!("Training time: {of_several}."),
-            bars(&named, "training time", "train s", places, |row| Some(row.train_seconds())),
+            bars(&named, "training time", "train s", 2, |row| Some(row.train_seconds())),
         ),
         (
             "efficiency",
@@ -73,9 +69,8 @@ pub fn pictures(
             "" => String::new(),
             name => format!(" of {first}the most accurate configuration, {name}"),
         };
-        let caption = format!(
-            "Confusion matrix{of}: number of test samples by their class and by the predicted class."
-        );
+        let caption =
+            format!("Confusion matrix{of}: number of test samples by true class and by predicted class.");
         Some(("confusion", caption, Plot::Matrix(matrix)))
     });
     let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
@@ -150,7 +145,7 @@ fn curves(
     notes: &mut Vec<String>,
 ) -> Option<(Plot, String)> {
     let (mut panels, mut entries) = ([Vec::new(), Vec::new()], Vec::new());
-    let (mut has_epochs, mut has_int8, mut has_rings) = (false, false, false);
+    let (mut has_epochs, mut is_all_by_epoch, mut has_int8, mut has_rings) = (false, true, false, false);
     let all: Vec<Row<'_>> = rows.iter().map(|named| named.row.clone()).collect();
     let (heading, names) = legend(&all);
     for (Named { colour, row, .. }, name) in rows.iter().zip(names) {
@@ -164,16 +159,20 @@ fn curves(
         if train.is_empty() && test.is_empty() {
             continue;
         }
+        is_all_by_epoch &= is_by_epoch;
         let turn = overfitting_epoch(row.first()).filter(|_| ending == "loss");
         has_rings |= turn.is_some();
         let style = Line { colour: *colour, ..Line::default() };
         panels[0].push(line(&style, &train, None));
         panels[1].push(line(&style, &test, turn));
-        entries.push((name.clone(), *colour, Mark::Line));
+        // A page of one configuration needs no name.
+        let network = if rows.len() > 1 { name.clone() } else { "float".into() };
+        entries.push((network, *colour, Mark::Line));
         if !int8.is_empty() {
             has_int8 = true;
             panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, &int8, None));
-            entries.push((format!("{name}, int8"), *colour, Mark::Dashes));
+            let name = if rows.len() > 1 { format!("{name}, int8") } else { "int8".into() };
+            entries.push((name, *colour, Mark::Dashes));
         }
     }
     if entries.is_empty() {
@@ -193,10 +192,11 @@ fn curves(
     let panels = panels.map(|(lines, name)| panel(name, &axes, lines)).collect();
     let marks = [
         (has_equal, " Where curves are equal, their colours alternate."),
-        (true, " A training value is a mean, drawn in the middle of its steps."),
-        (has_epochs, " Short epochs have one training value, the mean of the epoch."),
+        (!is_all_by_epoch, " A training value is the mean of several steps, drawn in their middle."),
+        (has_epochs && !is_all_by_epoch, " Short epochs have one training value, the mean of the epoch."),
+        (is_all_by_epoch, " A training value is the mean of an epoch, drawn in its middle."),
         (has_int8, " Dashed: the int8 models, after each epoch."),
-        (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
+        (has_rings, " A ring marks overfitting: after it, test loss is higher and training loss is lower."),
     ];
     let marks = marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect();
     Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))

@@ -55,7 +55,7 @@ fn int8_models_have_dashed_curves() {
     }
     let (picture, has_int8) = drawn(&rows, "acc");
     assert!(
-        has_int8 && picture.contains("\nquantized qat, int8\n") && picture.contains("\nplain\n"),
+        has_int8 && picture.contains("\nquantized qat, int8\n") && picture.contains("\nquantized no\n"),
         "{picture}"
     );
     // Two points of each of three curves; hollow ones of the int8 model.
@@ -65,6 +65,8 @@ fn int8_models_have_dashed_curves() {
     };
     assert_eq!((dots(false), dots(true)), (4, 2), "{picture}");
     assert!(!drawn(&rows[..1], "acc").1, "a float run has none");
+    let alone = drawn(&rows[1..], "acc").0;
+    assert!(alone.contains("\nfloat\n") && alone.contains("\nint8\n"), "{alone}");
     assert!(drawn(&rows, "loss").0.contains("quantized qat, int8"));
 }
 
@@ -77,7 +79,10 @@ fn names_in_findings_are_the_settings_that_differ() {
     let gloo = ["--backend", "gloo"];
     assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);
     assert_eq!(names(&[run((1, 2), &gloo, 4.0), run((1, 2), &[], 4.0)]), ["gloo", "mpi"]);
-    assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)]), ["plain", "shuffle"]);
+    assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)]), ["shuffle off", "shuffle"]);
+    let clipped = ["--clip-norm", "1", "--augment", "crop"];
+    let expected = ["augment crop, clip norm 1", "default augment, default clip norm"];
+    assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &clipped, 4.0)]), expected);
     let both = [run((1, 1), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)];
     assert_eq!(names(&both), ["1x1", "1x2, shuffle"]);
 }
@@ -113,7 +118,7 @@ fn a_plot_without_a_logged_value_says_so() {
     let (Plot::Lines(plot), marks) = drawn_curves("loss", &group(&[run])).unwrap() else { panic!("lines") };
     let points = &plot.panels[0].lines[0].points;
     assert_eq!((points.len(), points[1]), (3, (1.5, 0.5)), "those of epochs.csv");
-    assert!(marks.contains("the mean of the epoch"), "{marks}");
+    assert!(marks.contains("the mean of an epoch"), "{marks}");
 }
 
 #[test]

@@ -94,8 +94,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
         );
     }
     let mut remarks = vec![format!(
-        "Published: {}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
-         same, so ratios of the two are not meaningful.",
+        "Published: {}. Ours: {}. The hardware differs, and the data may differ, so ratios of the two are not meaningful.",
         reference.hardware(&[]),
         hosts(rows)
     )];
@@ -115,7 +114,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
     let changes: Vec<String> = section.scaled.iter().filter_map(|change| scaled(rows, change)).collect();
     if !changes.is_empty() {
         remarks.push(format!(
-            "Ours is a smaller scale, not the published job: {}. Times and accuracies are not comparable.",
+            "Our job is smaller than the published one: {}. Times and accuracies are not comparable.",
             changes.join(", ")
         ));
     }

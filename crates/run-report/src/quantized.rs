@@ -37,7 +37,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         measure("int8_kb", "int8 KB", 1),
         measure("times_smaller", "times smaller", 0),
         Measure::of("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
-            "Seconds of inference in the tests after each epoch, of the float network over the int8 model's",
+            "Seconds of inference of the float network, divided by the int8 model's, in the tests after each epoch",
         ),
         measure("test_loss", "float loss", 3),
         measure("int8_test_loss", "int8 loss", 2),
@@ -53,12 +53,12 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let columns = labels(&quantized, |row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
     let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
     let sheet = Sheet::of(format!("{}-quantized", section.name), title, columns, &quantized)
-        .with_remarks(["Float and int8 are the two networks of one training.".into()]);
+        .with_remarks(["Float and int8 are two networks of the same training.".into()]);
     let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing));
     if sheet.columns.iter().any(|column| column.key == SPEED) {
         sheet.remarks.push(
-            "Times as fast is of inference on the test set, with the conversion of samples, where the row is neither \
-             doubted (see above) nor oversubscribed; `mpiburn bench int8` measures it alone."
+            "Times as fast compares inference on the test set, with the conversion of samples. Rows that are doubted (see \
+             above) or oversubscribed have none. `mpiburn bench int8` measures inference alone."
                 .into(),
         );
     }

@@ -8,7 +8,7 @@ use itertools::Itertools;
 use run_record::{Change, FailedAttempt, LEAST_RISE, count};
 use serde_json::Value;
 
-use super::rows::{BACKEND, Interval, Row, SAMPLES, varied};
+use super::rows::{BACKEND, Interval, Row, SAMPLES, typed, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
@@ -27,27 +27,27 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     let rules = [
         fewer_updates(rows),
         varied.iter().any(|name| name == "accumulate").then(|| {
-            "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and there \
-             are fewer updates in an epoch."
+            "Accumulation: a step takes `accumulate` batches of each rank. So ms/step is the time of several batches, and \
+             an epoch has fewer updates."
                 .into()
         }),
         overfits.then(|| {
             format!(
-                "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
-                 test loss, the last by {:.0}% or more, while training loss falls.",
+                "Overfits after: the epoch with the lowest test loss, if at least two epochs follow it. Each of them has a \
+                 higher test loss, the last one by {:.0}% or more, and the last one has a lower training loss.",
                 100.0 * LEAST_RISE
             )
         }),
         any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()).then(|| {
-            "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples, over several runs from \
-             the lowest bound to the highest."
+            "Test acc %: the 95% interval (Wilson) for this number of test samples is in square brackets. The interval of \
+             several runs is from the lowest bound to the highest."
                 .into()
         }),
         any(|row| row.runs.len() > 1)
-            .then(|| "Repeats: median, and in brackets the range of times, from minimum to maximum.".into()),
+            .then(|| "Repeats: a value is the median. The range of times, from minimum to maximum, is in brackets.".into()),
         (!seeds.is_empty()).then(|| {
             format!(
-                "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
+                "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over the seeds.",
                 seeds
             )
         }),
@@ -57,13 +57,13 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         }),
         (processors.len() > 1).then(|| {
             format!(
-                "These runs are from several kinds of machines ({}), whose times do not compare.",
+                "These runs are from several kinds of machines ({}). Their times cannot be compared.",
                 processors.join("; ")
             )
         }),
         (builds.len() > 1).then(|| {
             format!(
-                "These runs are from several builds of the program ({}), which may explain differences.",
+                "These runs are from several builds of the program ({}). This may explain differences.",
                 builds.join(", ")
             )
         }),
@@ -88,16 +88,18 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
                     .then_some(())
             };
             let other = match rows.iter().any(|row| other(row).is_some()) {
-                true => ", of a backend without it to that of another, as one rank communicates with none",
+                true => {
+                    " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
+                }
                 false => "",
             };
-            format!("speed-up and efficiency are relative to {baseline} with the same settings{other}; ")
+            format!(" Speed-up and efficiency are relative to {baseline} with the same settings.{other}")
         }
-        false => format!("without a run on {baseline} there is no speed-up; "),
+        false => format!(" There is no run on {baseline}, so there is no speed-up."),
     };
     format!(
-        "Train s excludes tests; {relative}accuracies are those of the last epoch, test accuracy over {}. Memory is \
-         that of the rank with the highest value: resident, and live tensors in a training step.",
+        "Train s excludes tests.{relative} Accuracies are those of the last epoch, test accuracy over {}. Memory is that of \
+         the rank with the highest value.",
         tested(rows)
     )
 }
@@ -124,8 +126,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     varied.retain(|name| [&["data", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str()));
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows {
-        let words = Some(row.words(&varied).join(", ")).filter(|words| !words.is_empty());
-        texts.entry(of(row)).or_default().insert(words.unwrap_or_else(|| "the others".into()));
+        texts.entry(of(row)).or_default().insert(row.told(&varied).join(", "));
     }
     let is_one = texts.len() == 1;
     let text = |(text, names): (String, BTreeSet<String>)| {
@@ -143,7 +144,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
     for few in rows {
         let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
         let Some(many) = rows.iter().rev().find(same) else {
-            found.entry(few.words(&varied)).or_default();
+            found.entry(few.told(&varied)).or_default();
             continue;
         };
         let steps = |row: &Row<'_>| row.first().results.steps;
@@ -151,22 +152,24 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         let in_equal_epochs = many.first().results.epochs_run == few.first().results.epochs_run;
         let fewer = (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
-                "{} makes {} where {} makes {}",
+                "{} makes {} and {} makes {}",
                 many.setting("topology"),
                 count(steps(many), "update"),
                 few.setting("topology"),
                 steps(few)
             )
         });
-        let of_words = found.entry(few.words(&varied)).or_default();
+        let of_words = found.entry(few.told(&varied)).or_default();
         *of_words = of_words.take().or(fewer);
     }
     let (words, fewer) = found.iter().find_map(|(words, fewer)| Some((words, fewer.as_ref()?)))?;
     let of = match found.values().all(|other| other.as_ref() == Some(fewer)) {
         true => String::new(),
-        false => format!(" ({})", if words.is_empty() { "plain".into() } else { words.join(", ") }),
+        false => format!(" ({})", words.join(", ")),
     };
-    Some(format!("The batch is each rank's: {fewer}{of}, in equally many epochs."))
+    Some(format!(
+        "Each rank has a batch, so more ranks make fewer updates: in equally many epochs, {fewer}{of}."
+    ))
 }
 
 /// Shorter trainings, in seconds, can be compared only if they are repeated: one busy moment changes the time of a
@@ -197,8 +200,8 @@ const WARNINGS: [TimingWarning; 4] = [
         name: "short",
         footnote: || {
             format!(
-                "Too short: under {SHORTEST_SECONDS} s of training, in fewer than {REPEATS} runs. No ratio is computed \
-                 from such a row."
+                "Too short: less than {SHORTEST_SECONDS} s of training, and fewer than {REPEATS} runs. No ratio is \
+                 computed from such a row."
             )
         },
         is_of: |row, _| row.train_seconds().median < SHORTEST_SECONDS && row.runs.len() < REPEATS,
@@ -227,7 +230,7 @@ const WARNINGS: [TimingWarning; 4] = [
         name: "unsteady",
         footnote: || {
             format!(
-                "Unsteady: times of repeats have a range of more than {RANGE_PERCENT}% of their median. No ratio is \
+                "Unsteady: the times of repeats differ by more than {RANGE_PERCENT}% of their median. No ratio is \
                  computed from such a row."
             )
         },
@@ -263,9 +266,9 @@ pub fn footnotes(rows: &[Row<'_>], names: &[String]) -> Vec<String> {
     let is_found = |warning: &&TimingWarning| rows.iter().any(|row| (warning.is_of)(row, rows));
     let found = WARNINGS.iter().filter(is_found);
     let found = found.map(|warning| format!("{} {}", warning.mark, (warning.footnote)()));
-    let changed = "Resumed with other options, of which the columns have the last value.";
-    let restarted = "Started again after failures (launch --restart); times have each step that counts once, without the \
-                     steps that were lost and the time between attempts.";
+    let changed = "Resumed with other options. The columns have the values after the last resume.";
+    let restarted = "Started again after failures (launch --restart). Times have each step once, without lost steps and \
+                     without the time between attempts.";
     let named =
         |mark, what, of: fn(&Row<'_>) -> Vec<String>| footnote(mark, what, rows.iter().map(of).zip(names));
     found.chain(named(CHANGED, changed, changes_of)).chain(named(RESTARTED, restarted, attempts)).collect()
@@ -344,12 +347,7 @@ fn changes(run: &Run, is_shown: impl Fn(&Change) -> bool) -> Vec<String> {
     }
     let steps = run.results.steps.checked_div(run.results.epochs_run).filter(|steps| *steps > 0);
     let line = |(step, change): &(usize, Change)| {
-        // Options that are true or false and may change are typed as on or off.
-        let typed = |value: &Value| match value {
-            Value::Bool(is_on) => if *is_on { "on" } else { "off" }.to_owned(),
-            other => shown(other),
-        };
-        let [from, to] = [&change.from, &change.to].map(typed);
+        let [from, to] = [&change.from, &change.to].map(|value| typed(&shown(value)).to_owned());
         let epoch = steps.map_or_else(String::new, |steps| format!(" (epoch {})", step / steps + 1));
         let option = change.field.replace('_', "-");
         format!("--{option} {from} → {to} from step {}{epoch}", step + 1).replace(char::is_control, " ")

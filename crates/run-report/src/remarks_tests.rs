@@ -42,12 +42,12 @@ fn early_stopping_does_not_explain_itself_by_the_batch() {
 #[test]
 fn a_speed_up_is_explained_where_there_is_one() {
     let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
-    assert!(of(&runs(8.0)).contains("speed-up and efficiency are relative to 1x1"));
+    assert!(of(&runs(8.0)).contains("Speed-up and efficiency are relative to 1x1"));
     let gloo = [run((1, 1), &["--backend", "gloo"], 8.0), run((1, 2), &[], 4.0)];
-    assert!(of(&gloo).contains("of a backend without it to that of another"), "{}", of(&gloo));
-    assert!(!of(&runs(8.0)).contains("that of another"));
+    assert!(of(&gloo).contains("another backend's stands for it"), "{}", of(&gloo));
+    assert!(!of(&runs(8.0)).contains("another backend"));
     let short = of(&runs(1.0));
-    assert!(!short.contains("speed-up") && short.contains("Too short"), "{short}");
+    assert!(!short.contains("Speed-up") && short.contains("Too short"), "{short}");
 }
 
 #[test]
@@ -61,17 +61,21 @@ fn shared_cores_and_machines_are_explained() {
 #[test]
 fn updates_and_accumulated_steps_are_explained_where_they_differ() {
     let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
-    assert!(of(&runs).contains("1x2 makes 2814 updates where 1x1 makes 5625"), "{}", of(&runs));
+    assert!(
+        of(&runs).contains("in equally many epochs, 1x2 makes 2814 updates and 1x1 makes 5625"),
+        "{}",
+        of(&runs)
+    );
     let few = ["--train-samples", "6000"];
     let jobs = [runs[0].clone(), runs[1].clone(), run((1, 1), &few, 8.0), run((1, 2), &few, 4.0)];
     let text = of(&jobs.map(|mut run| {
         run.results.steps /= if run.record.data.train_samples == 6000 { 10 } else { 1 };
         run
     }));
-    assert!(text.contains("2814 updates where 1x1 makes 5625 (plain), in equally"), "{text}");
+    assert!(text.contains("281 updates and 1x1 makes 562 (train samples 6000)"), "{text}");
     assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
     let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
-    assert!(of(&accumulated).contains("a step is `accumulate` batches"), "{}", of(&accumulated));
+    assert!(of(&accumulated).contains("a step takes `accumulate` batches"), "{}", of(&accumulated));
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn samples_are_said_with_the_rows_that_they_are_of() {
     let few = of_options(&["--train-samples", "640"], 6000);
     let text = of(&[of_options(&[], 6000), few.clone()]);
     let expected = "over all 500 test samples, after training on the first 640 of 6000 samples (train samples 640), \
-                    or the whole test set (the others)";
+                    or the whole test set (train samples all)";
     assert!(text.contains(expected), "{text}");
     let text = of(&[of_options(&["--data-root", "d/pets"], 60), few]);
     assert!(
@@ -141,7 +145,7 @@ fn short_disturbed_and_single_rows_are_doubted() {
     assert_eq!(rows.iter().map(is_sound).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!(marks(&rows[1], &rows), "ᵃᶜ");
     let notes = footnotes(&rows, &["a", "b", "c"].map(String::from));
-    assert!(notes.len() == 3 && notes[0].starts_with("ᵃ Too short: under 2 s"), "{notes:?}");
+    assert!(notes.len() == 3 && notes[0].starts_with("ᵃ Too short: less than 2 s"), "{notes:?}");
 }
 
 #[test]
@@ -178,7 +182,7 @@ fn a_resumed_run_with_another_rate_is_no_repeat_and_has_a_footnote() {
     assert_eq!(rows.len(), 3);
     let sheet = summary(&Section { runs: Vec::new(), ..Section::default() }, &rows, "1x1");
     let note = sheet.remarks.iter().find(|remark| remark.starts_with(CHANGED)).unwrap();
-    let expected = "ᵈ Resumed with other options, of which the columns have the last value. 1x2 (mpi, changed by a resume): --lr 0.001 → \
+    let expected = "ᵈ Resumed with other options. The columns have the values after the last resume. 1x2 (mpi, changed by a resume): --lr 0.001 → \
                     0.0001 from step 1877 (epoch 3).";
     assert_eq!(note, expected);
     let marked = sheet.rows.iter().filter(|row| row.iter().any(|cell| cell.marks.contains(CHANGED))).count();
@@ -201,7 +205,7 @@ fn rows_with_the_same_changes_are_named_together() {
     assert_eq!(
         footnotes(&rows, &names),
         [format!(
-            "ᵈ Resumed with other options, of which the columns have the last value. 1x2 (gloo, lr 0.0001, changed by a resume): {rate}, \
+            "ᵈ Resumed with other options. The columns have the values after the last resume. 1x2 (gloo, lr 0.0001, changed by a resume): {rate}, \
              --weight-decay 0.0005 → 0 from step 2001 (epoch 3). 1x2 (mpi, lr 0.0001, changed by a resume), 2x1 (mpi, lr 0.0001, changed by a resume): {rate}."
         )]
     );

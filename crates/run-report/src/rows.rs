@@ -141,9 +141,17 @@ impl<'a> Row<'a> {
         let transport = Some(transport.join(" ")).filter(|words| !words.is_empty());
         match transport.into_iter().chain(self.used(varied)).collect::<Vec<_>>() {
             words if !words.is_empty() => words.join(", "),
-            _ if rows.len() > 1 => "plain".into(),
+            _ if rows.len() > 1 => match self.told(varied) {
+                words if words.is_empty() => "not changed by a resume".into(),
+                words => words.join(", "),
+            },
             _ => place.map(|name| self.setting(name)).join(" "),
         }
+    }
+
+    /// The varied settings as text: those that are on, or else all of them.
+    pub fn told(&self, varied: &[String]) -> Vec<String> {
+        told(varied.iter().map(|name| (name.as_str(), self.setting(name))))
     }
 
     /// The varied settings as text, without those that are off: `–`, `false`, 0.
@@ -161,18 +169,47 @@ impl<'a> Row<'a> {
 /// A setting in words; none for one that is off.
 pub fn word(name: &str, value: &str) -> Option<String> {
     match name {
+        "launcher" if value == "alone" => Some("without launcher".into()),
         "topology" | "backend" | "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
         "seed" | "rank" => Some(format!("{name} {value}")),
         "oversubscribed" if value != "no" => Some(value.replace("yes", name)),
         _ if is_off(value) => None,
-        _ if value == "true" => Some(name.replace('_', " ")),
+        _ if ["true", "on"].contains(&value) => Some(name.replace('_', " ")),
         _ => Some(format!("{} {value}", name.replace('_', " "))),
+    }
+}
+
+/// The settings that are on in words or, if there are none, those that are off: what the settings of other rows differ
+/// from.
+pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> Vec<String> {
+    let words: Vec<String> = settings.clone().filter_map(|(name, value)| word(name, value)).collect();
+    if words.is_empty() { settings.filter_map(|(name, value)| unset(name, value)).collect() } else { words }
+}
+
+/// A setting that is off in words; none for one that is no option.
+pub fn unset(name: &str, value: &str) -> Option<String> {
+    let title = name.replace('_', " ");
+    match value {
+        "–" | "" if ["data", "epochs_run", "simd_level", "sweep"].contains(&name) => None,
+        "–" | "" if ["train_samples", "test_samples"].contains(&name) => Some(format!("{title} all")),
+        "–" | "" => Some(format!("default {title}")),
+        value => Some(format!("{title} {}", typed(value))),
+    }
+}
+
+/// The value of an option as it is typed.
+pub fn typed(value: &str) -> &str {
+    match value {
+        "true" => "on",
+        "false" => "off",
+        "0.0" => "0",
+        other => other,
     }
 }
 
 /// Whether a setting with this value is off, or was not given.
 pub fn is_off(value: &str) -> bool {
-    ["", "–", "false", "no"].contains(&value) || value.parse() == Ok(0.0)
+    ["", "–", "false", "no", "off"].contains(&value) || value.parse() == Ok(0.0)
 }
 
 /// Rows of `runs`, sorted by ranks, topology and settings. Several seeds of a sweep are one row.
@@ -238,10 +275,11 @@ const Z: f64 = 1.959_964;
 /// How it is decided that a difference is a finding, for readers.
 pub fn rule() -> String {
     format!(
-        "Times differ if the ranges of their repeats do not overlap and, below {REPEATS} repeats, if they are also \
-         more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap; where they do, \
-         more tested samples may still tell them apart. Accuracy is at chance level if the interval of every run reaches \
-         down to the share of the largest class, and the balanced accuracy does not show that classes are told apart."
+        "Times differ if the ranges of their repeats do not overlap. With fewer than {REPEATS} repeats, the times must also \
+         be more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap. If the \
+         intervals overlap, a test with more samples may tell the accuracies apart. A row is at chance level if the \
+         interval of each of its runs reaches down to the share of the largest class, and if its balanced accuracy is no \
+         higher than that of random answers."
     )
 }
 

@@ -5,7 +5,7 @@ use itertools::Itertools;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::rows::{Spread, word};
+use super::rows::{Spread, told, typed};
 use super::table::table;
 
 /// `text` as it is in Markdown, on one line: names may come from files of others.
@@ -80,7 +80,8 @@ impl Cell {
     /// Display form: the median, what stands beside it, and the marks.
     pub fn shown(&self) -> String {
         let value = match &self.value {
-            Value::Text(text) => text.clone(),
+            // Files for programs have the value as it is in run.json.
+            Value::Text(text) => typed(text).into(),
             Value::Nothing => "–".into(),
             Value::Number(spread, digits) => format!("{:.*}", digits, spread.median),
         };
@@ -392,14 +393,14 @@ impl Sheet {
     fn joined(&self) -> Self {
         let labels = self.named();
         let mut sheet = self.clone();
-        let column =
-            Column::words("configuration", CONFIGURATION).means("In what the row differs from others");
+        let column = Column::words("configuration", CONFIGURATION)
+            .means("Settings in which the row differs from others");
         sheet.columns.splice(..labels, [column]);
         for row in &mut sheet.rows {
-            let words = self.columns.iter().zip(&*row).take(labels);
-            let words = words.filter_map(|(column, cell)| word(&column.key, &cell.shown()));
-            let name = Some(words.collect::<Vec<_>>().join(", ")).filter(|name| !name.is_empty());
-            row.splice(..labels, [Cell::text(name.unwrap_or_else(|| "plain".into()))]);
+            let values: Vec<String> = row.iter().take(labels).map(Cell::shown).collect();
+            let keys = self.columns.iter().map(|column| column.key.as_str());
+            let name = told(keys.zip(values.iter().map(String::as_str))).join(", ");
+            row.splice(..labels, [Cell::text(name)]);
         }
         sheet
     }

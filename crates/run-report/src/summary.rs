@@ -36,8 +36,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         let interval = Interval::of(row, |run| run.results.test_accuracy);
         Cell::maybe(interval.map(|interval| Cell::number(of(interval), 2, Vec::new())))
     };
-    let relative = format!("Median train s of {baseline} with the same settings, over this row's");
-    let share = format!("Speed-up over the number of ranks relative to {baseline}");
+    let relative = format!("Median train s of {baseline} with the same settings, divided by this row's");
+    let share = format!("Speed-up divided by the number of ranks, relative to {baseline}");
     let own = own_columns(rows);
     let settings = ["topology", "backend", "launcher"].into_iter().chain(own.iter().map(String::as_str));
     let settings = settings.chain(["oversubscribed"]);
@@ -58,10 +58,12 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     columns.extend(OTHERS.map(|measure| measure.column().of(move |row: &Row<'_>| measure.cell(row))));
     columns.extend([
         Column::words("overfits after epoch", "overfits_after_epoch")
-            .means("Epoch with the lowest test loss, after which test loss rises while training loss falls")
+            .means(
+                "Epoch with the lowest test loss; since then, test loss is higher and training loss is lower",
+            )
             .of(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
         Column::words("weights", "weights")
-            .means("Whether repeats ended with the same weights; not of several seeds")
+            .means("Whether repeats ended with the same weights; missing for several seeds")
             .of(|row: &Row<'_>| {
                 let same = row.same_weights();
                 Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
@@ -124,10 +126,23 @@ fn title(section: &Section, rows: &[Row<'_>]) -> String {
         .map(|name| match name {
             "model" | "mpi" => rows[0].setting(name).to_owned(),
             "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
+            "epochs" => format!("epochs {}{}", rows[0].setting(name), trained(rows)),
             _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
         })
         .collect();
     format!("{}: {}", section.title, common.join(", "))
+}
+
+/// How many epochs were trained, where early stopping ended a run before the last one that was asked for.
+fn trained(rows: &[Row<'_>]) -> String {
+    let epochs = || rows.iter().flat_map(|row| &row.runs).map(|run| run.results.epochs_run);
+    match epochs().minmax().into_option() {
+        Some((least, most)) if rows[0].setting("epochs") != least.to_string() => {
+            let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            format!(" ({range} were trained)")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Directories of a row's runs.
@@ -167,7 +182,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
         "processor" => "Processors of the machines",
         "quantized" => "The option --quantize",
         "simd_level" => "Vector instructions that the ranks used",
-        "sweep" => "The sweep that the run is of",
+        "sweep" => "The sweep that the run belongs to",
         _ => &format!("The option --{}", name.replace('_', "-")),
     };
     let name = name.to_owned();
@@ -296,7 +311,7 @@ pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.result
     .digits(3)
     .ranked(7)
     .timed()
-    .means("train s over the optimizer steps, in milliseconds");
+    .means("train s divided by the number of optimizer steps, in milliseconds");
 
 /// Behind the speed-up.
 pub const OTHERS: [Measure; 15] = [
@@ -314,7 +329,7 @@ pub const OTHERS: [Measure; 15] = [
     Measure::of("balanced acc %", "balanced_accuracy", balanced_accuracy)
         .ranked(5)
         .beside(Beside::Deviation)
-        .means("The same with each class counted alike: the mean of the classes' recalls"),
+        .means("Mean of the classes' recalls: each class has the same weight"),
     Measure::of("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
         0 => f64::NAN,
         _ => chance(run),
@@ -335,7 +350,9 @@ pub const OTHERS: [Measure; 15] = [
         .digits(1)
         .ranked(3)
         .means("File of the integer model in the last checkpoint; 1 KB is 1024 bytes"),
-    Measure::of("times smaller", "times_smaller", times_smaller).ranked(2).means("float KB over int8 KB"),
+    Measure::of("times smaller", "times_smaller", times_smaller)
+        .ranked(2)
+        .means("float KB divided by int8 KB"),
     Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
         .ranked(6)
         .beside(Beside::Deviation)
@@ -351,7 +368,7 @@ pub const OTHERS: [Measure; 15] = [
     Measure::of("images/s", "images_per_second", |run| run.results.images_per_second)
         .digits(0)
         .ranked(9)
-        .means("Training samples of all ranks over train s"),
+        .means("Training samples of all ranks, divided by train s"),
     Measure::of("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
         .digits(0)
         .ranked(9)

@@ -28,7 +28,7 @@ fn speed_up_and_efficiency_are_those_of_medians() {
     assert_eq!(of(1, "exposed_comm_percent"), "", "one rank waits for none");
     let alone = summary(&section, &group(&section.runs)[1..], "1x1");
     let text = alone.markdown();
-    assert!(text.contains("| – | – |") && text.contains("without a run on 1x1"), "{text}");
+    assert!(text.contains("| – | – |") && text.contains("There is no run on 1x1"), "{text}");
 }
 
 #[test]
@@ -41,7 +41,9 @@ fn short_and_disturbed_rows_have_marks_and_no_speed_up() {
     assert_eq!((value(&lines, 3, "speed_up"), value(&lines, 3, "doubts")), ("", "disturbed"));
     let text = summary(&section, &group(&section.runs), "1x1").markdown();
     assert!(text.contains("| 1.50 ᵃ |") && text.contains("| 4.00 ᵇ |"), "{text}");
-    assert!(text.contains("ᵃ Too short: under 2 s") && text.contains("ᵇ Disturbed: ") && !text.contains('ᶜ'));
+    assert!(
+        text.contains("ᵃ Too short: less than 2 s") && text.contains("ᵇ Disturbed: ") && !text.contains('ᶜ')
+    );
     assert!(!text.contains("doubts"), "for programs only: {text}");
 }
 
@@ -96,10 +98,7 @@ fn quantized_runs_have_the_sizes_of_both_checkpoints() {
     assert_eq!((value(&lines, row, "float_kb"), value(&lines, row, "times_smaller")), ("18", "3"));
     assert_eq!(value(&lines, 3 - row, "float_kb"), "", "the other row has no integer model");
     let findings = crate::overview::findings(&group(&section.runs), "1x1").join("; ");
-    assert!(
-        findings.contains("an int8 checkpoint has 6.0 KB, 3.00 times smaller than 18.0 KB"),
-        "{findings}"
-    );
+    assert!(findings.contains("has 6.0 KB instead of 18.0 KB in float (3.00 times smaller)"), "{findings}");
 }
 
 #[test]
@@ -120,10 +119,7 @@ fn repeats_of_one_seed_have_one_accuracy_and_say_whether_their_weights_are_the_s
     let sheet = summary(&section, &group(&section.runs), "1x1");
     let text = sheet.markdown();
     assert!(text.contains("| 4.25 (4.00–4.50) |") && text.contains("| 97.50 \\[97.18–97.79\\] |"), "{text}");
-    assert!(
-        !text.contains('±') && text.contains("Repeats: median, and in brackets the range of times"),
-        "{text}"
-    );
+    assert!(!text.contains('±') && text.contains("The range of times, from minimum"), "{text}");
     let lines = csv(&section);
     let weights: Vec<&str> = (1..4).map(|row| value(&lines, row, "weights")).collect();
     assert_eq!(weights, ["differ", "same", ""], "{lines:?}");
@@ -218,4 +214,24 @@ fn what_a_network_has_to_beat_is_beside_its_accuracy() {
     run.results.by_class = None;
     let without = section(vec![run]);
     assert!(!csv(&without)[0].iter().any(|name| name == "balanced_accuracy"), "an older run");
+}
+
+#[test]
+fn the_title_has_the_epochs_that_were_trained_where_a_run_ended_early() {
+    let of = |epochs_run: &[usize]| {
+        let runs = epochs_run.iter().map(|&epochs_run| {
+            let mut run = run((1, 1), &["--epochs", "60", "--early-stopping", "2"], 4.0);
+            run.results.epochs_run = epochs_run;
+            run
+        });
+        let section = section(runs.collect());
+        summary(&section, &group(&section.runs), "1x1").title
+    };
+    for (trained, expected) in [
+        (&[60][..], "epochs 60, batch"),
+        (&[3], "epochs 60 (3 were trained), batch"),
+        (&[60, 3, 12], "epochs 60 (3 to 60 were trained), batch"),
+    ] {
+        assert!(of(trained).contains(expected), "{}", of(trained));
+    }
 }

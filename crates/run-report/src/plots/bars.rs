@@ -7,6 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::super::digits::decimals;
 use super::super::rows::Spread;
 use super::super::sheet::significant;
 use super::{FONT, LINE, MARGIN, Surface, TEXT, TITLE, WIDTH, ticks, width_of, wrapped};
@@ -32,7 +33,7 @@ pub struct Bars {
     pub title: String,
     /// What the lengths are.
     pub axis: String,
-    /// Decimal places of the values.
+    /// Least decimal places of the values, which have three significant digits below 1.
     pub digits: usize,
     /// The bars, from the top.
     pub bars: Vec<Bar>,
@@ -51,7 +52,7 @@ impl Bars {
     }
 
     pub(super) fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let value = |spread: &Spread| format!("{:.*}", self.digits, spread.median);
+        let value = |spread: &Spread| format!("{:.*}", decimals(spread.median, self.digits), spread.median);
         let room = self.bars.iter().map(|bar| width_of(&value(&bar.spread), TEXT)).max().unwrap_or(0) + 10;
         let longest = self.bars.iter().map(|bar| bar.spread.max).fold(0.0, f64::max);
         let end = if longest > 0.0 { longest } else { 1.0 };

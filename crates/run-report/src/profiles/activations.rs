@@ -58,7 +58,7 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
             .means("The activation alone, over all batches")
             .of(|one: &Activation<'_>| own(one, one.ms, 3)),
         Column::number("times relu", "times_relu")
-            .means("self CPU ms over that of relu")
+            .means("self CPU ms divided by relu's")
             .of(|one: &Activation<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")

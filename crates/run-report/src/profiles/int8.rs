@@ -45,7 +45,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             .means("Median of a batch without profiling, times the batches; with the conversion of samples")
             .of(|profile: &Profile| own(profile, inference_ms(profile), 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("inference ms of the first row over this row's")
+            .means("inference ms of the first row, divided by this row's")
             .of(|profile: &Profile| own(profile, inference_ms(floats[0]) / inference_ms(profile), 2)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
@@ -57,7 +57,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
             .means("File of the weights; 1 KB is 1024 bytes")
             .of(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
         Column::number("times smaller", "times_smaller")
-            .means("checkpoint KB of the first row over this row's")
+            .means("checkpoint KB of the first row, divided by this row's")
             .ranked(3)
             .of(|profile: &Profile| own(profile, smaller(profile), 2)),
     ];

@@ -41,11 +41,14 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             Cell::text(if kind.phase == Phase::Rest { String::new() } else { kind.phase.to_string() })
         }),
         Column::number("self CPU ms", "self_cpu_ms")
-            .means("Over all batches, without operators inside")
+            .means("Over all batches, without the operators that it calls")
             .of(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
-        Column::number("self CPU %", "self_cpu_percent").means("Of the time of all batches").ranked(2).of(
-            |kind: &ProfileRow| own(100.0 * kind.self_cpu_ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1),
-        ),
+        Column::number("self CPU %", "self_cpu_percent")
+            .means("Share of the time of all batches")
+            .ranked(2)
+            .of(|kind: &ProfileRow| {
+                own(100.0 * kind.self_cpu_ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1)
+            }),
         Column::number("calls", "calls").ranked(3).of(|kind: &ProfileRow| own(kind.calls as f64, 0)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
@@ -70,11 +73,12 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     }
     let published = figures.and_then(|figures| figures.find(&wanted)?.get("batches"));
     let remarks = [
-        "An operator that works in place allocates nothing. Rest is what no operator accounts for.".into(),
+        "An operator that works in place allocates nothing. Rest is the time outside all operators.".into(),
         machines(profile, figures, &wanted),
     ];
-    let remarks =
-        remarks.into_iter().chain(published.map(|n| format!("Published are {n} batches of inference.")));
+    let remarks = remarks
+        .into_iter()
+        .chain(published.map(|n| format!("The published figures are of {n} batches of inference.")));
     let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
     let title_of = format!("{title} by kind, {}", profile.amount());
     let sheet = Sheet::of(name, title_of, columns, &kinds).with_remarks(remarks);
@@ -141,7 +145,7 @@ mod tests {
         assert!(sheet.rows[0][7].runs.is_empty(), "published figures do not");
         let remark = &sheet.remarks[1];
         assert!(remark.contains("Published: a CPU. Ours: a processor, avx2 code"), "{remark}");
-        assert_eq!(sheet.remarks[2], "Published are 100 batches of inference.");
+        assert_eq!(sheet.remarks[2], "The published figures are of 100 batches of inference.");
         assert_eq!(
             line,
             "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"

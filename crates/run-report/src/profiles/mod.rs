@@ -128,7 +128,8 @@ fn kb(bytes: u64) -> f64 {
 /// The remark on profiles that are not in a table, because another file has their settings.
 fn left_out(again: &[&Profile]) -> Option<String> {
     let files = again.iter().map(|profile| profile.path.display()).join(", ");
-    (!files.is_empty()).then(|| format!("Not in this table, with the settings of a row: {files}."))
+    (!files.is_empty())
+        .then(|| format!("Left out of this table, because a row has the same settings: {files}."))
 }
 
 #[cfg(test)]
