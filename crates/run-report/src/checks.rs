@@ -36,9 +36,6 @@ pub fn check(run: &Value) -> Result<(), String> {
     agree(run)
 }
 
-/// Commands that start ranks, as burn-mpi names them, and the word for none.
-const LAUNCHERS: [&str; 8] = ["alone", "aprun", "flux", "jsrun", "mpiexec", "mpirun", "mpirun_rsh", "srun"];
-
 /// Checks where the run was against the hosts and places of its ranks.
 fn places_agree(run: &Value) -> Result<(), String> {
     let list = |name: &str| run[name].as_array().map_or(&[][..], Vec::as_slice);
@@ -49,9 +46,6 @@ fn places_agree(run: &Value) -> Result<(), String> {
             is_value(&format!("{name}[{at}].rank"), &of["rank"], at, "its place in the list")?;
             is_value(&format!("{name}[{at}].host"), &of["host"], host.clone(), "hosts")?;
         }
-    }
-    if let Some(launcher) = run["launcher"].as_str().filter(|name| !LAUNCHERS.contains(name)) {
-        return Err(format!("launcher: {launcher:?} is not one of {}", LAUNCHERS.join(", ")));
     }
     let Ok(places) = Vec::<RankPlace>::deserialize(&run["places"]) else { return Ok(()) };
     let machines = places.iter().into_group_map_by(|place| &place.boot_id);
@@ -106,11 +100,7 @@ fn times_agree(run: &Value) -> Result<(), String> {
     near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
     let phases: f64 =
         run["step_ms"].as_object().into_iter().flatten().filter_map(|(_, ms)| ms.as_f64()).sum();
-    is_near("ms_per_step", run, Some(phases), 0.01 * phases + 1e-3, "step_ms")?;
-    let parts = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
-    let sum: Option<f64> = parts.into_iter().map(of).sum();
-    let slack = 0.02 * of("total_seconds").unwrap_or(0.0) + 0.5;
-    is_near("total_seconds", run, sum, slack, &parts.join(", "))
+    is_near("ms_per_step", run, Some(phases), 0.01 * phases + 1e-3, "step_ms")
 }
 
 /// Checks values against each other, where both are there.
@@ -424,7 +414,7 @@ mod tests {
         // Three steps of which each took a second and a third.
         whole["step_ms"] = serde_json::json!({"backward": 1000.0, "rest": 1000.0 / 3.0});
         (whole["steps"], whole["ms_per_step"]) = (3.into(), (4000.0 / 3.0).into());
-        (whole["images_per_second"], whole["total_seconds"]) = (7.5.into(), 5.5.into());
+        whole["images_per_second"] = 7.5.into();
         (whole["data"]["classes"], whole["data"]["class_names"]) = (2.into(), vec!["a", "b"].into());
         whole["others_cpu_percent_by_host"]["node0"] = 3.5.into();
         whole["others_cpu_percent"] = 3.5.into();
@@ -433,17 +423,10 @@ mod tests {
             ("/topology", "2x1".into(), r#"topology: "2x1", and "1x2" by hosts"#),
             ("/topology", "1x1".into(), r#"topology: "1x1", and "1x2" by hosts"#),
             ("/hosts/1", "node1".into(), r#"topology: "1x2", and "2x1" by hosts"#),
-            ("/launcher", "mpirum".into(), r#"launcher: "mpirum" is not one of alone, aprun"#),
             ("/shared_machine", true.into(), "shared_machine: true, and false by places"),
             ("/config/threads", 2.into(), "oversubscribed: false, and true by places"),
             ("/places/1/rank", 0.into(), "places[1].rank: 0, and 1 by its place"),
             ("/per_rank/1/host", "b".into(), r#"per_rank[1].host: "b", and "node0" by hosts"#),
-            (
-                "/test_seconds",
-                10.0.into(),
-                "total_seconds: 5.5, and 14.5 by start_up_seconds, train_seconds, test",
-            ),
-            ("/total_seconds", 0.5.into(), "total_seconds: 0.5, and 5.5 by"),
             ("/images_per_second", 8.5.into(), "images_per_second: 8.5, and 7.5 by"),
             ("/steps", 4.into(), "ms_per_step: 1333.3333333333333, and 4 steps took 4 s"),
             ("/config/train_batch_size", 2.into(), "steps: 3, and 9 by samples, epochs_run and batch"),
@@ -470,7 +453,7 @@ mod tests {
             assert!(found.starts_with(expected), "{path}: {found}");
         }
         // What an older program measured is not summed.
-        (whole["step_ms"]["rest"], whole["total_seconds"]) = (0.0.into(), 99.0.into());
+        (whole["step_ms"]["rest"], whole["images_per_second"]) = (0.0.into(), 99.0.into());
         assert_eq!(check(&whole), Ok(()));
     }
 }
