@@ -13,17 +13,25 @@ use serde::{Deserialize, Serialize};
 
 /// The machine of this process, under its name `host`.
 pub fn of_this_process(host: &str) -> Machine {
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kilobytes: u64 = field(&memory, "MemTotal", ':')
-        .and_then(|text| text.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0);
     Machine {
         host: host.to_owned(),
         cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
-        memory_bytes: kilobytes * 1024,
+        memory_bytes: memory("MemTotal"),
         kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
             .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
     }
+}
+
+/// Bytes of a field of `/proc/meminfo`; 0 if it is unknown.
+fn memory(name: &str) -> u64 {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes = field(&memory, name, ':').and_then(|text| text.split_whitespace().next()?.parse().ok());
+    kilobytes.map_or(0, |kilobytes: u64| kilobytes * 1024)
+}
+
+/// Bytes of swap space, which processes may use beside memory.
+pub fn swap() -> u64 {
+    memory("SwapTotal")
 }
 
 /// Bytes of memory that the processes of this one's host may take together, and whether a container or a batch job

@@ -69,7 +69,7 @@ fn phases(
     let network = config.network(dimensions, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
     let layout = network.parameters();
-    memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
+    memory::check_step(world, &config, &network, plan.batch_len(0, 0), true)?;
 
     let mut record = describe(&config, &layout, world)?;
     let begin = on_root(world, || prepare::prepare(args, &layout, resumed, &mut record, plan.steps()))?;

@@ -50,7 +50,7 @@ impl Rule {
     }
 
     /// Names of the moments of each weight, depending on whether momentum is above 0.
-    fn moments(self, momentum: bool) -> &'static [&'static str] {
+    pub fn moments(self, momentum: bool) -> &'static [&'static str] {
         match (self, momentum) {
             (Self::Adam | Self::Adamw, _) => &["first", "second"],
             (Self::Sgd, false) => &[],
@@ -76,7 +76,8 @@ pub struct Rate {
 pub struct Optimizer {
     rule: Rule,
     weight_decay: f64,
-    moments: Vec<(String, Vec<f32>)>,
+    /// By name, each as long as the parameters and in Burn's layouts.
+    pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }
 
@@ -87,11 +88,6 @@ impl Optimizer {
         let zeros = |&name: &&str| (name.to_owned(), vec![0.0; length]);
         let moments = rule.moments(momentum).iter().map(zeros).collect();
         Self { rule, weight_decay, moments, updates: 0 }
-    }
-
-    /// The moments by name, each as long as the parameters and in Burn's layouts.
-    pub fn moments(&self) -> &[(String, Vec<f32>)] {
-        &self.moments
     }
 
     /// Number of updates so far.

@@ -26,8 +26,8 @@ impl<'w> Recorder<'w> {
     }
 
     /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
-    /// before it is complete. `checkpoint` is called on rank 0 alone. Returns whether it is written:
-    /// if it cannot be and is not the `last` of the run, a warning and `run.json` say so.
+    /// before it is complete. Returns whether it is written: if it cannot be and is not the `last` of the run, a
+    /// warning and `run.json` say so.
     ///
     /// # Errors
     /// If the transport fails, or the last checkpoint cannot be written.
@@ -36,18 +36,16 @@ impl<'w> Recorder<'w> {
         layout: &ParamLayout,
         int8: Option<&Int8File>,
         last: bool,
-        checkpoint: impl FnOnce() -> Checkpoint<Position>,
+        checkpoint: &Checkpoint<Position>,
     ) -> Result<bool, TrainError> {
-        let mut step = 0;
+        let step = checkpoint.position.step;
         // The agreement is also the barrier: a rank gets its result only after rank 0 has written
         // and all others have arrived.
         let saved = self.write(|writer| {
-            let checkpoint = checkpoint();
-            step = checkpoint.position.step;
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
             let Position { best_step, most_accurate_step, .. } = checkpoint.position;
             let kept = [best_step, most_accurate_step];
-            writer.checkpoint(&stored(layout), int8.as_deref(), &checkpoint, step, kept)
+            writer.checkpoint(&stored(layout), int8.as_deref(), checkpoint, step, kept)
         });
         match saved {
             Ok(()) => Ok(true),

@@ -156,16 +156,14 @@ impl<'w> Learner<'w> {
 
     /// This rank's tensors that get no gradients, in visit order.
     pub fn buffers(&self) -> Vec<f32> {
-        let current = self.layout.read(&self.network);
-        let buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
-        buffers.flat_map(|spec| current[spec.range.clone()].to_vec()).collect()
+        self.layout.read_buffers(&self.network)
     }
 
     /// Name of the first tensor without gradients that has a NaN or an infinity here.
     pub fn overflown_buffer(&self) -> Option<String> {
-        let current = self.layout.read(&self.network);
+        let mut values = self.buffers().into_iter();
         let mut buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
-        let overflown = buffers.find(|spec| current[spec.range.clone()].iter().any(|x| !x.is_finite()));
+        let overflown = buffers.find(|spec| !values.by_ref().take(spec.range.len()).all(f32::is_finite));
         overflown.map(|spec| spec.name.clone())
     }
 

@@ -568,17 +568,21 @@ impl<'w> Trainer<'w> {
             self.position.loss_scale = self.learner.loss_scale;
             self.position.ranges =
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
-            let Learner { params, updater, .. } = &self.learner;
             let last = self.stopping || self.is_done();
-            let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
+            // Weights and moments move there and back: copies would need their memory once more.
+            let Learner { params, updater, .. } = &mut self.learner;
+            let checkpoint = Checkpoint {
+                params: std::mem::take(params),
+                moments: std::mem::take(&mut updater.optimizer.moments),
+                updates: updater.optimizer.updates(),
                 model: self.learner.options.model.to_string(),
                 world_size: self.world.size(),
-                params: params.clone(),
-                moments: updater.optimizer.moments().to_vec(),
-                updates: updater.optimizer.updates(),
                 position: self.position.clone(),
-            })?;
-            if written {
+            };
+            let written = recorder.checkpoint(self.learner.layout(), int8, last, &checkpoint);
+            let Learner { params, updater, .. } = &mut self.learner;
+            (*params, updater.optimizer.moments) = (checkpoint.params, checkpoint.moments);
+            if written? {
                 self.checkpoint_step = Some(self.position.step);
             }
             Ok(())

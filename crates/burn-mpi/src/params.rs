@@ -160,9 +160,18 @@ impl ParamLayout {
 
     /// Values of all parameters of `module`, as f32.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
-        let mut flat = Vec::with_capacity(self.len());
+        Self::read_if(module, self.len(), |_| true)
+    }
+
+    /// The values of `module` that get no gradients, such as batch norm's running statistics, as f32.
+    pub fn read_buffers<M: Module>(&self, module: &M) -> Vec<f32> {
+        Self::read_if(module, self.len() - self.trainable(), |spec| !spec.trainable)
+    }
+
+    fn read_if<M: Module>(module: &M, length: usize, wanted: fn(&ParamSpec) -> bool) -> Vec<f32> {
+        let mut flat = Vec::with_capacity(length);
         tensors::visit(module, &mut |_, spec, data| {
-            if spec.dtype.is_float() {
+            if spec.dtype.is_float() && wanted(&spec) {
                 match data().convert_dtype(DType::F32).as_slice::<f32>() {
                     Ok(values) => flat.extend_from_slice(values),
                     Err(error) => unreachable!("converted to f32: {error:?}"),

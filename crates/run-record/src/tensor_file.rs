@@ -1,11 +1,12 @@
 //! A network's values in safetensors files, in PyTorch's names and layouts.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::SafeTensorError;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
@@ -49,13 +50,13 @@ impl TensorSpec {
         shape
     }
 
-    /// `values` of the shape `from`, in the other layout.
-    fn convert(&self, values: &[f32], from: &[usize]) -> Vec<f32> {
+    /// Passes `values` of the shape `from` to `each`, in the order of the other layout.
+    fn for_each(&self, values: &[f32], from: &[usize], mut each: impl FnMut(f32)) {
         match (self.transposed, from) {
-            (true, &[rows, columns]) => (0..columns)
-                .flat_map(|column| (0..rows).map(move |row| values[row * columns + column]))
-                .collect(),
-            _ => values.to_vec(),
+            (true, &[rows, columns]) => {
+                (0..columns).for_each(|column| (0..rows).for_each(|row| each(values[row * columns + column])))
+            }
+            _ => values.iter().copied().for_each(each),
         }
     }
 }
@@ -87,17 +88,60 @@ pub(super) fn encode(
     let mut tensors = Vec::new();
     for (prefix, flat) in buffers {
         for spec in &layout.0 {
-            let values = spec.convert(&flat[spec.range.clone()], &spec.shape);
-            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            tensors.push((format!("{prefix}{}", spec.name), Dtype::F32, spec.file_shape(), bytes));
+            let content = Content::Floats(spec, &flat[spec.range.clone()]);
+            tensors.push((format!("{prefix}{}", spec.name), Stored { shape: spec.file_shape(), content }));
         }
     }
     if let Some(batches) = batches {
         let norms = layout.0.iter().filter_map(|spec| spec.name.strip_suffix(RUNNING_VAR));
-        let count = |norm| (format!("{norm}{BATCHES}"), Dtype::I64, Vec::new(), batches.to_le_bytes().into());
-        tensors.extend(norms.map(count));
+        let count = || Stored { shape: Vec::new(), content: Content::Count(batches.to_le_bytes()) };
+        tensors.extend(norms.map(|norm| (format!("{norm}{BATCHES}"), count())));
     }
-    safetensors_file(&tensors, None).map_err(|e| RecordError::damaged(file, e.to_string()))
+    safetensors::serialize(tensors, None).map_err(|e| RecordError::damaged(file, e.to_string()))
+}
+
+/// A tensor of a file. Its bytes are made when they are written: those of all tensors at once would be the memory of
+/// another network.
+struct Stored<'a> {
+    shape: Vec<usize>,
+    content: Content<'a>,
+}
+
+enum Content<'a> {
+    /// Values in the layout of flat buffers.
+    Floats(&'a TensorSpec, &'a [f32]),
+    /// A 64-bit number.
+    Count([u8; 8]),
+}
+
+impl View for Stored<'_> {
+    fn dtype(&self) -> Dtype {
+        match self.content {
+            Content::Floats(..) => Dtype::F32,
+            Content::Count(_) => Dtype::I64,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let (spec, values) = match &self.content {
+            Content::Count(bytes) => return bytes.into(),
+            Content::Floats(spec, values) => (spec, values),
+        };
+        let mut bytes = Vec::with_capacity(self.data_len());
+        spec.for_each(values, &spec.shape, |value| bytes.extend(value.to_le_bytes()));
+        bytes.into()
+    }
+
+    fn data_len(&self) -> usize {
+        match &self.content {
+            Content::Floats(_, values) => size_of_val(*values),
+            Content::Count(bytes) => bytes.len(),
+        }
+    }
 }
 
 /// The buffer of weights, from a file that has these alone: other tensors are rejected, except the batch counts of
@@ -159,7 +203,10 @@ pub(super) fn decode(
         }
         let values: Vec<f32> =
             tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        flat[spec.range.clone()].copy_from_slice(&spec.convert(&values, &spec.file_shape()));
+        let mut slots = flat[spec.range.clone()].iter_mut();
+        spec.for_each(&values, &spec.file_shape(), |value| {
+            slots.next().into_iter().for_each(|slot| *slot = value)
+        });
     }
     Ok(flat)
 }

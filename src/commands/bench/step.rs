@@ -54,7 +54,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let (device, dimensions) = (config.device.device(), config.model.dimensions());
     let batch = config.data.train_batch_size;
     let network = config.network(dimensions, &device.clone().autodiff());
-    memory::check_step(world, &network, network.parameters().len(), batch)?;
+    memory::check_step(world, config, &network, batch, false)?;
     let global = batch * world.size();
     let source = noise(dimensions.input, dimensions.classes, BATCHES * global);
     let mut batches = Batches::open(world, config, &source, Split::Train)?;

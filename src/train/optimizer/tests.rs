@@ -117,7 +117,7 @@ fn an_optimizer_goes_on_from_its_moments_alone() {
             update(&mut first, &mut whole, [0.25, 0.5]);
             let mut cut = whole;
             let mut second = Optimizer::new(rule, DECAY, true, 2);
-            second.restore(first.moments().to_vec(), first.updates()).unwrap();
+            second.restore(first.moments.clone(), first.updates()).unwrap();
             update(&mut first, &mut whole, [0.5, -0.5]);
             update(&mut second, &mut cut, [0.5, -0.5]);
             assert_eq!((whole, first), (cut, second), "{rule}, {level}");
@@ -129,6 +129,6 @@ fn an_optimizer_goes_on_from_its_moments_alone() {
 fn moments_of_another_rule_are_refused_and_both_named() {
     let adam = Optimizer::new(Rule::Adam, 0.0, false, 2);
     let mut sgd = Optimizer::new(Rule::Sgd, 0.0, true, 2);
-    let message = sgd.restore(adam.moments().to_vec(), 1).unwrap_err().to_string();
+    let message = sgd.restore(adam.moments.clone(), 1).unwrap_err().to_string();
     assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
 }
