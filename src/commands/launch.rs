@@ -2,12 +2,13 @@
 
 mod restart;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, line};
-use crate::options::{HowArgs, LaunchArgs};
+use crate::options::{Cli, HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use restart::Training;
 
@@ -25,16 +26,17 @@ pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
     (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
 }
 
-/// Starts the job; returns its exit code.
+/// Starts the job; returns its exit code. Its ranks have the same `verbosity`, unless their command has its own.
 ///
 /// # Errors
 /// When it does not start.
-pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
+pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
+    let program = with_verbosity(verbosity, &args.program);
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
-    let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
+    let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
-        Some(_) => Training::of(&args.program)?,
+        Some(_) => Training::of(&program)?,
         None => None,
     };
     if args.dry_run {
@@ -60,6 +62,13 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
         eprintln!("mpiburn: {}", launch::explain(outcome.code, stop.signal()));
     }
     Ok(outcome.code)
+}
+
+fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
+    let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
+    let has_own = Cli::read(words.map(OsString::from)).is_ok_and(|cli| cli.quiet || cli.verbose > 0);
+    let verbosity = if has_own { Vec::new() } else { verbosity };
+    verbosity.into_iter().chain(program.iter().cloned()).collect()
 }
 
 /// The launch of this program with `program` as its arguments.
@@ -102,6 +111,25 @@ pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_have_the_verbosity_of_the_launch_unless_they_have_their_own() {
+        for (launch, program, expected) in [
+            ("", "train --epochs 1", "train --epochs 1"),
+            ("-q", "train --epochs 1", "-q train --epochs 1"),
+            ("-v -v", "train", "-v -v train"),
+            ("-q", "train -v", "train -v"),
+            ("-v", "-q train", "-q train"),
+            ("-q", "train --epochs x", "-q train --epochs x"),
+        ] {
+            let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+            assert_eq!(
+                with_verbosity(words(launch), &words(program)),
+                words(expected),
+                "{launch} launch {program}"
+            );
+        }
+    }
 
     #[test]
     fn host_files_of_this_checkout_are_preferred_to_the_examples() {

@@ -101,7 +101,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
     }
     let ended = match &cli.command {
         Command::Data(args) => data::run(args).map(|()| 0),
-        Command::Launch(args) => launch::run(args),
+        Command::Launch(args) => launch::run(args, cli.verbosity()),
         Command::Sweep(args) => sweep::run(args),
         Command::Report(args) => run_report::run(args).map(|()| 0),
         Command::Cores => {

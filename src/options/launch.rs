@@ -47,7 +47,8 @@ pub struct LaunchArgs {
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// A subcommand of mpiburn with its options; `--` may precede it.
+    /// A subcommand of mpiburn with its options; `--` may precede it. It has the -q or -v of launch, unless it has its
+    /// own.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
 }

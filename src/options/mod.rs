@@ -119,6 +119,14 @@ impl Cli {
         }
         Ok(cli)
     }
+
+    /// `-q` and `-v` as words of a command line.
+    pub fn verbosity(&self) -> Vec<String> {
+        match self.quiet {
+            true => vec!["-q".into()],
+            false => vec!["-v".into(); usize::from(self.verbose)],
+        }
+    }
 }
 
 /// The command with what holds for all of its options: `-1` is a value, which is then refused as one (clap would

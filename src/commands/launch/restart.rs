@@ -295,7 +295,7 @@ impl Training {
     pub fn of(program: &[String]) -> Result<Option<Self>, Refused> {
         let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
         let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
-        let name = cli.name.clone();
+        let (name, verbosity) = (cli.name.clone(), cli.verbosity());
         let Command::Train(args) = cli.command else {
             return Err(Refused(format!(
                 "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
@@ -308,10 +308,6 @@ impl Training {
             return Err(Refused(
                 "--restart starts again from the checkpoints of a run directory: name it with train --out DIR".into(),
             ));
-        };
-        let verbosity = match cli.quiet {
-            true => vec!["-q".into()],
-            false => vec!["-v".into(); usize::from(cli.verbose)],
         };
         Ok(Some(Self { dir, words: program.to_vec(), verbosity, args }))
     }
