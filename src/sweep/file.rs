@@ -64,7 +64,8 @@ pub type Options = BTreeMap<String, Takes>;
 const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
 /// Options of a single run: a sweep has many.
-pub const OF_ONE_RUN: [&str; 5] = ["out", "log-path", "resume", "overwrite", "trace"];
+pub const OF_ONE_RUN: [&str; 7] =
+    ["out", "log-path", "resume", "overwrite", "trace", "trace-steps", "note-steps"];
 
 /// Keys above the sections.
 const HEAD: [&str; 3] = ["title", "reference", "repeats"];
@@ -86,7 +87,7 @@ impl SweepFile {
             .map_err(|error| SweepError(format!("cannot read the sweep file {shown}: {error}")))?;
         let table = text.parse::<Table>().map_err(|error| SweepError(syntax(path, &text, &error)))?;
         let reading = Reading { path, options };
-        reading.file(table).map_err(|problem| SweepError(format!("{shown}: {}", in_short(&problem))))
+        reading.file(table).map_err(|problem| SweepError(format!("{shown}: {}", in_short(&problem, 300))))
     }
 
     pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Display) -> SweepError {
@@ -94,11 +95,10 @@ impl SweepFile {
     }
 }
 
-/// One line of at most 300 characters: names in a file may be long, and hold line ends.
-fn in_short(problem: &str) -> String {
-    const MOST: usize = 300;
-    let line = problem.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.chars().count() > MOST { line.chars().take(MOST).chain(['…']).collect() } else { line }
+/// One line of at most so many characters: names in a file may be long, and hold line ends.
+pub(super) fn in_short(text: &str, most: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.chars().count() > most { line.chars().take(most).chain(['…']).collect() } else { line }
 }
 
 /// The letters of a name that are compared with known names.

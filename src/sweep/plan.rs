@@ -1,11 +1,11 @@
 //! Expands a sweep file to its runs, in the order of execution.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use toml::{Table, Value};
 
-use super::file::{FULL, repeats};
+use super::file::{FULL, in_short, repeats};
 use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
@@ -50,10 +50,22 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
             "{path}: {runs} runs, {repeats} times each, are more than {RUNS}; lower repeats"
         )));
     }
-    let mut names = BTreeSet::new();
-    if let Some(run) = runs.iter().find(|run| !names.insert(&run.name)) {
-        let problem = format!("{}: two runs are named {}; remove one", file.path.display(), run.name);
-        return Err(SweepError(problem));
+    let mut names = BTreeMap::new();
+    for run in &runs {
+        let Some(other) = names.insert(&run.name, run) else { continue };
+        let differs = run.varied.iter().find(|(key, value)| other.varied.get(*key) != Some(*value));
+        let of = |value: &str| in_short(value, 60);
+        let problem = match differs.and_then(|(key, value)| Some((key, value, other.varied.get(key)?))) {
+            Some((key, value, other)) => format!(
+                "the runs of {key} {} and {} would have one folder, {}: names of folders have _ for other characters; \
+                 change one of the two",
+                of(other),
+                of(value),
+                of(&run.name)
+            ),
+            None => format!("two runs are named {}; remove one", of(&run.name)),
+        };
+        return Err(SweepError(format!("{}: {problem}", file.path.display())));
     }
     let round = |repeat: usize| {
         let name = move |run: &PlannedRun| format!("{}-{repeat}", run.name);
@@ -315,6 +327,10 @@ mod tests {
             ("title = \"a\"\nrepeats = 0", "repeats in the file: must be a whole number from 1 to 1000"),
             ("title = \"a\"\nrepeats = \"3\"", "repeats in the file: must be a whole number from 1 to 1000"),
             ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),
+            (
+                "title = \"a\"\n[vary]\nbackend = [\"a/b\", \"a_b\"]",
+                "the runs of backend a/b and a_b would have one folder, a_b: names of folders have _",
+            ),
             (
                 "title = \"a\"\nrepeats = 1000\n[vary]\nlr = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]",
                 "11 runs, 1000 times each, are more than 10000; lower repeats",
