@@ -19,7 +19,7 @@ use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
-use run_record::run_around;
+use run_record::{product_at, run_around};
 use run_report::table::{CellAlignment, shortened, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
@@ -99,7 +99,16 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if let Err(ImportError::Stopped) = imported {
         end_of_signal(&stop);
     }
-    let set = imported?.set;
+    // A table that such a folder has may be meant all the same.
+    let refused = |error| match product_at(&args.source) {
+        Some(what) => {
+            let source = args.source.display();
+            Refused(format!("{source} is {what}, and no data set: name a folder of pictures, or a table"))
+                .into()
+        }
+        None => anyhow::Error::from(error),
+    };
+    let set = imported.map_err(refused)?.set;
     let [channels, height, width] = set.shape;
     let described = describe(&args.out, &data::open(&args.out)?, Some(SHOWN))?;
     let fits = |model: ModelKind| [height, width].iter().all(|side| *side >= model.least_side());

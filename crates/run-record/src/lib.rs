@@ -39,7 +39,7 @@ pub use failed_attempt::{FailedAttempt, Seen, set_aside};
 pub use files::lock;
 pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};
-pub use named_run::NamedRun;
+pub use named_run::{NamedRun, product_at};
 pub use run_dir::RunDir;
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,

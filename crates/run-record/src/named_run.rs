@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::RecordError;
 use super::checkpoint::STATE;
+use super::folders::run_around;
 use super::run_dir::RUN_JSON;
 
 /// A run by one of its names: its folder, its `run.json`, or one of its checkpoints.
@@ -63,9 +64,29 @@ impl NamedRun {
             () if is_sweep => format!("{shown} is a sweep: name one of its runs{example}"),
             () if is_data_set => format!("{shown} is a data set: name a run that was trained on it"),
             () if !example.is_empty() => format!("{shown} is a folder of runs: name one of them{example}"),
-            () => format!("{shown} is neither a run directory, nor its run.json, nor a checkpoint in one"),
+            () => match product_at(path) {
+                Some(product) => format!("{shown} is {product}: name a run directory"),
+                None => {
+                    format!("{shown} is neither a run directory, nor its run.json, nor a checkpoint in one")
+                }
+            },
         };
         RecordError::NotARun { what, is_there }
+    }
+}
+
+/// What a file or folder without samples is that this program has written; `None` of any other.
+pub fn product_at(path: &Path) -> Option<&'static str> {
+    let folder =
+        if path.is_file() { path.parent().filter(|folder| *folder != Path::new("")) } else { Some(path) };
+    let folder = folder.unwrap_or(Path::new("."));
+    let has = |name: &str| folder.join(name).is_file();
+    match () {
+        () if path.extension().is_some_and(|ending| ending == "onnx") => Some("an exported network"),
+        () if run_around(path).is_some() => Some("a run, or a part of one"),
+        () if has(SWEEP_JSON) => Some("a sweep"),
+        () if has("report.html") => Some("a report"),
+        () => None,
     }
 }
 
@@ -83,6 +104,36 @@ fn first_run(folder: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_this_program_writes_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for file in [
+            "run/run.json",
+            "run/rank0/test.acc",
+            "sweep/sweep.json",
+            "report/report.html",
+            "a/x.onnx",
+            "a/b.csv",
+        ] {
+            std::fs::create_dir_all(path(file).parent().unwrap()).unwrap();
+            std::fs::write(path(file), "").unwrap();
+        }
+        for (name, expected) in [
+            ("run", Some("a run, or a part of one")),
+            ("run/rank0", Some("a run, or a part of one")),
+            ("sweep", Some("a sweep")),
+            ("sweep/sweep.json", Some("a sweep")),
+            ("report", Some("a report")),
+            ("a/x.onnx", Some("an exported network")),
+            ("a", None),
+            ("a/b.csv", None),
+            ("nothing", None),
+        ] {
+            assert_eq!(product_at(&path(name)), expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_run_is_its_folder_its_run_json_or_one_of_its_checkpoints() {
