@@ -1,9 +1,10 @@
 //! Parsers of the values of options, with their bounds. Each says what its option takes, in words of its own: the
 //! standard library's "invalid digit found in string" and clap's "is not in 1..=1000" tell nobody what to type.
 
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use clap::builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
 use clap::{Arg, ValueEnum};
 
 /// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
@@ -83,6 +84,21 @@ pub fn optional<T>(
     parse: impl Fn(&str) -> Result<T, String> + Clone,
 ) -> impl Fn(&str) -> Result<Optional<T>, String> + Clone {
     move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
+}
+
+/// A typed value, of which an error shows 100 characters.
+pub fn shortened(value: &str) -> String {
+    const MOST: usize = 100;
+    if value.chars().count() > MOST {
+        value.chars().take(MOST).chain(['…']).collect()
+    } else {
+        value.to_owned()
+    }
+}
+
+/// A path, or `none`; a file of that name is `./none`.
+pub fn path_or_none() -> impl TypedValueParser<Value = Optional<PathBuf>> {
+    PathBufValueParser::new().map(|path| (path != Path::new("none")).then_some(path))
 }
 
 /// Any text.

@@ -33,6 +33,10 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
     let mut named: Vec<(&str, &Path)> = Vec::new();
     for &(option, path) in outputs {
         let Some(path) = path else { continue };
+        if path.is_dir() {
+            let problem = "it is a folder: name a file in it";
+            return Err(ConfigError::new(option, path.display(), problem).into());
+        }
         check_kept(option, path, read)?;
         for (other, named) in &named {
             if same_file(named, path)? {
@@ -133,6 +137,8 @@ mod tests {
             let error = found(name).unwrap_err();
             assert!(error.starts_with("--csv ") && error.ends_with(&expected), "{name}: {error}");
         }
+        let error = found("run/checkpoints").unwrap_err();
+        assert!(error.ends_with("/run/checkpoints: it is a folder: name a file in it"), "{error}");
         let (one, same) = (path("new.csv"), path("run/../new.csv"));
         let error = check(&[("csv", Some(&one)), ("json", Some(&same))], &[]).unwrap_err().to_string();
         assert!(

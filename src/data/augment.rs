@@ -49,7 +49,7 @@ impl FromStr for Augmentation {
         for word in text.split(',').map(str::trim) {
             let change = Change::from_str(word, false).map_err(|_| {
                 let names: Vec<String> = Change::value_variants().iter().map(values::name).collect();
-                format!("unknown augmentation {word:?}: choose from {}", names.join(","))
+                format!("unknown augmentation \"{word:.60}\": choose from {}", names.join(","))
             })?;
             if std::mem::replace(&mut chosen.0[change as usize], true) {
                 return Err(format!("{word} is given twice"));

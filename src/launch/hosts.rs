@@ -193,7 +193,7 @@ impl FromStr for Topology {
             |topology: &Self| (1..=most).contains(&topology.nodes.saturating_mul(topology.ranks_per_node));
         parsed.filter(is_possible).ok_or_else(|| {
             format!(
-                "{text} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2, and at \
+                "{text:.60} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2, and at \
                  most {most} ranks"
             )
         })

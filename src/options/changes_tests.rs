@@ -104,6 +104,19 @@ fn options_that_are_the_runs_own_may_be_repeated() {
     for options in ["--model mlp --hidden 8 --batch-size 64 --seed 3 --lr 0.1", "--quantized --shuffle"] {
         assert_eq!(resume(options, options).unwrap(), train(options).unwrap());
     }
+    // All options with all of their defaults, of which `none` is the most frequent one.
+    let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
+    let defaults = values(&command, &command.clone().get_matches_from([""; 0]));
+    let defaults = defaults.into_iter().filter(|(option, _)| NAMES.contains(&option[2..]));
+    let switches = ["--shuffle", "--batch-norm", "--quantized"];
+    let defaults: Vec<String> = defaults
+        .filter(|(option, _)| !switches.contains(&option.as_str()))
+        .map(|(option, value)| format!("{option} {value}"))
+        .collect();
+    assert!(defaults.contains(&"--init none".to_owned()) && defaults.len() > 40, "{defaults:?}");
+    for option in &defaults {
+        assert_eq!(resume("", option), Ok(train("").unwrap()), "{option}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ impl ConfigError {
         value: impl ToString,
         problem: impl Into<String>,
     ) -> Self {
-        let value = value.to_string();
+        let value = values::shortened(&value.to_string());
         let value = if value.is_empty() { value } else { format!(" {value}") };
         Self::Option { option: option.into(), value, problem: problem.into() }
     }

@@ -13,7 +13,7 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Part, RunConfig, can_change, part};
-use crate::values::{Takes, name, takes};
+use crate::values::{Takes, name, shortened, takes};
 
 /// Options by their long names, with their values; `None` for a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -243,16 +243,6 @@ fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
         IntErrorKind::PosOverflow => format!("must be at most {}", u64::MAX),
         _ => "must be a whole number from 0".into(),
     })
-}
-
-/// A typed value, of which an error shows 100 characters.
-fn shortened(value: &str) -> String {
-    const MOST: usize = 100;
-    if value.chars().count() > MOST {
-        value.chars().take(MOST).chain(['…']).collect()
-    } else {
-        value.to_owned()
-    }
 }
 
 /// Options of the schedule, which another schedule does not have.

@@ -19,8 +19,8 @@ use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
-    Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, positive,
-    seconds, text, up_to,
+    Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, path_or_none,
+    positive, seconds, text, up_to,
 };
 
 /// gloo's all-reduce algorithms, also for builds without gloo.
@@ -43,8 +43,14 @@ pub struct RunConfig {
     #[serde(flatten)]
     pub network: NetworkOptions,
     /// Initial weights, with PyTorch's parameter names and layouts.
-    #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
-    pub init: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "FILE.safetensors",
+        default_value = "none",
+        value_parser = path_or_none(),
+        help_heading = "Model"
+    )]
+    pub init: Optional<PathBuf>,
     /// Seed of initial weights, shuffling, augmentation and dropout, the same on every rank.
     #[arg(long, default_value_t = 123, value_parser = from_0::<u64>, help_heading = "Model")]
     pub seed: u64,

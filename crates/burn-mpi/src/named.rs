@@ -28,7 +28,7 @@ macro_rules! named {
                 let found = Self::ALL.into_iter().find(|value| value.name() == text);
                 found.ok_or_else(|| {
                     let [names @ .., last] = &[$($name),+];
-                    format!("unknown {} {text}: choose {} or {last}", $what, names.join(", "))
+                    format!("unknown {} {text:.60}: choose {} or {last}", $what, names.join(", "))
                 })
             }
         }

@@ -48,11 +48,11 @@ fn size(text: &str) -> Result<usize, String> {
     match digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit)) {
         _ if digits.is_empty() => Err(format!("a size is missing: {EXAMPLES}")),
         _ if !digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Err(format!("invalid size {text}: {EXAMPLES}"))
+            Err(format!("invalid size {text:.60}: {EXAMPLES}"))
         }
         Some(0) => Err("must be at least 1 byte".into()),
         Some(bytes) if bytes <= LARGEST => Ok(bytes),
-        _ => Err(format!("{text} is too large: at most {}MiB", LARGEST >> 20)),
+        _ => Err(format!("{text:.60} is too large: at most {}MiB", LARGEST >> 20)),
     }
 }
 

@@ -48,8 +48,10 @@ impl Resumed {
         let dir = dir.locked()?;
         let (ranks, here) = (record.world_size, world.size());
         if ranks != here {
-            let problem =
-                format!("the run has {ranks} ranks and this job {here}; start it with mpirun -n {ranks}");
+            let problem = format!(
+                "the run has {} and this job {here}; start it with mpirun -n {ranks}",
+                count(ranks, "rank")
+            );
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
