@@ -290,7 +290,9 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
     if let Some(epoch) = overfits_after(history) {
-        println!("overfitting after epoch {epoch}: test loss rises while training loss falls");
+        println!(
+            "overfitting after epoch {epoch}: since then, test loss is higher and training loss is lower"
+        );
     }
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
 }
