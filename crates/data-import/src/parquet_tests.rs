@@ -75,6 +75,27 @@ fn a_row_of_a_part_is_named_by_its_own_file() {
 }
 
 #[test]
+fn partitions_of_other_tables_than_parquet_are_named() {
+    let lab = Lab::new();
+    let csv = "x,class\n1,a\n2,b\n3,a\n4,b\n";
+    for year in [2020, 2021] {
+        lab.write(&format!("set/year={year}/part-0.csv"), csv);
+        ["train", "test"].iter().for_each(|split| lab.write(&format!("two/{split}/year={year}/0.tsv"), csv));
+    }
+    lab.write("mixed/year=2020/0.parquet", table(&[1.0, 2.0], Some(&["a", "b"])));
+    lab.write("mixed/year=2021/0.csv", csv);
+    for (source, files) in [
+        ("set", "year=2020/part-0.csv, year=2021/part-0.csv"),
+        ("two", "year=2020/0.tsv, year=2021/0.tsv"),
+        ("mixed", "year=2020/0.parquet, year=2021/0.csv"),
+    ] {
+        let message = lab.import(source, &[]).unwrap_err();
+        let what = format!("has a table in 2 files ({files}), which is read of Parquet alone");
+        assert!(message.contains(&what), "{message}");
+    }
+}
+
+#[test]
 fn folders_of_partitions_are_columns() {
     let lab = Lab::new();
     for (folder, x) in [

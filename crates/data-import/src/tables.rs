@@ -25,6 +25,21 @@ impl TableFiles {
     pub(crate) fn one(file: &Path) -> Self {
         Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
     }
+
+    /// A table whose files are below `root`. Several files are read of Parquet alone: of others, the first would be.
+    fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, ImportError> {
+        if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
+            let names = files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
+            bail!(
+                &root,
+                "has a table in {} ({}), which is read of Parquet alone: write Parquet, or one .csv with columns for \
+                 what the names of the folders say",
+                count(files.len(), "file"),
+                listed(names)
+            );
+        }
+        Ok(Self { root, files })
+    }
 }
 
 /// The tables of a source.
@@ -95,9 +110,9 @@ struct Table {
 
 impl Table {
     /// Its files in `folder`, or in a folder of its own there.
-    fn into_files(self, folder: &Path) -> TableFiles {
+    fn into_files(self, folder: &Path) -> Result<TableFiles, ImportError> {
         let root = if self.is_folder { self.path } else { folder.to_owned() };
-        TableFiles { root, files: self.files }
+        TableFiles::of_parts(root, self.files)
     }
 }
 
@@ -154,13 +169,15 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
             log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
         }
     }
-    let other = |(table, _): (Table, Option<Split>)| Other {
-        name: table.name.clone(),
-        advice: alone(folder, &train, &table, args),
-        table: table.into_files(folder),
+    let other = |(table, _): (Table, Option<Split>)| {
+        Ok(Other {
+            name: table.name.clone(),
+            advice: alone(folder, &train, &table, args),
+            table: table.into_files(folder)?,
+        })
     };
-    let others = others.into_iter().map(other).collect();
-    Ok(Some(Tables { train: train.into_files(folder), others }))
+    let others = others.into_iter().map(other).collect::<Result<_, ImportError>>()?;
+    Ok(Some(Tables { train: train.into_files(folder)?, others }))
 }
 
 /// The split whose plain name is that of a table.
@@ -204,8 +221,12 @@ fn without_split(
         tables.into_iter().partition(|table| table.is_folder);
     if tables.is_empty() && !folders.is_empty() && folders.iter().all(|folder| partitions::is_one(folder)) {
         let files: Vec<PathBuf> = in_folders.into_iter().flat_map(|table| table.files).collect();
-        say_parts(folder, &files);
-        return Ok((!files.is_empty()).then(|| Tables::one(TableFiles { root: folder.to_owned(), files })));
+        if files.is_empty() {
+            return Ok(None);
+        }
+        let table = TableFiles::of_parts(folder.to_owned(), files)?;
+        say_parts(folder, &table.files);
+        return Ok(Some(Tables::one(table)));
     }
     match &tables[..] {
         [] => {
@@ -240,7 +261,7 @@ fn without_split(
     if !others.is_empty() {
         log::warn!("left out beside {}: {}", folder::name(&table.path), listed(others));
     }
-    Ok(Some(Tables::one(table.into_files(folder))))
+    table.into_files(folder).map(|table| Some(Tables::one(table)))
 }
 
 /// Says that several files are one table.
