@@ -204,10 +204,11 @@ impl Classes {
 }
 
 /// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
-/// of each class.
+/// of each class. Where a file says that no picture has a class, there are none, but for the training split.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,
+    is_train: bool,
     label: LabelOptions<'_>,
     left_out: &mut LeftOut,
 ) -> Result<Classes, ImportError> {
@@ -220,7 +221,12 @@ pub(crate) fn classes(
             let listed: Vec<_> = listed.filter(|(path, _)| path.starts_with(split)).collect();
             let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(listed.len());
             let all = listed.len();
-            let with_class = listed.into_iter().filter_map(|(path, class)| Some((path, class?)));
+            let is_unlabelled = !is_train && listed.iter().all(|(_, class)| class.is_err());
+            let with_class =
+                listed.into_iter().filter(|_| !is_unlabelled).map(|(path, class)| Ok((path, class?)));
+            let with_class: Vec<_> =
+                with_class.collect::<Result<_, String>>().map_err(|what| ImportError::source(&file, what))?;
+            let with_class = with_class.into_iter().filter_map(|(path, class)| Some((path, class?)));
             let pictures: Vec<_> =
                 with_class.map(|(path, class)| (path.clone(), below(&path), class)).collect();
             if all > pictures.len() {

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use crate::folder::{holds_pictures, inside, name};
 use crate::labels::{LabelOptions, class_name, twin};
+use crate::missing::is_missing;
 use crate::picture_names::{Named, PictureNames};
 use crate::quote::{listed, quoted, short};
 use crate::split;
@@ -24,8 +25,8 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 /// The column with the path of the picture, below the folder of the file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class; none if it has none and is to be left out.
-type Classed = (PathBuf, Option<String>);
+/// The path of a picture and its class: none if it has none and is to be left out, or the error that it has none.
+type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and its columns that have text or a number.
 type Line = (u64, BTreeMap<String, String>);
@@ -84,8 +85,11 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
         };
         let picture = cell(FILE_NAME)?;
         let text = line.get(label).map_or("", |cell| cell.trim());
-        let class =
-            class_name(format!("column {label}"), text, text.parse().ok(), options.missing).map_err(wrong)?;
+        let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
+        let class = match class.map_err(|what| format!("line {number}: {what}")) {
+            Err(what) if !is_missing(text) => return Err(ImportError::source(path, what)),
+            class => class,
+        };
         let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
         match names.find(picture, folder) {
             _ if !Path::new(picture).components().all(is_below) => {}
@@ -109,9 +113,10 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let mut pictures: Vec<Classed> = Vec::new();
     let (mut classes, mut again) = (HashMap::new(), 0);
     for (picture, class) in lines.iter().map(picture).collect::<Result<Vec<_>, _>>()? {
-        match classes.insert(picture.clone(), class.clone()) {
-            Some(other) if other != class => {
-                let [class, other] = [&class, &other].map(|class| quoted(class.as_deref().unwrap_or("none")));
+        let name = class.as_ref().ok().cloned().flatten();
+        match classes.insert(picture.clone(), name.clone()) {
+            Some(other) if other != name => {
+                let [class, other] = [&name, &other].map(|class| quoted(class.as_deref().unwrap_or("none")));
                 bail!(path, "names {} twice, with the classes {other} and {class}", picture.display());
             }
             Some(_) => again += 1,

@@ -6,9 +6,11 @@ use run_record::count;
 use run_record::files::foreign_file;
 
 use crate::folder::{LeftOut, walk};
+use crate::labels::twin;
 use crate::picture::{self, Fit, Size, Target};
 use crate::place::{Encoded, Place};
-use crate::quote::listed;
+use crate::quote::{listed, quoted};
+use crate::same_class::finder;
 use crate::table_file::TableFile;
 use crate::tables::TableFiles;
 use crate::{ImportError, parquet_file};
@@ -48,7 +50,7 @@ pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> 
 }
 
 /// Calls `visit` with the line and the `features` of each row of the table `path`. Columns are found by the names of
-/// the features, if the table has names and they are all there, and otherwise by their place.
+/// the features, if the table has names and they are all there, in any spelling; and otherwise by their place.
 ///
 /// # Errors
 /// When the table cannot be read, or has other columns. What is wrong in a row is given to `visit`.
@@ -68,8 +70,15 @@ pub fn rows(
     let known: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut table = TableFile::open(&TableFiles::one(path), None, &known, features.min(2), &|_, _| Ok(()))?;
     let columns: Vec<usize> = match &table.header {
-        Some(_) if !names.is_empty() => {
-            names.iter().map(|name| table.named(name)).collect::<Result<_, _>>()?
+        Some(header) if !names.is_empty() => {
+            let find = finder(header);
+            let column = |name: &String| find(name).map_or_else(|| table.named(name), Ok);
+            let columns = names.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+            if let Some(column) = twin(&columns) {
+                let name = quoted(&table.column_name(*column));
+                bail!(path, "column {name} stands for two features of the run: {}", listed(names));
+            }
+            columns
         }
         _ if table.columns == features => (0..features).collect(),
         _ => {

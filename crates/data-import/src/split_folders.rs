@@ -90,13 +90,13 @@ pub(crate) fn find(
     let is_train = |side: &Side| side.is(Split::Train) && side.holds == Holds::Classes;
     let Some(train) = sides.iter().position(is_train).map(|at| sides.remove(at)) else {
         check_no_split(source, &sides, &others, test_split)?;
-        let found = classes(source, source, label, &mut left_out)?;
+        let found = classes(source, source, true, label, &mut left_out)?;
         check_names(source, &found)?;
         check_inner(source, &found)?;
         left_out.log(source);
         return collect(source, found, None);
     };
-    let found = classes(source, &train.root, label, &mut left_out)?;
+    let found = classes(source, &train.root, true, label, &mut left_out)?;
     check_names(&train.root, &found)?;
     check_train(&train, &found, &sides, &others)?;
     check_inner(&train.root, &found)?;
@@ -106,13 +106,13 @@ pub(crate) fn find(
     let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
     let mut read = Vec::new();
     let chosen = test_split::choose(source, test_split, &found.full(), &names, |at| {
-        read.push(classes(source, &sides[at].root, label, &mut left_out)?);
+        read.push(classes(source, &sides[at].root, false, label, &mut left_out)?);
         Ok(read[at].full())
     })?;
     let test = match chosen {
         Some(at) => Some(match read.into_iter().nth(at) {
             Some(read) => read,
-            None => classes(source, &sides[at].root, label, &mut left_out)?,
+            None => classes(source, &sides[at].root, false, label, &mut left_out)?,
         }),
         None => {
             for side in &sides {

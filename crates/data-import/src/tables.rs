@@ -29,7 +29,8 @@ impl TableFiles {
     /// A table whose files are below `root`. Several files are read of Parquet alone: of others, the first would be.
     fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, ImportError> {
         if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
-            let names = files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
+            let names =
+                files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
             bail!(
                 &root,
                 "has a table in {} ({}), which is read of Parquet alone: write Parquet, or one .csv with columns for \

@@ -440,7 +440,13 @@ fn pictures_and_rows_are_read_as_those_of_the_data_set() {
             .map_err(|error| error.to_string())
     };
     assert_eq!(rows("x,y,name\n1,2,a\n3,?,b\n").unwrap(), [(2, Some(vec![2.0, 1.0])), (3, None)]);
+    assert_eq!(rows("X,Y\n1,2\n").unwrap(), [(2, Some(vec![2.0, 1.0]))], "as in the table of a split");
+    assert_eq!(rows("X,x,y\n9,1,2\n").unwrap(), [(2, Some(vec![2.0, 1.0]))]);
     assert_eq!(rows("1,2\n3,4\n").unwrap(), [(1, Some(vec![1.0, 2.0])), (2, Some(vec![3.0, 4.0]))]);
+    let twins = ["x".to_owned(), "X".into()];
+    lab.write("rows.csv", "x,y\n1,2\n");
+    let message = crate::rows(&lab.path("rows.csv"), 2, &twins, |_, _| {}).unwrap_err().to_string();
+    assert!(message.contains("column \"x\" stands for two features of the run: x, X"), "{message}");
     assert!(
         rows("1,2,3\n").unwrap_err().contains("has 3 columns, and the network takes 2 features: y, x; leave")
     );
@@ -538,7 +544,8 @@ fn rows_have_their_lines_and_columns_their_names() {
     };
     assert_eq!(rows("b,c,a\r\n1,2,3\r\n").unwrap(), [(2, vec![3.0, 1.0])]);
     assert_eq!(rows(",b,a\n0,1,2\n").unwrap(), [(2, vec![2.0, 1.0])]);
-    for contents in ["c,a\n1,2\n", "id,a,x\n1,2,3\n", "a,a,b\n1,2,3\n", "a,B\n1,2\n"] {
+    assert_eq!(rows("B,c,a\n1,2,3\n").unwrap(), [(2, vec![3.0, 1.0])]);
+    for contents in ["c,a\n1,2\n", "id,a,x\n1,2,3\n", "a,a,b\n1,2,3\n"] {
         let message = rows(contents).unwrap_err();
         assert!(
             message.contains("has no column \"b\"") || message.contains("two columns"),

@@ -45,6 +45,36 @@ fn labels_that_say_that_there_is_none_are_named_left_out_or_kept() {
 }
 
 #[test]
+fn a_test_split_whose_metadata_has_no_class_is_not_used() {
+    let lab = Lab::new();
+    let row = |file: String, class: &str| format!("{file},{class}\n");
+    let mut all = "file_name,label\n".to_owned();
+    for (split, classes) in [("train", ["a", "b"]), ("test", ["", "NA"]), ("val", ["b", "a"])] {
+        let mut own = "file_name,label\n".to_owned();
+        for (number, class) in classes.iter().cycle().take(4).enumerate() {
+            for set in ["own", "one"] {
+                lab.picture(&format!("{set}/{split}/{number}.png"), [2, 2], number as u8);
+            }
+            own += &row(format!("{number}.png"), class);
+            all += &row(format!("{split}/{number}.png"), class);
+        }
+        lab.write(&format!("own/{split}/metadata.csv"), own);
+    }
+    lab.write("one/metadata.csv", &all);
+    for set in ["own", "one"] {
+        assert_eq!(lab.imported(set, &[]).counts, [[2, 2], [2, 2]], "val is tested");
+        std::fs::remove_dir_all(lab.path(&format!("{set}/val"))).unwrap();
+    }
+    assert_eq!(lab.imported("own", &[]).counts, [[1, 1], [1, 1]], "a part of each class");
+    lab.write("own/test/metadata.csv", "file_name,label\n0.png,a\n1.png,\n");
+    let message = lab.import("own", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("test/metadata.csv: line 3: column label has no class"), "{message}");
+    lab.write("own/train/metadata.csv", "file_name,label\n0.png,\n1.png,\n");
+    let message = lab.import("own", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("train/metadata.csv: line 2: column label has no class"), "{message}");
+}
+
+#[test]
 fn labels_of_parquet_metadata_and_arrays_may_be_missing_as_those_of_tables() {
     let lab = Lab::new();
     let schema = "message m { required double x; optional double kind; optional byte_array word (STRING); }";
