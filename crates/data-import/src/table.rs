@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use csv::{ByteRecord, Position};
 use run_record::count;
 
-use crate::beginning::text;
+use crate::beginning::{is_empty_from, text};
 use crate::job::Job;
 use crate::labels::{Labels, twin};
 use crate::plan;
@@ -148,9 +148,19 @@ fn read(
     tell: &dyn Fn(usize) -> Result<(), ImportError>,
 ) -> Result<Vec<Row>, ImportError> {
     let (mut rows, mut is_unlabelled) = (Vec::new(), false);
+    let (mut empty, mut swallowing) = (0, None);
     table.for_each_row(|table, row, position| {
         tell(rows.len())?;
+        // Spreadsheets leave rows of separators. Nothing separates a row of one cell.
+        if !table.is_parquet && row.len() > 1 && is_empty_from(row, 0) {
+            empty += 1;
+            return Ok(());
+        }
         table.check_width(row, position)?;
+        if swallowing.is_none() {
+            let found = table.swallowed(row);
+            swallowing = found.map(|(column, rows)| (table.line(position), table.shown(column), rows));
+        }
         let wrong = |what: String| table.wrong(position, what);
         let (place, cell) = (table.shown(label), &row[label]);
         let name = text(cell).map_err(|what| wrong(format!("{place}: {what}")))?;
@@ -165,6 +175,16 @@ fn read(
         rows.push(Row { position: position.clone(), label });
         Ok(())
     })?;
+    if empty > 0 {
+        log::info!("{}: left out: {} without a value", table.name, count(empty, "row"));
+    }
+    if let Some((line, column, lines)) = swallowing {
+        log::warn!(
+            "{}: line {line}: {column} has {lines} lines that look like rows: if a quotation mark (\") is missing or too \
+             many, samples are lost",
+            table.name
+        );
+    }
     match (rows.is_empty(), is_unlabelled) {
         (false, _) => Ok(rows),
         (true, true) => bail!(&table.path, "no row has a class in {}", table.shown(label)),

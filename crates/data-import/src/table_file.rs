@@ -18,7 +18,7 @@ use crate::parquet_file::Tell;
 use crate::quote::{listed, quoted, short};
 use crate::tables::TableFiles;
 use crate::writer::NPY_MAGIC;
-use crate::{Header, ImportError, parquet_file, temporary};
+use crate::{Header, ImportError, parquet_file, split, temporary};
 
 /// Names of a column of classes.
 pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
@@ -211,6 +211,30 @@ impl TableFile {
         }
     }
 
+    /// The column and the number of lines of a cell that seems to have the rows between two quotation marks that do not
+    /// belong together: its first line ends a row, its last one begins a row, and those between are rows.
+    pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
+        let lines = |cell: &[u8]| -> Vec<usize> {
+            let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
+            cell.split(|byte| *byte == b'\n').map(separators).collect()
+        };
+        let is_so = |column: usize, lines: &[usize]| match lines {
+            [first, between @ .., last] => {
+                *first == self.columns - 1 - column
+                    && *last == column
+                    && between.iter().all(|separators| *separators == self.columns - 1)
+                    && (self.columns > 2 || !between.is_empty())
+            }
+            _ => false,
+        };
+        let cells = row.iter().enumerate().take(self.columns);
+        let mut cells = cells.filter(|(_, cell)| !self.is_parquet && cell.contains(&b'\n'));
+        cells.find_map(|(column, cell)| {
+            let lines = lines(cell);
+            is_so(column, &lines).then_some((column, lines.len()))
+        })
+    }
+
     /// The number in a cell.
     pub(crate) fn number(&self, cell: &[u8]) -> Option<f64> {
         self.format.number(cell)
@@ -228,10 +252,17 @@ impl TableFile {
             (None, Ok(text)) if is_missing(text) => {
                 Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
             }
-            (None, Ok(text)) => Err([
-                format!("{name} is {}, which is no number", quoted(text)),
-                format!("make it one, or leave the column out with --drop {}", self.typed(column)),
-            ]),
+            (None, Ok(text)) => {
+                let advice = if split::of(text).is_some() {
+                    "if it names the splits, write the rows of each to a file, such as train.csv and test.csv; if not, "
+                } else {
+                    "make it one, or "
+                };
+                Err([
+                    format!("{name} is {}, which is no number", quoted(text)),
+                    format!("{advice}leave the column out with --drop {}", self.typed(column)),
+                ])
+            }
             (None, Err(_)) => Err([format!("{name} is not UTF-8"), "save the table in UTF-8".into()]),
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Mutex;
 
 use clap::Parser;
 
-use crate::{DataSet, Fit, ImportArgs, ImportError, Imported, Numbers, Progress, import};
+use crate::table_file::TableFile;
+use crate::tables::TableFiles;
+use crate::{DataSet, Fit, Header, ImportArgs, ImportError, Imported, Numbers, Progress, import};
 
 #[derive(Parser)]
 struct Cli {
@@ -759,6 +761,12 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
         ("x,class\n1,a\n,b\n", &[][..], "line 3: column x has no value"),
         ("x,class\n1,a\nNA,b\n", &[], "line 3: column x has no value"),
         ("x,class\n1,a\nmany,b\n", &[], "line 3: column x is \"many\", which is no number"),
+        (
+            "x,kind,class\n1,train,a\n2,test,b\n",
+            &[],
+            "line 2: column kind is \"train\", which is no number: if it names the splits, write the rows of each to a \
+             file, such as train.csv and test.csv; if not, leave the column out with --drop kind",
+        ),
         ("x,class\n1,a\n2,\n", &[], "line 3: column class has no class"),
         ("x,class\n1,a\n2\n", &[], "line 3: has 1 cell, and the first line 2 cells"),
         (
@@ -789,6 +797,43 @@ fn what_is_wrong_in_a_table_is_named_with_line_and_column() {
     lab.write("set/test.csv", "x\n1\n");
     let message = lab.import("set", &[]).unwrap_err();
     assert!(message.contains("test.csv: has no column \"class\" with the classes"), "{message}");
+}
+
+#[test]
+fn rows_of_separators_are_no_samples() {
+    let lab = Lab::new();
+    for end in [",\n,\n", " , ,\n", ",,,\n"] {
+        lab.write("table.csv", format!("x,class\n1,a\n2,b\n,\n3,a\n4,b\n{end}"));
+        assert_eq!(lab.imported("table.csv", &[]).counts, [[1, 1], [1, 1]], "{end:?}");
+    }
+    lab.write("table.csv", "x,class\n1,a\n2,b\n,a\n");
+    assert!(lab.import("table.csv", &["--overwrite"]).unwrap_err().contains("line 4: column x has no value"));
+}
+
+/// The rows between two quotation marks that are too many are the text of one cell.
+#[test]
+fn rows_in_a_cell_are_found() {
+    let lab = Lab::new();
+    let swallowed = |contents: &str| {
+        lab.write("table.csv", contents);
+        let files = TableFiles::one(&lab.path("table.csv"));
+        let mut table = TableFile::open(&files, Some(Header::Yes), &[], 2, &|_, _| Ok(())).unwrap();
+        let mut found = Vec::new();
+        table
+            .for_each_row(|table, row, _| {
+                found.extend(table.swallowed(row));
+                Ok(())
+            })
+            .unwrap();
+        found
+    };
+    assert_eq!(swallowed("n,x,c\n\"p,1,a\nq,2,b\n\"r,3,a\ns,4,b\n"), [(0, 3)]);
+    assert_eq!(swallowed("n,x,c\n\"p,1,a\n\"q,2,b\n"), [(0, 2)]);
+    assert_eq!(swallowed("x,n,c\n1,\"p,a\n2,q,b\n3,\"r,a\n"), [(1, 3)]);
+    assert_eq!(swallowed("x,n,c\r\n1,p,\"a\r\n2,q,\"b\r\n"), [(2, 2)]);
+    for text in ["\"a text,\nof lines\",1\n", "\"a, b, c\nd, e\nf\",1\n", "\"5\"\" pipe\",1\n"] {
+        assert_eq!(swallowed(&format!("n,c\n{text}")), [], "{text:?}");
+    }
 }
 
 #[test]
