@@ -516,3 +516,40 @@ fn classes_of_one_sample_have_none_for_a_test() {
         "{message}"
     );
 }
+
+/// Tables beside folders of classes that say more of the pictures than the folders do, or the same.
+#[test]
+fn a_table_beside_folders_of_classes_is_compared_with_them() {
+    let split = "path,label,split\na/1.png,a,train\na/2.png,a,test\nb/3.png,b,train\nb/4.png,b,val\n";
+    let found = lab(&["a/1.png", "a/2.png", "b/3.png", "b/4.png"]);
+    found.write("in/splits.csv", split);
+    let (_, said) = logged(|| found.imported("in", &[]));
+    let what = "column split names the splits, and is not used: --label label takes classes and splits";
+    assert!(said.contains(what), "{said}");
+    let (_, said) = logged(|| found.imported("in", &["--label", "label"]));
+    assert!(said.contains("the test split is test") && !said.contains(what), "{said}");
+
+    // The German traffic signs: folders of classes for training, a table for the test.
+    let signs =
+        ["Train/0/1.png", "Train/0/2.png", "Train/1/3.png", "Train/1/4.png", "Test/5.png", "Test/6.png"];
+    let found = lab(&signs);
+    found.write(
+        "in/Train.csv",
+        "ClassId,Path\n0,Train/0/1.png\n0,Train/0/2.png\n1,Train/1/3.png\n1,Train/1/4.png\n",
+    );
+    found.write("in/Test.csv", "ClassId,Path\n0,Test/5.png\n1,Test/6.png\n");
+    let (_, said) = logged(|| found.imported("in", &[]));
+    assert!(
+        said.contains("Test.csv has the classes of the pictures in Test, and is not used: --label ClassId"),
+        "{said}"
+    );
+    assert_eq!(found.imported("in", &["--label", "ClassId"]).counts, [[2, 2], [1, 1]]);
+
+    // A table of all splits that has the classes of the folders.
+    let names = ["train/a/1.png", "train/a/2.png", "train/b/3.png", "test/a/4.png", "test/b/5.png"];
+    let found = lab(&names);
+    let row = |name: &&str| format!("{name},{},{}\n", &name[..name.len() - 8], name.contains("/b/"));
+    found.write("in/all.csv", "path,set,kind\n".to_owned() + &names.iter().map(row).collect::<String>());
+    let (_, said) = logged(|| found.imported("in", &[]));
+    assert!(!said.contains("all.csv"), "{said}");
+}

@@ -78,7 +78,9 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, ImportEr
     let Some(mut train) = training(source, &mut tables, args)? else { return Ok(Listing::None) };
     let root = folder_of_classes(source, &sides)?;
     if args.label.is_none() && has_class_folders(&root, &sides)? {
-        train.compare_folders(&root, &pictures)?;
+        if let Some(class) = train.compare_folders(&root, &pictures, sides.is_empty())? {
+            say_unused(&tables, &sides, &class)?;
+        }
         return Ok(Listing::Folders(if sides.is_empty() { root } else { source.to_owned() }));
     }
     Listings { source, args, sides, pictures }.read(train, tables)
@@ -159,6 +161,28 @@ fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
         && classes.filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
+/// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
+fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), ImportError> {
+    for side in sides.iter().filter(|side| side.split != Split::Train && holds_pictures(&side.folder)) {
+        let has_class = |table: &&Listed| {
+            let names = table.table.header.as_deref().unwrap_or_default();
+            table.split == Some(side.split) && finder(names)(class).is_some()
+        };
+        if let Some(table) = tables.iter().find(has_class)
+            && !has_class_folders(&side.folder, &[])?
+        {
+            log::warn!(
+                "{} has the classes of the pictures in {}, and is not used: --label {} takes those of all splits from \
+                 tables",
+                table.table.name,
+                side.name,
+                run_record::quoted(class)
+            );
+        }
+    }
+    Ok(())
+}
+
 impl Listed {
     /// Opens a table that names pictures in the folder `within`; `None` if it names none.
     fn open(path: &Path, split: Option<Split>, within: &Path, pictures: &PictureNames) -> Option<Self> {
@@ -217,14 +241,22 @@ impl Listed {
         known.next().filter(|_| known.next().is_none())
     }
 
-    /// Compares a table with the folders of its pictures, which are the classes. Other classes in a column with a known
-    /// name are an error. If no column has the classes of the folders, a warning names the columns.
-    fn compare_folders(&mut self, root: &Path, pictures: &PictureNames) -> Result<(), ImportError> {
+    /// Compares a table with the folders of its pictures, which are the classes: the column that has them too. Other
+    /// classes in a column with a known name are an error. If no column has the classes of the folders, a warning names
+    /// the columns; and if one names splits that `may_have_splits`, a warning says that it is not used.
+    fn compare_folders(
+        &mut self,
+        root: &Path,
+        pictures: &PictureNames,
+        may_have_splits: bool,
+    ) -> Result<Option<String>, ImportError> {
         let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
             let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
-            let folder = pictures.files[place].strip_prefix(root).ok().and_then(|path| path.iter().next());
-            let folder = folder.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+            // Those of other splits have folders elsewhere.
+            let Ok(below) = pictures.files[place].strip_prefix(root) else { continue };
+            let folder = below.iter().next().map(|folder| folder.to_string_lossy().into_owned());
+            let folder = folder.unwrap_or_default();
             for (pairs, cell) in columns.iter_mut().zip(&row) {
                 pairs.insert((folder.clone(), cell.to_vec()));
             }
@@ -237,8 +269,22 @@ impl Listed {
             pairs.len() == folders && folders == cells
         };
         let known = self.known();
-        if known.map_or_else(|| columns.iter().any(is_of_folders), |known| is_of_folders(&columns[known])) {
-            return Ok(());
+        let class = match known {
+            Some(known) => Some(known).filter(|known| is_of_folders(&columns[*known])),
+            None => columns.iter().position(is_of_folders),
+        };
+        if let Some(class) = class {
+            let class = self.table.column_name(class);
+            let splits = columns.iter().position(names_splits).filter(|_| may_have_splits);
+            if let Some(splits) = splits {
+                log::warn!(
+                    "{}: column {} names the splits, and is not used: --label {} takes classes and splits from the table",
+                    self.table.name,
+                    self.table.column_name(splits),
+                    run_record::quoted(&class)
+                );
+            }
+            return Ok(Some(class));
         }
         let Some(known) = known else {
             let columns = (0..self.table.columns).filter(|&column| column != self.names);
@@ -248,7 +294,7 @@ impl Listed {
                 self.table.name,
                 listed(columns.map(|column| self.table.column_name(column)))
             );
-            return Ok(());
+            return Ok(None);
         };
         let column = self.table.column_name(known);
         bail!(
@@ -259,6 +305,13 @@ impl Listed {
             run_record::quoted(&column)
         );
     }
+}
+
+/// Whether a column with these cells, beside the folders of the pictures, names the training split and another one.
+fn names_splits(pairs: &BTreeSet<(String, Vec<u8>)>) -> bool {
+    let splits: Option<BTreeSet<Split>> =
+        pairs.iter().map(|(_, cell)| split::of(text(cell).unwrap_or_default())).collect();
+    splits.is_some_and(|splits| splits.len() > 1 && splits.contains(&Split::Train))
 }
 
 fn cell(row: &ByteRecord, column: usize) -> String {

@@ -166,6 +166,8 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
         let name = folder::name(path);
         if split::of(&name).is_some() && path.is_dir() && !has_pictures {
             log::warn!("{name} is not used: it has no table");
+        } else if path.is_dir() && holds_pictures(path) {
+            log::warn!("{name} is not used: {} does not name its pictures", folder::name(&train.path));
         } else {
             log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
         }
@@ -260,7 +262,15 @@ fn without_split(
     let others = files.iter().chain(&folders).filter(|path| !table.files.contains(path));
     let others: Vec<String> = others.map(|path| folder::name(path)).filter(|name| !is_hidden(name)).collect();
     if !others.is_empty() {
-        log::warn!("left out beside {}: {}", folder::name(&table.path), listed(others));
+        let is_archive = |name: &String| {
+            [".zip", ".tar", ".tgz", ".tar.gz"].iter().any(|end| name.to_lowercase().ends_with(end))
+        };
+        let advice = if others.iter().any(is_archive) {
+            "; if the table names pictures in an archive, unpack it"
+        } else {
+            ""
+        };
+        log::warn!("left out beside {}: {}{advice}", folder::name(&table.path), listed(others));
     }
     table.into_files(folder).map(|table| Some(Tables::one(table)))
 }
