@@ -82,9 +82,12 @@ fn is_comment(row: &ByteRecord) -> bool {
     COMMENTS.iter().any(|mark| first.starts_with(mark))
 }
 
-/// Whether `names` are 0, 1, 2, …, as pandas names columns without names.
+/// Whether `names` are 0, 1, 2, …, as pandas names columns without names. That of the index, which it writes first, is
+/// empty.
 fn count_columns(names: &ByteRecord) -> bool {
-    names.len() > 2 && names.iter().enumerate().all(|(column, name)| text(name) == Ok(&*column.to_string()))
+    let first = usize::from(names.get(0).is_some_and(is_empty));
+    let mut numbered = names.iter().skip(first).enumerate();
+    names.len() > 2 + first && numbered.all(|(column, name)| text(name) == Ok(&*column.to_string()))
 }
 
 /// The beginning of a table.

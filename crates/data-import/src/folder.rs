@@ -326,6 +326,19 @@ pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> R
     let empty: BTreeSet<&String> =
         splits().flat_map(|split| &split.names).filter(|name| !full.contains(*name)).collect();
     if full.is_empty() {
+        let has_arrays = |name: &String| {
+            let found = inside(&source.join(name));
+            found.is_ok_and(|(_, files)| files.iter().any(|path| arrays::is_array(path)))
+        };
+        if empty.iter().any(|name| has_arrays(name)) {
+            bail!(
+                source,
+                "has arrays of NumPy in {} ({}), and those in one folder are read: move them there, with names such as \
+                 x_train.npy, y_train.npy, x_test.npy and y_test.npy",
+                count(empty.len(), "folder"),
+                listed(empty)
+            );
+        }
         bail!(
             source,
             "has no picture in {} ({}): the names of pictures end in {}",

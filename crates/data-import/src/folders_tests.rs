@@ -553,3 +553,10 @@ fn a_table_beside_folders_of_classes_is_compared_with_them() {
     let (_, said) = logged(|| found.imported("in", &[]));
     assert!(!said.contains("all.csv"), "{said}");
 }
+
+#[test]
+fn arrays_in_folders_of_splits_are_named() {
+    let found = lab(&["train/x.npy", "train/y.npy", "test/x.npy", "test/y.npy"]);
+    let message = found.import("in", &[]).unwrap_err();
+    assert!(message.contains("has arrays of NumPy in 2 folders (test, train)"), "{message}");
+}

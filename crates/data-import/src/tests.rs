@@ -592,6 +592,11 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
         classes("2019,2020,kind\n1,2,0\n3,4,0\n5,6,1\n7,8,1\n", &["--label", "kind"]).unwrap(),
         ["0", "1"]
     );
+    // pandas.DataFrame(x).to_csv() writes the index too.
+    assert_eq!(
+        classes(",0,1,2\n0,5,6,0\n1,7,8,0\n2,9,1,1\n3,2,3,1\n", &["--label", "2"]).unwrap(),
+        ["0", "1"]
+    );
     let message = classes("-,1.5,0\n1,2,0\n3,4,1\n", &["--label", "3"]).unwrap_err();
     assert!(message.contains("line 1: column 1 is \"-\", which is no number"), "{message}");
 }
