@@ -555,6 +555,18 @@ fn a_table_beside_folders_of_classes_is_compared_with_them() {
 }
 
 #[test]
+fn a_table_of_test_pictures_without_classes_is_named() {
+    let found = lab(&["images/1.png", "images/2.png", "images/3.png", "images/4.png", "images/5.png"]);
+    found.write("in/train.csv", "image,label\n1.png,a\n2.png,a\n3.png,b\n4.png,b\n");
+    for test in ["image\n5.png\n", "image,label\n5.png,\n"] {
+        found.write("in/test.csv", test);
+        let (imported, said) = logged(|| found.imported("in", &[]));
+        assert_eq!(imported.counts, [[1, 1], [1, 1]]);
+        assert!(said.contains("test.csv is not used: it has no picture with a class"), "{said}");
+    }
+}
+
+#[test]
 fn arrays_in_folders_of_splits_are_named() {
     let found = lab(&["train/x.npy", "train/y.npy", "test/x.npy", "test/y.npy"]);
     let message = found.import("in", &[]).unwrap_err();

@@ -400,13 +400,22 @@ impl Listings<'_> {
                 (None, None) if train.table.columns == other.table.columns => Some(class),
                 _ => None,
             };
-            if let Some(class) = class {
-                let side = self.sides.iter().find(|side| side.split == split);
-                let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
-                // Competitions have such a column to be filled in.
-                if table::classes(&mut other.table, class, &labels, &BTreeSet::new())?.is_empty() {
-                    continue;
+            let side = self.sides.iter().find(|side| side.split == split);
+            // Competitions have such a column to be filled in.
+            let class = match class {
+                Some(class)
+                    if table::classes(&mut other.table, class, &labels, &BTreeSet::new())?.is_empty() =>
+                {
+                    None
                 }
+                class => class,
+            };
+            // Where its pictures have a folder, that is named below.
+            if class.is_none() && side.is_none() {
+                log::warn!("{} is not used: it has no picture with a class", other.table.name);
+            }
+            if let Some(class) = class {
+                let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
                 let rows = self.rows(&mut other, class, &mut labels)?;
                 of_split.entry((split, name)).or_default().extend(rows);
             }
