@@ -14,6 +14,7 @@ use crate::labels::{LabelOptions, class_name, twin};
 use crate::missing::is_missing;
 use crate::picture_names::{Named, PictureNames};
 use crate::quote::{listed, quoted, short};
+use crate::same_class::finder;
 use crate::split;
 use crate::table_file::{LABELS, TableFile, text};
 use crate::tables::TableFiles;
@@ -53,10 +54,11 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let folder = path.parent().unwrap_or(Path::new("."));
     let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
     let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
-    let label = match options.column {
-        Some(label) if first.contains_key(label) => label,
-        Some(label) => {
-            let problem = format!("{} has {}", path.display(), listed(first.keys()));
+    let names: Vec<&String> = first.keys().collect();
+    let label = match options.column.map(|label| (label, finder(&names)(label))) {
+        Some((_, Some(place))) => names[place],
+        Some((label, None)) => {
+            let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
             return Err(ImportError::option("label", short(label), problem));
         }
         None => match (first.keys().find(is_known), &others[..]) {

@@ -20,6 +20,7 @@ use crate::job::Job;
 use crate::labels::Labels;
 use crate::place::{Encoded, Place};
 use crate::quote::{listed, quoted, short};
+use crate::same_class::finder;
 use crate::table_file::LABELS;
 use crate::tables::{TableFiles, Tables};
 use crate::{DataFile, ImportError, partitions, temporary};
@@ -329,8 +330,12 @@ pub(crate) fn label(
     let path = &*table.files[0];
     let (columns, known) = (columns(path, &table.root)?, features(path)?);
     let others: Vec<&String> = columns.iter().filter(|column| pictures != Some(column.as_str())).collect();
-    let found = match wanted {
-        Some(wanted) => others.iter().find(|column| **column == wanted),
+    let found = match wanted.map(str::trim) {
+        Some(wanted) => {
+            let number = wanted.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+            let column = finder(&columns)(wanted).or(number).and_then(|place| columns.get(place));
+            others.iter().find(|other| Some(**other) == column)
+        }
         None => {
             let has_names =
                 |column: &&&String| names_in(&known, column).is_some_and(|names| !names.is_empty());
@@ -346,7 +351,7 @@ pub(crate) fn label(
             return Err(ImportError::option(
                 "label",
                 short(wanted),
-                format!("{} has {listed}", path.display()),
+                format!("{} has the columns {listed}", path.display()),
             ));
         }
         let Some(first) = others.first() else { bail!(path, "has no column of classes beside its pictures") };

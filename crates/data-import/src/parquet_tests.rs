@@ -75,6 +75,24 @@ fn a_row_of_a_part_is_named_by_its_own_file() {
 }
 
 #[test]
+fn the_column_of_the_class_has_a_name_in_any_spelling_or_a_number() {
+    let lab = Lab::new();
+    lab.write("t.parquet", table(&[1.0, 2.0, 3.0, 4.0], Some(&["a", "a", "b", "b"])));
+    for label in ["class", "CLASS", "2"] {
+        assert_eq!(found(&lab.imported("t.parquet", &["--label", label])), (4, vec!["a", "b"]), "{label}");
+    }
+    for label in ["0", "3", "y"] {
+        let message = lab.import("t.parquet", &["--label", label, "--overwrite"]).unwrap_err();
+        assert!(message.ends_with("t.parquet has the columns x, class"), "{message}");
+    }
+    for number in 0..4 {
+        lab.picture(&format!("pets/{number}.png"), [2, 2], number);
+    }
+    lab.write("pets/metadata.csv", "file_name,Kind,age\n0.png,a,1\n1.png,a,2\n2.png,b,3\n3.png,b,4\n");
+    assert_eq!(found(&lab.imported("pets", &["--label", "kind"])), (4, vec!["a", "b"]));
+}
+
+#[test]
 fn partitions_of_other_tables_than_parquet_are_named() {
     let lab = Lab::new();
     let csv = "x,class\n1,a\n2,b\n3,a\n4,b\n";
