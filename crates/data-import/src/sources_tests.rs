@@ -459,7 +459,10 @@ fn a_file_beside_pictures_names_their_classes() {
         assert!(message.contains(expected), "{message}");
     }
     let message = lab.import("set", &["--overwrite", "--label", "x"]).unwrap_err();
-    assert!(message.starts_with("--label x: ") && message.ends_with("has the columns file_name, species"), "{message}");
+    assert!(
+        message.starts_with("--label x: ") && message.ends_with("has the columns file_name, species"),
+        "{message}"
+    );
     lab.write("set/metadata.csv", "file_name,species\ntrain/0.png,a\ntrain/1.png,b\n");
     lab.write("set/test/metadata.jsonl", b"{\"file_name\": \"3.png\", \"label\": \"\xe9\"}\n");
     let message = lab.import("set", &["--overwrite"]).unwrap_err();

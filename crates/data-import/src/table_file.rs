@@ -212,7 +212,8 @@ impl TableFile {
     }
 
     /// The column and the number of lines of a cell that seems to have the rows between two quotation marks that do not
-    /// belong together: its first line ends a row, its last one begins a row, and those between are rows.
+    /// belong together: its first line ends a row, its last one begins a row, and those between are rows. Two lines of
+    /// a text have such numbers of commas by chance.
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
@@ -223,7 +224,7 @@ impl TableFile {
                 *first == self.columns - 1 - column
                     && *last == column
                     && between.iter().all(|separators| *separators == self.columns - 1)
-                    && (self.columns > 2 || !between.is_empty())
+                    && !between.is_empty()
             }
             _ => false,
         };
