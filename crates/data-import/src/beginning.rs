@@ -8,7 +8,7 @@ use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use run_record::count;
 
 use crate::missing::is_missing;
-use crate::quote::quoted;
+use crate::quote::{listed, quoted};
 use crate::{ImportError, temporary};
 
 /// What may separate cells.
@@ -322,7 +322,8 @@ impl Beginning {
             notes.push(format!("{} left out: {what}", lines(from, first - 1)));
         }
         if has_units {
-            notes.push(format!("{} left out: units", lines(first + 1, first + 1)));
+            let units = rows.rows.get(first + 1).map(words).unwrap_or_default();
+            notes.push(format!("{} left out: units ({})", lines(first + 1, first + 1), listed(units)));
         }
         if has_row_names {
             notes.push("column 1 is left out: it has the names of the rows".into());
