@@ -567,6 +567,28 @@ fn a_table_of_test_pictures_without_classes_is_named() {
 }
 
 #[test]
+fn a_split_of_a_column_that_has_no_class_is_not_used() {
+    let found = lab(&["i/1.png", "i/2.png", "i/3.png", "i/4.png", "i/5.png", "i/6.png"]);
+    let table = "file,label,split\n1.png,a,train\n2.png,b,train\n3.png,,test\n4.png,NA,test\n5.png,a,val\n6.png,b,val\n";
+    found.write("in/labels.csv", table);
+    let (imported, said) = logged(|| found.imported("in", &[]));
+    assert_eq!(imported.counts, [[1, 1], [1, 1]]);
+    assert!(
+        said.contains("the test split is val") && said.contains("test is not used: it has no sample"),
+        "{said}"
+    );
+    for (one, line) in [(table.replace("3.png,,", "3.png,a,"), 5), (table.replace("2.png,b,", "2.png,,"), 3)]
+    {
+        found.write("in/labels.csv", one);
+        let message = found.import("in", &["--overwrite"]).unwrap_err();
+        assert!(
+            message.contains(&format!("labels.csv: line {line}: column label has no class")),
+            "{message}"
+        );
+    }
+}
+
+#[test]
 fn arrays_in_folders_of_splits_are_named() {
     let found = lab(&["train/x.npy", "train/y.npy", "test/x.npy", "test/y.npy"]);
     let message = found.import("in", &[]).unwrap_err();

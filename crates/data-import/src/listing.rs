@@ -379,11 +379,12 @@ impl Listings<'_> {
             class_name
         );
         let mut of_split: BTreeMap<(Split, String), Rows> = BTreeMap::new();
-        let rows = self.rows(&mut train, class, &mut labels)?;
         // Folders of splits are before a column of splits.
         let may_have_column =
             train.split.is_none() && self.sides.iter().all(|side| side.split == Split::Train);
         let of_column = if may_have_column { self.splits(&mut train, class) } else { HashMap::new() };
+        let unlabelled = self.unlabelled(&mut train, class, &of_column, &labels);
+        let rows = self.rows(&mut train, class, &mut labels, &unlabelled)?;
         for (place, label) in rows {
             let side = self.sides.iter().find(|side| self.pictures.files[place].starts_with(&side.folder));
             let key = match (train.split, of_column.get(&place), side) {
@@ -416,7 +417,7 @@ impl Listings<'_> {
             }
             if let Some(class) = class {
                 let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
-                let rows = self.rows(&mut other, class, &mut labels)?;
+                let rows = self.rows(&mut other, class, &mut labels, &BTreeSet::new())?;
                 of_split.entry((split, name)).or_default().extend(rows);
             }
         }
@@ -473,8 +474,14 @@ impl Listings<'_> {
         Ok(Listing::Pictures(Found { train: pictures(train_rows), test: test.map(pictures), classes }))
     }
 
-    /// The pictures and labels of a table.
-    fn rows(&self, listed: &mut Listed, class: usize, labels: &mut Labels) -> Result<Rows, ImportError> {
+    /// The pictures and labels of a table; those that are `unlabelled` have none.
+    fn rows(
+        &self,
+        listed: &mut Listed,
+        class: usize,
+        labels: &mut Labels,
+        unlabelled: &BTreeSet<usize>,
+    ) -> Result<Rows, ImportError> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut rows = Rows::new();
         // The line and the label of each picture.
@@ -520,7 +527,10 @@ impl Listings<'_> {
                 }
                 Some(_) => again += 1,
                 None => {
-                    let number = labels.number(table.shown(class), label, table.number(label.as_bytes()));
+                    let number = match unlabelled.contains(&place) {
+                        true => Ok(None),
+                        false => labels.number(table.shown(class), label, table.number(label.as_bytes())),
+                    };
                     rows.push((place, number.map_err(wrong)?));
                     seen.insert(place, (line, label.to_owned()));
                 }
@@ -550,6 +560,39 @@ impl Listings<'_> {
         Ok(rows)
     }
 
+    /// The pictures of splits in which no picture has a class, but for the training split.
+    fn unlabelled(
+        &self,
+        listed: &mut Listed,
+        class: usize,
+        of_column: &HashMap<usize, (Split, String)>,
+        labels: &Labels,
+    ) -> BTreeSet<usize> {
+        if of_column.is_empty() {
+            return BTreeSet::new();
+        }
+        let (names, within) = (listed.names, listed.within.clone());
+        let (mut pictures, mut with_class) = (Vec::new(), BTreeSet::new());
+        // An error is found again when the classes are read.
+        let _ = listed.table.for_each_row(|table, row, _| {
+            let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
+            let Some(split) = of_column.get(&place).filter(|(split, _)| *split != Split::Train) else {
+                return Ok(());
+            };
+            let label = cell(row, class);
+            if labels.name(&label, table.number(label.as_bytes())).is_some() {
+                with_class.insert(split);
+            }
+            pictures.push((place, split));
+            Ok(())
+        });
+        pictures
+            .into_iter()
+            .filter(|(_, split)| !with_class.contains(split))
+            .map(|(place, _)| place)
+            .collect()
+    }
+
     /// The splits of pictures, if a column names them in all rows: the training split, and another one.
     fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (Split, String)> {
         let (names, within) = (listed.names, listed.within.clone());
@@ -557,7 +600,7 @@ impl Listings<'_> {
             .filter(|&column| column != names && column != class)
             .map(|column| (column, HashMap::new()))
             .collect();
-        // An error was found before, when the classes were read.
+        // An error is found when the classes are read.
         let _ = listed.table.for_each_row(|_, row, _| {
             let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
             columns.retain(|&column, found| {
