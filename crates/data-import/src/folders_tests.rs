@@ -589,6 +589,20 @@ fn a_split_of_a_column_that_has_no_class_is_not_used() {
 }
 
 #[test]
+fn a_column_that_differs_from_the_name_of_its_folder_is_warned_of() {
+    for (folders, is_said) in [(["a", "b"], false), (["b", "a"], true)] {
+        let found = Lab::new();
+        for (folder, class) in folders.iter().zip(["a", "b"]) {
+            found.write(&format!("in/class={folder}/0.parquet"), table(&[1.0, 2.0], Some(&[class, class])));
+        }
+        let (imported, said) = logged(|| found.imported("in", &[]));
+        assert_eq!(imported.counts, [[1, 1], [1, 1]]);
+        let what = "0.parquet: column class is \"b\" in row 1, and the folder says \"a\": the column is read";
+        assert_eq!(said.contains(what), is_said, "{said}");
+    }
+}
+
+#[test]
 fn arrays_in_folders_of_splits_are_named() {
     let found = lab(&["train/x.npy", "train/y.npy", "test/x.npy", "test/y.npy"]);
     let message = found.import("in", &[]).unwrap_err();

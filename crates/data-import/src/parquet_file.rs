@@ -162,6 +162,7 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, Import
             bail!(path, "has the columns {names}, and {} has {expected}", paths[0].display());
         }
     }
+    warn_of_partitions(files)?;
     let mut cells = lists(files)?;
     loop {
         match write_csv(files, &expected, &cells, tell)? {
@@ -170,6 +171,58 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, Import
             Written::Differs(column, what) => cells[column] = Cells::Lists(what),
         }
     }
+}
+
+/// Warns where the first row of a file has another value in a column than the folder of the same name. The column is
+/// read, and other tools may read the name of the folder.
+fn warn_of_partitions(files: &TableFiles) -> Result<(), ImportError> {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let is_same = |own: &str, text: &str| {
+        let text = match &*text.to_lowercase() {
+            "true" => "1".to_owned(),
+            "false" => "0".to_owned(),
+            _ => text.to_owned(),
+        };
+        match number(own) {
+            Some(own) => number(&text) == Some(own),
+            // Dates have a time of day behind them.
+            None => own.starts_with(&text),
+        }
+    };
+    for path in &files.files {
+        let own = own_columns(path)?;
+        let mut both = partitions::of(path, &files.root, &[]);
+        both.retain(|(name, _)| own.contains(name));
+        if both.is_empty() {
+            continue;
+        }
+        let mut other = None;
+        let one = TableFiles { root: files.root.clone(), files: vec![path.clone()] };
+        let read = for_each_row(&one, &|_, _| Ok(()), |_, _, row| {
+            other = both.iter().find_map(|(name, text)| {
+                let own = value(&row, name).map(cell).unwrap_or_default();
+                let text = text.as_deref().unwrap_or_default();
+                (!is_same(&own, text)).then_some((name, own, text))
+            });
+            Err(ImportError::Stopped)
+        });
+        if let Err(error) = read
+            && !matches!(error, ImportError::Stopped)
+        {
+            return Err(error);
+        }
+        if let Some((name, own, text)) = other {
+            log::warn!(
+                "{}: column {} is {} in row 1, and the folder says {}: the column is read, not the names of the folders",
+                path.strip_prefix(&files.root).unwrap_or(path).display(),
+                short(name),
+                quoted(&own),
+                quoted(text)
+            );
+            return Ok(());
+        }
+    }
+    Ok(())
 }
 
 /// What became of a table.
