@@ -287,7 +287,20 @@ impl Listed {
             return Ok(Some(class));
         }
         let Some(known) = known else {
+            let folders: BTreeSet<&str> = columns[self.names].iter().map(|(folder, _)| &**folder).collect();
             let columns = (0..self.table.columns).filter(|&column| column != self.names);
+            // Archives of many pictures come in parts.
+            let stems: BTreeSet<&str> =
+                folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
+            if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
+                bail!(
+                    &self.table.path,
+                    "it names the pictures of folders that differ in a number alone ({}): take the classes from one of its \
+                     columns with --label ({}), or move the table away if the folders are the classes",
+                    listed(folders),
+                    listed(columns.map(|column| self.table.column_name(column)))
+                );
+            }
             log::warn!(
                 "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
                  from one of its columns: {}",

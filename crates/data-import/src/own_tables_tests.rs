@@ -160,6 +160,21 @@ fn folders_of_classes_are_the_classes_beside_a_table() {
 }
 
 #[test]
+fn folders_that_differ_in_a_number_are_not_the_classes_beside_a_table() {
+    let lab = Lab::new();
+    pictures(&lab, "set/part_1", 0..4);
+    pictures(&lab, "set/part_2", 4..8);
+    lab.write("set/notes.csv", rows("id,dx,age\n", "{c}{n},{c},{n}", 0..8));
+    let message = lab.import("set", &[]).unwrap_err();
+    assert!(
+        message.contains("differ in a number alone (part_1, part_2)")
+            && message.contains("--label (dx, age)"),
+        "{message}"
+    );
+    assert_eq!(names(&lab.imported("set", &["--label", "dx"])), (vec!["cat", "dog"], 16));
+}
+
+#[test]
 fn metadata_is_read_as_windows_and_macos_write_it() {
     let lab = Lab::new();
     for name in ["a/x.png", "a/y.png", "b/\u{fc}.png", "b/z.png"] {
