@@ -131,11 +131,16 @@ fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&str) -> bool) -> Vec<(String, 
     let differ = rows.iter().any(|row| row.setting("topology") != rows[0].setting("topology"));
     varied.splice(..0, differ.then(|| "topology".into()));
     varied.retain(|name| is_kept(name));
-    let heading = |group: &Vec<Row<'a>>| match varied.is_empty() {
-        true => String::new(),
-        false => format!("{}: ", group[0].told(&varied).join(", ")),
+    let groups: Vec<Vec<Row<'a>>> = groups.into_values().collect();
+    let heading = |group: &[Row<'a>]| {
+        let others = groups.iter().map(|other| &other[0]);
+        group[0]
+            .told_among(others, &varied)
+            .map(|words| format!("{}: ", words.join(", ")))
+            .unwrap_or_default()
     };
-    groups.into_values().map(|group| (heading(&group), group)).collect()
+    let headings: Vec<String> = groups.iter().map(|group| heading(group)).collect();
+    headings.into_iter().zip(groups).collect()
 }
 
 /// The rows whose times stand for their topology.

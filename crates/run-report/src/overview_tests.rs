@@ -337,3 +337,43 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
         assert!(found.contains("is at chance level"), "{found}");
     }
 }
+
+/// A heading that is true of rows of another group as well would make the highest accuracy of its own group theirs.
+#[test]
+fn a_heading_has_what_is_off_where_that_alone_tells_its_rows_from_others() {
+    let with = |options: &[&str], accuracy| {
+        let mut run = run((1, 1), &[&["--test-samples", "1000"], options].concat(), 4.0);
+        run.results.test_accuracy = accuracy;
+        run
+    };
+    let text = of(&[
+        with(&[], 70.0),
+        with(&["--dropout", "0.3"], 92.0),
+        with(&["--lr", "0.01"], 97.0),
+        with(&["--clip-norm", "1"], 98.0),
+        with(&["--quantize", "qat"], 99.0),
+    ]);
+    let heading = "default clip norm, lr 0.0005, quantized no: highest test accuracy: dropout 0.3 with 92.00%";
+    assert!(text.contains(heading), "{text}");
+}
+
+#[test]
+fn trainings_of_which_early_stopping_ended_some_have_headings() {
+    let with = |topology, options: &[&str], epochs, seconds| {
+        let mut run = run(topology, &[&["--epochs", "10"], options].concat(), seconds);
+        run.results.epochs_run = epochs;
+        run
+    };
+    let stopping = ["--early-stopping", "2"];
+    let mut runs = vec![with((1, 1), &[], 10, 8.0), with((1, 2), &[], 10, 5.0)];
+    runs.extend([with((1, 1), &stopping, 4, 3.2), with((1, 2), &stopping, 4, 2.5)]);
+    let text = of(&runs);
+    assert!(text.contains("all epochs: fastest: 1x2 (mpi), 1.60 times as fast as 1x1"), "{text}");
+    assert!(text.contains("epochs run 4: fastest: 1x2 (mpi), 1.28 times as fast as 1x1"), "{text}");
+    // One that trains all epochs is of the job of those without early stopping.
+    let text = of(&[with((1, 1), &[], 10, 8.0), with((1, 1), &stopping, 10, 4.0)]);
+    assert!(
+        text.starts_with("fastest: early stopping 2 with 4.00 s; slowest: default early stopping"),
+        "{text}"
+    );
+}

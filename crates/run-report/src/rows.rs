@@ -154,6 +154,27 @@ impl<'a> Row<'a> {
         told(varied.iter().map(|name| (name.as_str(), self.setting(name))))
     }
 
+    /// The varied settings as text: those that are on, and those that are off where they alone tell the row from one of
+    /// `others`. None if there are no words.
+    pub fn told_among<'r>(
+        &self,
+        others: impl Iterator<Item = &'r Row<'r>> + Clone,
+        varied: &[String],
+    ) -> Option<Vec<String>> {
+        let differs = |name: &String, other: &Row<'_>| self.setting(name) != other.setting(name);
+        let is_on = |name: &String| word(name, self.setting(name)).is_some();
+        let is_alike = |other: &&Row<'_>| !varied.iter().any(|name| is_on(name) && differs(name, other));
+        let alike = others.filter(is_alike);
+        let text = |name: &String| {
+            let off = || {
+                unset(name, self.setting(name)).filter(|_| alike.clone().any(|other| differs(name, other)))
+            };
+            word(name, self.setting(name)).or_else(off)
+        };
+        let words: Vec<String> = varied.iter().filter_map(text).collect();
+        (!words.is_empty()).then_some(words)
+    }
+
     /// The varied settings as text, without those that are off: `–`, `false`, 0.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
         let changed = self.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
@@ -190,7 +211,8 @@ pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> V
 pub fn unset(name: &str, value: &str) -> Option<String> {
     let title = name.replace('_', " ");
     match value {
-        "–" | "" if ["data", "epochs_run", "simd_level", "sweep"].contains(&name) => None,
+        "–" | "" if ["data", "simd_level", "sweep"].contains(&name) => None,
+        "–" | "" if name == "epochs_run" => Some("all epochs".into()),
         "–" | "" if ["train_samples", "test_samples"].contains(&name) => Some(format!("{title} all")),
         "–" | "" => Some(format!("default {title}")),
         value => Some(format!("{title} {}", typed(value))),

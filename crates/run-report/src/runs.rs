@@ -80,9 +80,10 @@ impl Run {
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
         settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
-        // Early stopping makes trainings of different lengths.
-        if self.config.early_stopping.is_some() {
-            settings.insert("epochs_run".into(), self.results.epochs_run.to_string());
+        // Early stopping makes trainings of different lengths. One that it did not end is as long as any other.
+        let trained = self.results.epochs_run.to_string();
+        if self.config.early_stopping.is_some() && settings.get("epochs") != Some(&trained) {
+            settings.insert("epochs_run".into(), trained);
         }
         let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
         settings.insert("mpi".into(), mpi.split(',').next().unwrap_or_default().trim().into());

@@ -177,7 +177,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
             "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
         }
         "data" => "Digest of the training samples",
-        "epochs_run" => "Epochs that were trained, with early stopping",
+        "epochs_run" => "Epochs after which early stopping ended the training; all: it did not",
         "mpi" => "The MPI library",
         "processor" => "Processors of the machines",
         "quantized" => "The option --quantize",
@@ -188,7 +188,8 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
     let name = name.to_owned();
     let column = Column::words(&title, &name).means(definition);
     // A dash is a value that is missing, and an option that was not typed is none.
-    let unset = if ["train_samples", "test_samples"].contains(&name.as_str()) { "all" } else { "" };
+    let has_all = ["epochs_run", "test_samples", "train_samples"].contains(&name.as_str());
+    let unset = if has_all { "all" } else { "" };
     column.of(move |of: &R| Cell::text(row(of).settings.get(&name).map_or(unset, String::as_str)))
 }
 
