@@ -353,7 +353,8 @@ fn a_heading_has_what_is_off_where_that_alone_tells_its_rows_from_others() {
         with(&["--clip-norm", "1"], 98.0),
         with(&["--quantize", "qat"], 99.0),
     ]);
-    let heading = "default clip norm, lr 0.0005, quantized no: highest test accuracy: dropout 0.3 with 92.00%";
+    let heading =
+        "default clip norm, lr 0.0005, quantized no: highest test accuracy: dropout 0.3 with 92.00%";
     assert!(text.contains(heading), "{text}");
 }
 

@@ -211,7 +211,7 @@ pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> V
 pub fn unset(name: &str, value: &str) -> Option<String> {
     let title = name.replace('_', " ");
     match value {
-        "–" | "" if ["data", "simd_level", "sweep"].contains(&name) => None,
+        "–" | "" if ["data", "simd_level", "sweep", "test_available"].contains(&name) => None,
         "–" | "" if name == "epochs_run" => Some("all epochs".into()),
         "–" | "" if ["train_samples", "test_samples"].contains(&name) => Some(format!("{title} all")),
         "–" | "" => Some(format!("default {title}")),
@@ -280,11 +280,13 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     names.into_iter().filter(differs).filter(shown).cloned().collect()
 }
 
-/// Whether `name` is the digest of the samples, and options tell those of `rows` apart already.
+/// Whether `name` is the digest of the training samples or the size of the test set, and options tell those of `rows`
+/// apart already.
 pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
     let told = |a: &Row<'_>, b: &Row<'_>| SAMPLES.iter().any(|name| a.setting(name) != b.setting(name));
-    let same = |a: &Row<'_>, b: &Row<'_>| a.setting("data") == b.setting("data");
-    name == "data" && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
+    let same = |a: &Row<'_>, b: &Row<'_>| a.setting(name) == b.setting(name);
+    ["data", "test_available"].contains(&name)
+        && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
 }
 
 /// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: the ranges of three repeats of a

@@ -31,6 +31,10 @@ fn runs_on_other_samples_processors_or_of_other_lengths_are_no_repeats() {
     assert_eq!(other(|run| run.record.data.train_sha256 = "fedcba98".into()), of("data"));
     assert_eq!(other(|run| run.record.simd_level = Some("portable".into())), of("simd_level"));
     assert_eq!(other(|run| run.results.epochs_run = 2), of("epochs_run"));
+    let of_test_set = |run: &mut Run| {
+        (run.record.data.test_samples, run.record.data.test_available) = (1000, 1000);
+    };
+    assert_eq!(other(of_test_set), of("test_available"));
     let fewer = other(|run| {
         run.record.data.train_sha256 = "fedcba98".into();
         run.record.data.train_samples = 100;

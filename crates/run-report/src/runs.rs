@@ -80,6 +80,10 @@ impl Run {
         settings.insert("processor".into(), self.processors());
         settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
         settings.extend(data.train_sha256.get(..8).map(|digest| ("data".into(), digest.into())));
+        // Accuracies on two test sets are no repeats. Of the digest above, which is of training samples, nothing tells.
+        if data.test_available > 0 {
+            settings.insert("test_available".into(), data.test_available.to_string());
+        }
         // Early stopping makes trainings of different lengths. One that it did not end is as long as any other.
         let trained = self.results.epochs_run.to_string();
         if self.config.early_stopping.is_some() && settings.get("epochs") != Some(&trained) {

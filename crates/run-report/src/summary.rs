@@ -183,6 +183,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
         "quantized" => "The option --quantize",
         "simd_level" => "Vector instructions that the ranks used",
         "sweep" => "The sweep that the run belongs to",
+        "test_available" => "Test samples in the data set",
         _ => &format!("The option --{}", name.replace('_', "-")),
     };
     let name = name.to_owned();
