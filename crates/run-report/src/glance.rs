@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use itertools::Itertools;
-use run_record::count;
+use run_record::{ByClass, ClassRecord, count};
 
 use super::card::{Fact, Question};
 use super::digits::seconds;
@@ -66,16 +66,9 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
 
 /// What one configuration's test and curves say, in a line each.
 pub fn findings(row: &Row<'_>) -> Vec<String> {
-    let weakest = row.first().results.by_class.as_ref().and_then(|by_class| {
-        let known = by_class.classes.iter().filter_map(|class| Some((class.recall?, class)));
-        let (recall, class) = known.min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-        let other = class.taken_for.as_ref()?;
-        Some(format!(
-            "lowest recall: class {}, {recall:.2}% of {} right, the wrong ones mostly taken for {other}",
-            class.name,
-            count(class.samples as usize, "test sample")
-        ))
-    });
+    // Repeats with other weights have other recalls.
+    let is_of_all = row.runs.len() == 1 || row.same_weights() == Some(true);
+    let weakest = row.first().results.by_class.as_ref().filter(|_| is_of_all).and_then(weakest);
     let epochs: Vec<usize> = row.runs.iter().filter_map(|run| overfitting_epoch(run)).collect();
     let (of, all) = (epochs.iter().sorted().dedup().join(", "), row.runs.len());
     let overfits = match epochs.len() {
@@ -86,6 +79,30 @@ pub fn findings(row: &Row<'_>) -> Vec<String> {
     let overfits =
         overfits.map(|which| format!("{which}: since then, test loss is higher and training loss is lower"));
     weakest.into_iter().chain(overfits).collect()
+}
+
+/// The class of the lowest recall, or those that have it.
+fn weakest(by_class: &ByClass) -> Option<String> {
+    /// Classes that are named; the others are counted.
+    const MOST: usize = 3;
+    let known = || by_class.classes.iter().filter_map(|class| Some((class.recall?, class)));
+    let lowest = known().map(|(recall, _)| recall).min_by(f64::total_cmp).filter(|&recall| recall < 100.0)?;
+    let classes: Vec<&ClassRecord> =
+        known().filter(|&(recall, _)| recall <= lowest).map(|(_, class)| class).collect();
+    if let [class] = classes[..] {
+        let other = class.taken_for.as_ref()?;
+        return Some(format!(
+            "lowest recall: class {}, {lowest:.2}% of {} right, the wrong ones mostly taken for {other}",
+            class.name,
+            count(class.samples as usize, "test sample")
+        ));
+    }
+    let names = classes.iter().take(MOST).map(|class| &class.name).join(", ");
+    let more = match classes.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!("lowest recall: {lowest:.2}%, of classes {names}{more}"))
 }
 
 fn accuracy(row: &Row<'_>) -> f64 {
@@ -185,7 +202,7 @@ fn time(row: &Row<'_>) -> Fact {
 
 #[cfg(test)]
 mod tests {
-    use run_record::{ByClass, Confusion};
+    use run_record::Confusion;
 
     use super::*;
     use crate::card::facts;
@@ -235,6 +252,23 @@ mod tests {
                 "lowest recall: class cat, 90.00% of 30 test samples right, the wrong ones mostly taken for dog"
             ]
         );
+    }
+
+    #[test]
+    fn classes_of_one_recall_are_named_together_and_not_of_runs_with_other_weights() {
+        let mut run = tested(&[], 20.0);
+        let names: Vec<String> = ["a", "b", "c", "d", "e"].map(String::from).into();
+        let confusion: Confusion = (0..5).map(|class| (class, 0, 8)).collect();
+        run.results.by_class = ByClass::of(&confusion, &names);
+        let lines = |runs: &[Run]| findings(&group(runs)[0]);
+        let expected = ["lowest recall: 0.00%, of classes b, c, d and 1 more"];
+        assert_eq!(lines(&[run.clone()]), expected);
+        let mut other = run.clone();
+        assert_eq!(lines(&[run.clone(), other.clone()]), expected);
+        other.results.weights_sha256 = "other".into();
+        assert_eq!(lines(&[run.clone(), other]), [""; 0]);
+        run.results.by_class = ByClass::of(&(0..5).map(|class| (class, class, 8)).collect(), &names);
+        assert_eq!(lines(&[run]), [""; 0], "all samples are right");
     }
 
     #[test]
