@@ -24,7 +24,8 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<Point>, bool), String> {
     let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
     let (steps, log_every) = (steps_of_epoch(run), log_every(run));
     if values.len() < 2 || steps < log_every {
-        let points = by_epoch(run, ending);
+        let of = |row: &EpochRow| Some(if ending == "loss" { row.train_loss } else { row.train_accuracy });
+        let points = by_epoch(run, 0.5, of);
         if !points.is_empty() && (steps < log_every || points.len() > values.len()) {
             return Ok((points, true));
         }
@@ -38,12 +39,22 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<Point>, bool), String> {
     Ok((values.into_iter().map(point).collect(), false))
 }
 
-/// The curve of tests from the files `NAME.ENDING`.
+/// The curve of tests from the files `NAME.ENDING`, where `NAME` is `test` or `test.int8`; from `epochs.csv` where there
+/// are none, as in a copy of a run without the folders of its ranks.
 ///
 /// # Errors
 /// The first line of a file that is damaged.
 pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
     let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
+    if values.is_empty() {
+        let of = |row: &EpochRow| match (name, ending) {
+            ("test", "loss") => Some(row.test_loss),
+            ("test", _) => Some(row.test_accuracy),
+            (_, "loss") => row.int8_test_loss,
+            _ => row.int8_test_accuracy,
+        };
+        return Ok(by_epoch(run, 0.0, of));
+    }
     let steps = steps_of_epoch(run) as f64;
     Ok(values.into_iter().map(|(step, values)| values.point(step as f64 / steps)).collect())
 }
@@ -73,13 +84,13 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
     before.max(of_epoch).max(changes.map(|attempt| attempt.step as u64).max().unwrap_or(0))
 }
 
-/// The training values of each epoch, from `epochs.csv`.
-fn by_epoch(run: &Run, ending: &str) -> Vec<Point> {
+/// A value of each epoch from `epochs.csv`, drawn so much `before` its end.
+fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<Point> {
     let point = |row: EpochRow| {
-        let value = if ending == "loss" { row.train_loss } else { row.train_accuracy };
-        [row.epoch as f64 - 0.5, value, value, value]
+        let value = of(&row).filter(|value| value.is_finite())?;
+        Some([row.epoch as f64 - before, value, value, value])
     };
-    epochs(run).into_iter().map(point).filter(|point| point[1].is_finite()).collect()
+    epochs(run).into_iter().filter_map(point).collect()
 }
 
 /// The ranks' values of one step, and how many samples each is of.
@@ -194,6 +205,15 @@ mod tests_of_points {
                 "{shape:?}: {points:?}"
             );
         }
+    }
+
+    #[test]
+    fn tests_without_files_of_ranks_are_those_of_epochs_csv() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = with_files(folder.path(), [2, 40, 10], &[]);
+        assert_eq!(tests(&run, "test", "loss").unwrap(), [[1.0, 2.0, 2.0, 2.0], [2.0, 1.0, 1.0, 1.0]]);
+        assert_eq!(tests(&run, "test", "acc").unwrap().len(), 2);
+        assert!(tests(&run, "test.int8", "acc").unwrap().is_empty());
     }
 
     #[test]
