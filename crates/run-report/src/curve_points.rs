@@ -106,7 +106,9 @@ impl Values {
     }
 }
 
-/// All ranks' lines of the files `NAME.ENDING` by step; `samples` are a rank's, which counts by them in the mean.
+/// All ranks' lines of the files `NAME.ENDING` by step; `samples` are a rank's, which counts by them in the mean. Steps
+/// before the first line of any rank that has samples are left out: a file may be missing, or have begun again after
+/// somebody removed it, and a mean over the other ranks alone would be shown as that of all.
 fn of_ranks(
     run: &Run,
     name: &str,
@@ -114,14 +116,18 @@ fn of_ranks(
     samples: fn(&RankRecord) -> usize,
 ) -> Result<BTreeMap<u64, Values>, String> {
     let mut values: BTreeMap<u64, Values> = BTreeMap::new();
+    let mut begin = 0;
     for rank in 0..run.record.world_size {
         let file = run.path.join(format!("rank{rank}/{name}.{ending}"));
-        let weight = run.results.per_rank.get(rank).map(samples).filter(|samples| *samples > 0).unwrap_or(1);
-        for (step, value) in of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })? {
-            values.entry(step).or_default().0.push((value, weight as f64));
+        let samples = run.results.per_rank.get(rank).map(samples).filter(|samples| *samples > 0);
+        let points = of_rank(&file, if ending == "loss" { "loss" } else { "accuracy" })?;
+        let first = points.first().map(|(step, _)| *step);
+        begin = begin.max(first.unwrap_or(if samples.is_some() { u64::MAX } else { 0 }));
+        for (step, value) in points {
+            values.entry(step).or_default().0.push((value, samples.unwrap_or(1) as f64));
         }
     }
-    Ok(values)
+    Ok(values.split_off(&begin))
 }
 
 /// The steps of a file and their values, which are a `quantity`; none if there is no such file.
@@ -239,5 +245,12 @@ mod tests_of_points {
         run.results.per_rank = crate::testing::ranks(&[2, 1]);
         let [x, mean, low, high] = tests(&run, "test", "acc").unwrap()[0];
         assert!((mean - 200.0 / 3.0).abs() < 1e-9 && [x, low, high] == [1.0, 50.0, 100.0], "{mean}");
+        let lines = format!("1 40\n{} 50\n", run.results.steps);
+        std::fs::write(folder.path().join("rank0/test.acc"), lines).unwrap();
+        assert_eq!(tests(&run, "test", "acc").unwrap().len(), 1, "rank 1 began later");
+        std::fs::remove_file(folder.path().join("rank1/test.acc")).unwrap();
+        assert!(tests(&run, "test", "acc").unwrap().is_empty(), "a mean of rank 0 alone");
+        run.results.per_rank[1].test_samples = 0;
+        assert_eq!(tests(&run, "test", "acc").unwrap().len(), 2, "rank 1 tests nothing");
     }
 }
