@@ -123,7 +123,9 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     };
     // What tells the samples of rows apart, of which each row is one or the other.
     let mut varied = varied(rows);
-    varied.retain(|name| [&["data", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str()));
+    varied.retain(|name| {
+        [&["data", "test_available", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str())
+    });
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows {
         texts.entry(of(row)).or_default().insert(row.told(&varied).join(", "));

@@ -250,3 +250,21 @@ fn a_restarted_run_has_a_mark_and_a_footnote_and_its_ratio() {
     let without = summary(&Section::default(), &group(&runs[..1]), "1x1");
     assert!(without.columns.iter().all(|column| column.key != "failed_attempts"));
 }
+
+#[test]
+fn test_sets_of_two_sizes_are_told_apart() {
+    let of = |available| {
+        let mut run = run((1, 1), &["--test-samples", "50"], 4.0);
+        (run.record.data.test_samples, run.record.data.test_available) = (50, available);
+        run
+    };
+    let text = tested(&group(&[of(100), of(200)]));
+    let all = "after training on all 60000 samples";
+    assert_eq!(
+        text,
+        format!(
+            "the first 50 of 100 test samples, {all} (test available 100), or the first 50 of 200 test samples, {all} \
+             (test available 200)"
+        )
+    );
+}
