@@ -125,8 +125,10 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
     }
     let bytes: f64 = work.buckets.iter().sum();
     let title = format!(
-        "{}: predicted for a link of {:.1} µs and {:.1} Mbit/s",
-        section.title, link.latency_us, link.bandwidth_mbit
+        "{}: predicted for a link of {} µs and {} Mbit/s",
+        section.title,
+        significant(link.latency_us, 5),
+        significant(link.bandwidth_mbit, 5)
     );
     Sheet::of(format!("{}-prediction", section.name), title, columns, &lines).with_remarks([
             format!(
