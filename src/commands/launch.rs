@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, line};
-use crate::options::{Cli, HowArgs, LaunchArgs};
+use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
 use crate::stop::StopRequest;
 use restart::Training;
 
@@ -31,6 +31,10 @@ pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
 /// # Errors
 /// When it does not start.
 pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
+    args.how.check(args.launcher)?;
+    if let Some(code) = reject(&args.program)? {
+        return Ok(code);
+    }
     let program = with_verbosity(verbosity, &args.program);
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
@@ -64,9 +68,30 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     Ok(outcome.code)
 }
 
+/// Rejects options of the ranks' command before a launcher wraps the error into its own lines; returns an exit code
+/// if clap's text was printed.
+fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
+    match read(program) {
+        Err(error) if is_of_value(&error) => Err(ConfigError::Words(one_line(&error))),
+        Err(error) if error.use_stderr() => {
+            // The code tells as much where standard error is closed.
+            let _ = error.print();
+            Ok(Some(super::OPTIONS.into()))
+        }
+        Ok(Cli { command: Command::Train(args), .. }) if args.resume.is_none() => {
+            args.typed.check()?;
+            args.config.completed().map(|_| None)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn read(program: &[String]) -> Result<Cli, clap::Error> {
+    Cli::read(std::iter::once("mpiburn").chain(program.iter().map(String::as_str)).map(OsString::from))
+}
+
 fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
-    let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
-    let has_own = Cli::read(words.map(OsString::from)).is_ok_and(|cli| cli.quiet || cli.verbose > 0);
+    let has_own = read(program).is_ok_and(|cli| cli.quiet || cli.verbose > 0);
     let verbosity = if has_own { Vec::new() } else { verbosity };
     verbosity.into_iter().chain(program.iter().cloned()).collect()
 }
@@ -128,6 +153,26 @@ mod tests {
                 words(expected),
                 "{launch} launch {program}"
             );
+        }
+    }
+
+    #[test]
+    fn options_of_the_ranks_are_rejected_before_they_start() {
+        let reject = |line: &str| reject(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (line, expected) in [
+            ("train --epochs abc", "--epochs abc: must be a whole number from 1"),
+            ("train --momentum 0.5", "--momentum 0.5: "),
+            ("train --quantized --quantize none", "--quantized: "),
+            ("bench step --steps 0", "--steps 0: "),
+        ] {
+            let error = reject(line).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{line}: {error}");
+        }
+        assert_eq!(reject("trian"), Ok(Some(2)));
+        for line in
+            ["train --epochs 1", "train --resume runs/a --momentum 0.5", "train --help", "eval runs/a"]
+        {
+            assert_eq!(reject(line), Ok(None), "{line}");
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::ConfigError;
 use crate::launch::{LauncherKind, Topology};
 use crate::values::range;
 
@@ -65,6 +66,22 @@ pub struct HowArgs {
 }
 
 impl HowArgs {
+    /// Rejects the script of another launcher than that of a job, unless the job's own has one as well: make gives both.
+    ///
+    /// # Errors
+    /// Which option is without effect.
+    pub fn check(&self, launcher: LauncherKind) -> Result<(), ConfigError> {
+        let other = match launcher {
+            _ if self.script(launcher).is_some() => None,
+            LauncherKind::Mpirun => self.srun_by.as_ref().map(|by| ("srun-by", by, "srun")),
+            LauncherKind::Srun => self.mpirun_by.as_ref().map(|by| ("mpirun-by", by, "mpirun")),
+            LauncherKind::Alone => None,
+        };
+        other.map_or(Ok(()), |(option, by, launcher)| {
+            Err(ConfigError::new(option, by.display(), format!("requires --launcher {launcher}")))
+        })
+    }
+
     /// The script that replaces `launcher`.
     pub fn script(&self, launcher: LauncherKind) -> Option<PathBuf> {
         match launcher {
@@ -119,4 +136,29 @@ pub struct SweepArgs {
     /// rejected.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_of_another_launcher_is_rejected_unless_the_own_one_has_one_too() {
+        let how = |mpirun: Option<&str>, srun: Option<&str>| HowArgs {
+            mpirun_by: mpirun.map(Into::into),
+            srun_by: srun.map(Into::into),
+        };
+        let problem = |how: HowArgs, launcher| how.check(launcher).err().map(|error| error.to_string());
+        assert_eq!(
+            problem(how(None, Some("s.sh")), LauncherKind::Mpirun).unwrap(),
+            "--srun-by s.sh: requires --launcher srun"
+        );
+        assert_eq!(
+            problem(how(Some("m.sh"), None), LauncherKind::Srun).unwrap(),
+            "--mpirun-by m.sh: requires --launcher mpirun"
+        );
+        for launcher in [LauncherKind::Mpirun, LauncherKind::Srun] {
+            assert_eq!(problem(how(Some("m.sh"), Some("s.sh")), launcher), None);
+        }
+    }
 }

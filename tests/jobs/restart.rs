@@ -276,9 +276,9 @@ fn what_would_repeat_is_not_started_again() {
     let lab = Lab::new();
     let started = |output: &Output| text(output).matches("$ mpirun").count();
     let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
-    for options in [&["--epochs", "0"][..], &["--epoch"]] {
+    for (options, starts) in [(&["--epochs", "0"][..], 0), (&["--epoch"], 0), (&["--num-classes", "9"], 1)] {
         let output = must_fail(launch(&lab, "1x2", 3, "none", options));
-        assert_eq!((output.status.code(), started(&output)), (Some(2), 1), "{}", text(&output));
+        assert_eq!((output.status.code(), started(&output)), (Some(2), starts), "{}", text(&output));
         assert!(attempts(&output).is_empty() && !lab.path("none").exists(), "{}", text(&output));
     }
     lab.train(1, "old", &short);
