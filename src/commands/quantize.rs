@@ -10,9 +10,8 @@ use super::eval::shown;
 use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, QuantizeArgs, RunConfig};
-use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, QuantizeKind, Quantized};
+use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantizeKind, Quantized};
 use crate::train::{Evaluation, Tally};
-use burn_fused::int8::Int8Error;
 use burn_mpi::World;
 use run_record::checkpoint::MODEL;
 use run_record::files;
@@ -30,8 +29,8 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match post {
             None => {
-                let of = "the input (the run had no --quantize qat)";
-                let never = || QuantError::values(of, Int8Error::NotCalibrated);
+                let problem = "the run had no --quantize qat, so its checkpoint has no ranges; choose ptq";
+                let never = || ConfigError::new("kind", QuantizeKind::Qat, problem);
                 let ranges = weights.position.ranges.as_ref().ok_or_else(never)?;
                 Quantized::of_ranges(&network, Method::Qat, ranges, config.quantization.weight_scheme)?
             }

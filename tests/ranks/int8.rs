@@ -83,7 +83,7 @@ fn the_ranges_of_a_training_make_the_model_that_it_tested() {
     assert!(fs::read(int8_file(&lab, "run")).unwrap() == written, "the same model");
     lab.train(1, "float", &FEW);
     let other = command(1, &["quantize", "--kind", "qat"], &lab.path("float"));
-    refused(other, 2, &["was never calibrated", "--quantize qat"]);
+    refused(other, 2, &["--kind qat: the run had no --quantize qat", "choose ptq"]);
 }
 
 #[test]
