@@ -283,7 +283,9 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
     let remedy = match schedule.kind {
         ScheduleKind::Constant => "choose a larger --lr",
         _ if schedule.base.lr == 0.0 => "choose a larger --lr",
-        _ => "choose a larger step-size or gamma, or fewer epochs",
+        ScheduleKind::OneCycle => "choose a larger --max-lr",
+        ScheduleKind::Cosine => "choose a larger --lr, or fewer epochs",
+        ScheduleKind::Step => "choose a larger step-size or gamma, or fewer epochs",
     };
     if lr == 0.0 {
         log::warn!("{epochs} no weight: the learning rate is 0; {remedy}")

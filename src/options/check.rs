@@ -11,6 +11,7 @@ use crate::quant::{QuantizeKind, Quantizer, groups};
 use crate::train::{GAMMA, Precision, Rule, ScheduleKind};
 use crate::values;
 use burn_mpi::Backend;
+use run_record::count;
 
 /// An invalid option.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -167,7 +168,8 @@ impl RunConfig {
                 Err(ConfigError::new(option, value, format!("requires --quantize {of}")))
             }
             Some(epoch) if of == QuantizeKind::Qat && epoch >= self.epochs => {
-                let problem = format!("the run has {} epochs; name one before the last", self.epochs);
+                let problem =
+                    format!("the run has {}; name one before the last", count(self.epochs, "epoch"));
                 Err(ConfigError::new(option, epoch, problem))
             }
             _ => Ok(()),

@@ -75,6 +75,10 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--weight-scheme tensor", "--weight-scheme tensor: requires --quantize"),
         ("--freeze-after 1", "--freeze-after 1: requires --quantize qat"),
         ("--quantized --fold-after 1", "--fold-after 1: convnet has no batch norm to fold"),
+        (
+            "--quantized --epochs 1 --freeze-after 1",
+            "--freeze-after 1: the run has 1 epoch; name one before the last",
+        ),
         ("--quantized --freeze-after 3", "--freeze-after 3: the run has 3 epochs; name one before the last"),
         ("--model mlp --quantized --fold-after 9", "--fold-after 9: the run has 3 epochs"),
         ("--quantized --calibration 5", "--calibration 5: requires --quantize ptq"),

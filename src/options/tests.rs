@@ -177,6 +177,14 @@ fn a_number_that_is_none_has_a_tip() {
 
 /// No parser of the standard library or of clap answers: its words name types of Rust.
 #[test]
+fn a_value_with_a_space_at_its_end_is_quoted() {
+    for value in [" 1", "1 "] {
+        let error = RunConfig::read([format!("--epochs={value}")]).unwrap_err().to_string();
+        assert_eq!(error, format!("--epochs '{value}': must be a whole number from 1"));
+    }
+}
+
+#[test]
 fn every_wrong_value_of_every_option_has_an_error_in_words() {
     const WRONG: [&str; 8] = ["x", "-1", "1.5", "99999999999999999999999", "", "1e999", "nan", "20%"];
     const FORBIDDEN: [&str; 11] = [

@@ -219,7 +219,9 @@ pub fn one_line(error: &clap::Error) -> String {
             None if value.is_empty() && choices.is_empty() => "a value is missing".to_owned(),
             None => choices,
         };
-        let value = if !value.is_empty() {
+        let value = if value.trim() != value {
+            format!(" '{}'", shortened(&value))
+        } else if !value.is_empty() {
             format!(" {}", shortened(&value))
         } else if error.kind() == ErrorKind::InvalidValue {
             // Nothing was typed, as far as clap tells.

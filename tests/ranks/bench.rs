@@ -56,7 +56,7 @@ fn bench_step_on_two_ranks_has_both_overlap_modes() {
 #[test]
 fn bench_fused_learns_with_two_layers_and_not_with_ten() {
     let lab = Lab::new();
-    let words = ["has images of [1, 1, 512] in 20 classes, and the networks take [1, 28, 28] in 10"];
+    let words = ["has samples of 512 features in 20 classes, and the networks take 1x28x28 in at most 10"];
     fails_with(bench(1, &["fused", "--data-root"]).arg(lab.data("features", 400, 40)), &words);
     let csv = lab.path("fused.csv");
     let table = succeeds(bench(1, &["fused", "--data-root"]).arg(digits()).arg("--csv").arg(&csv));

@@ -144,8 +144,16 @@ fn a_checkpoint_is_profiled_with_its_network() {
         assert!(names(&found, "forward").contains(&"bn1 batch norm+relu+max pool".to_owned()), "{found}");
     }
     for (options, code, expected) in [
-        (&["--model", "vgg"][..], 2, "--model vgg: the checkpoint's network has convnet"),
-        (&["--activation", "gelu"], 2, "--activation gelu: the checkpoint's network has relu"),
+        (
+            &["--model", "vgg"][..],
+            2,
+            "--model vgg: the network of the checkpoint was made with --model convnet",
+        ),
+        (
+            &["--activation", "gelu"],
+            2,
+            "--activation gelu: the network of the checkpoint was made with --activation relu",
+        ),
         // What fits the run's network alone.
         (&["--hidden", "8"], 2, "--hidden 8: convnet has no hidden layer"),
         (&["--int8"], 2, "int8.safetensors"),

@@ -13,7 +13,7 @@ use burn::tensor::{Device, Tensor};
 use super::{check_alone, median_ms, publish};
 use crate::commands::{outputs, use_threads};
 use crate::data::shard::Order;
-use crate::data::{self, Description, Normalizer, Shard, ShardPlan, Split};
+use crate::data::{self, Description, Normalizer, Shard, ShardPlan, Split, size_of_sample};
 use crate::device::DeviceKind;
 use crate::model::seeded;
 use crate::options::{ConfigError, FusedArgs};
@@ -59,7 +59,9 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let expected = [1, SIDE, SIDE];
     if shape != expected || classes > CLASSES {
         let problem = format!(
-            "has images of {shape:?} in {classes} classes, and the networks take {expected:?} in {CLASSES}"
+            "has samples of {} in {classes} classes, and the networks take {} in at most {CLASSES}",
+            size_of_sample(shape),
+            size_of_sample(expected)
         );
         return Err(ConfigError::new("data-root", args.data_root.display(), problem).into());
     }

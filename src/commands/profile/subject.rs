@@ -62,8 +62,12 @@ fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, C
         let value = made.0.get(option);
         if value != own.0.get(option) {
             let shown = value.cloned().flatten().unwrap_or_default();
-            let own = own.0.get(option).cloned().flatten().unwrap_or("none".into());
-            let problem = format!("the checkpoint's network has {}; leave the option out", own.display());
+            let made = match own.0.get(option) {
+                Some(Some(own)) => format!("with --{option} {}", own.display()),
+                Some(None) => format!("with --{option}"),
+                None => format!("without --{option}"),
+            };
+            let problem = format!("the network of the checkpoint was made {made}; leave the option out");
             return Err(ConfigError::new(option.clone(), shown.display(), problem));
         }
     }
