@@ -1,9 +1,8 @@
 //! Atomic file replacement.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -34,13 +33,10 @@ impl WholeFile {
         let mut prefix = OsString::from(".");
         prefix.push(name);
         prefix.push(".");
-        // Readable as the umask allows, like other files that a program creates;
-        // temporary files are otherwise readable by their owner only.
-        let file = Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(out)?;
+        // Readable as the umask allows, like other files that a program creates; temporary files are otherwise readable
+        // by their owner only, and their errors name them.
+        let open = |path: &Path| File::options().write(true).create_new(true).open(path);
+        let file = Builder::new().prefix(&prefix).suffix(".part").make_in(out, open)?;
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target })
     }
 
@@ -125,6 +121,8 @@ impl Write for WholeFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -145,6 +143,8 @@ mod tests {
             let expected = if name == "link" { "symbolic link" } else { "not a regular file" };
             assert!(error.to_string().contains(expected), "{error}");
         }
+        let error = replace_file(Path::new("/proc/new"), b"").unwrap_err().to_string();
+        assert!(!error.contains(".part"), "{error}");
         assert_eq!(fs::read_to_string(&link).unwrap(), "kept");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     }
