@@ -232,7 +232,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     let typed = ["--scaling", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
     contains(
         &shown(&lab, &typed),
-        &["a link of 1000.0 µs and 1.0 Mbit/s", "The times of that run are doubted"],
+        &["a link of 1000 µs and 1 Mbit/s", "The times of that run are doubted"],
     );
     for (code, arguments, expected) in [
         (2, &["--scaling"][..], "--scaling: needs the link"),
