@@ -230,10 +230,7 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     contains(&page, &["<svg ", "href=\"../results/two/\""]);
 
     let typed = ["--scaling", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
-    contains(
-        &shown(&lab, &typed),
-        &["a link of 1000 µs and 1 Mbit/s", "The times of that run are doubted"],
-    );
+    contains(&shown(&lab, &typed), &["a link of 1000 µs and 1 Mbit/s", "The times of that run are doubted"]);
     for (code, arguments, expected) in [
         (2, &["--scaling"][..], "--scaling: needs the link"),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a number from 0.001 to 1000000000"),
