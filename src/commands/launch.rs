@@ -74,7 +74,7 @@ fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
     match read(program) {
         Err(error) if is_of_value(&error) => Err(ConfigError::Words(one_line(&error))),
         Err(error) if error.use_stderr() => {
-            // The code tells as much where standard error is closed.
+            // If standard error is closed, the exit code still tells.
             let _ = error.print();
             Ok(Some(super::OPTIONS.into()))
         }

@@ -312,11 +312,10 @@ pub fn usage(error: &clap::Error) -> u8 {
     let text = error.to_string();
     let is_long = !displays && run_report::console::message(&text).len() < text.len();
     let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
-    let text = match displays {
-        true => {
-            "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
-        }
-        false => wrong_value.clone().unwrap_or(text),
+    let text = if displays {
+        "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
+    } else {
+        wrong_value.clone().unwrap_or(text)
     };
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
     let mut code = if displays { 0 } else { OPTIONS };

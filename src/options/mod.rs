@@ -122,10 +122,7 @@ impl Cli {
 
     /// `-q` and `-v` as words of a command line.
     pub fn verbosity(&self) -> Vec<String> {
-        match self.quiet {
-            true => vec!["-q".into()],
-            false => vec!["-v".into(); usize::from(self.verbose)],
-        }
+        if self.quiet { vec!["-q".into()] } else { vec!["-v".into(); usize::from(self.verbose)] }
     }
 }
 

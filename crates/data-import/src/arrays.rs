@@ -48,8 +48,8 @@ struct Pair {
 /// The arrays of a source.
 pub(crate) struct Arrays {
     train: Pair,
-    /// The other splits by name, in the order in which they are preferred for the test. One without labels is an error
-    /// where it is read.
+    /// The other splits by name, with the preferred ones for the test first. A split without labels has the error that
+    /// ends the import if the split is chosen.
     others: Vec<(String, Result<Pair, ImportError>)>,
     /// Names of the classes, if they are known.
     names: Option<Vec<String>>,

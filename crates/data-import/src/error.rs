@@ -77,7 +77,7 @@ impl ImportError {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
 
-    /// As [`Self::read`] for a file that is unpacked, whose damage the decoder finds.
+    /// As [`Self::read`], for a file whose contents may end early or be rejected by a decoder.
     pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| match damage(&reason) {
             Some(what) => Self::Damaged { path: path.to_owned(), what: what.into() },
@@ -90,8 +90,13 @@ impl ImportError {
     }
 }
 
-/// What is wrong with contents that a decoder rejects, whose own words name its types and states; `None` for an error of
-/// the system.
+/// The result of a reading that a visitor may end early with [`ImportError::Stopped`].
+pub(crate) fn until_stopped(read: Result<(), ImportError>) -> Result<(), ImportError> {
+    if let Err(ImportError::Stopped) = read { Ok(()) } else { read }
+}
+
+/// What is wrong with contents that a decoder rejects; `None` for an error of the operating system. A decoder's own
+/// message names its internal types.
 pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     match error.kind() {
         _ if error.raw_os_error().is_some() => None,

@@ -204,7 +204,8 @@ impl Classes {
 }
 
 /// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
-/// of each class. Where a file says that no picture has a class, there are none, but for the training split.
+/// of each class. A split of which the file names no class has no
+/// pictures; in the training split, missing classes are an error.
 pub(crate) fn classes(
     source: &Path,
     split: &Path,

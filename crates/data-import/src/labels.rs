@@ -145,7 +145,7 @@ impl Labels {
         }
     }
 
-    /// The name of the class that a label names, whether it was found or not; none if it names none.
+    /// The class that a label names, whether another sample has it or not; `None` if the label names no class.
     pub(crate) fn name(&self, label: &str, value: Option<f64>) -> Option<String> {
         match &self.known {
             Known::Found(_) => class_name("", label, value, self.missing).ok().flatten(),
@@ -169,7 +169,7 @@ impl Labels {
         }
     }
 
-    /// Forgets the labels that were found beside these numbers: they are of splits that are not used.
+    /// Forgets all labels but those with these numbers: the others are of splits that are not used.
     pub(crate) fn retain(&mut self, numbers: impl IntoIterator<Item = u32>) {
         let numbers: BTreeSet<u32> = numbers.into_iter().collect();
         if let Known::Found(found) = &mut self.known {

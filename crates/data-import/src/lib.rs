@@ -23,6 +23,7 @@ mod job;
 mod kind_tests;
 mod labels;
 mod left_behind;
+mod listed;
 mod listing;
 mod metadata;
 mod missing;
@@ -50,6 +51,8 @@ mod split;
 mod split_folders;
 mod table;
 mod table_file;
+#[cfg(test)]
+mod table_tests;
 mod tables;
 mod temporary;
 mod test_split;

@@ -26,7 +26,8 @@ const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
 /// The column with the path of the picture, below the folder of the file.
 const FILE_NAME: &str = "file_name";
 
-/// The path of a picture and its class: none if it has none and is to be left out, or the error that it has none.
+/// The path of a picture and its class: `None` if the class is missing and the picture is left out, or the error that
+/// the class is missing.
 type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and its columns that have text or a number.

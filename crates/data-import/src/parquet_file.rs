@@ -14,7 +14,7 @@ use parquet::schema::types::TypePtr;
 use run_record::count;
 use serde_json::Value;
 
-use crate::error::damage;
+use crate::error::{damage, until_stopped};
 use crate::folder::{self, Found, Picture};
 use crate::job::Job;
 use crate::labels::Labels;
@@ -206,11 +206,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), ImportError> {
             });
             Err(ImportError::Stopped)
         });
-        if let Err(error) = read
-            && !matches!(error, ImportError::Stopped)
-        {
-            return Err(error);
-        }
+        until_stopped(read)?;
         if let Some((name, own, text)) = other {
             log::warn!(
                 "{}: column {} is {} in row 1, and the folder says {}: the column is read, not the names of the folders",
@@ -302,10 +298,7 @@ fn lists(files: &TableFiles) -> Result<Vec<Cells>, ImportError> {
         });
         if unknown.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
     });
-    match read {
-        Ok(()) | Err(ImportError::Stopped) => Ok(cells),
-        Err(error) => Err(error),
-    }
+    until_stopped(read).map(|()| cells)
 }
 
 /// Whether a value of a list is a number, or none where one is missing.
@@ -525,10 +518,7 @@ fn classes(
         found.extend(labels.name(label.trim(), label.trim().parse().ok()));
         if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
     });
-    match read {
-        Ok(()) | Err(ImportError::Stopped) => Ok(found),
-        Err(error) => Err(error),
-    }
+    until_stopped(read).map(|()| found)
 }
 
 /// Rows with the path of a picture in place of its bytes.

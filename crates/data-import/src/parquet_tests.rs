@@ -108,7 +108,8 @@ fn partitions_of_other_tables_than_parquet_are_named() {
         ("mixed", "year=2020/0.parquet, year=2021/0.csv"),
     ] {
         let message = lab.import(source, &[]).unwrap_err();
-        let what = format!("has a table in 2 files ({files}), which is read of Parquet alone");
+        let what =
+            format!("has a table of 2 files ({files}), and only tables of Parquet may have several files");
         assert!(message.contains(&what), "{message}");
     }
 }

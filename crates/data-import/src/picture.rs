@@ -127,7 +127,7 @@ pub(crate) fn foreign_picture(path: &Path) -> Option<FileKind> {
     foreign_file(path).filter(|kind| kind.name.contains("picture") && !kind.advice.is_empty())
 }
 
-/// Why a picture cannot be decoded. The words of its decoder name that one's types and states.
+/// Why a picture cannot be decoded, without the decoder's own message, which names its internal types.
 fn reason(error: ImageError) -> String {
     let text = error.to_string();
     for (words, kind) in [

@@ -17,7 +17,8 @@ pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
-/// Finds the place of a name among others: the name itself, or the only one of another spelling.
+/// Finds the place of a name in `names`: that of the same name, or of the only name that differs in spelling alone
+/// (see [`key`]).
 pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usize> {
     let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
     for (place, name) in names.iter().enumerate() {

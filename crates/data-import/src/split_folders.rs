@@ -135,7 +135,7 @@ pub(crate) fn find(
     collect(source, found, test)
 }
 
-/// The splits that have folders of classes; what the others lack is said.
+/// The splits that have folders of classes. A warning says what each of the others lacks.
 fn with_classes(sides: Vec<Side>) -> Vec<Side> {
     let (with_classes, others): (Vec<Side>, Vec<Side>) =
         sides.into_iter().partition(|side| side.holds == Holds::Classes);
@@ -152,8 +152,8 @@ fn with_classes(sides: Vec<Side>) -> Vec<Side> {
     with_classes
 }
 
-/// Checks that the folder of the training split is not rather a class: it is beside folders of pictures and no other
-/// split, and has pictures in no folder, or one folder of them.
+/// Checks that the folder of the training split is no class. It may be one if it is beside folders of pictures and no
+/// other split, and has pictures outside of folders or one folder of pictures.
 fn check_train(
     train: &Side,
     found: &Classes,

@@ -6,6 +6,7 @@ use csv::{ByteRecord, Position};
 use run_record::count;
 
 use crate::beginning::{is_empty_from, text};
+use crate::error::until_stopped;
 use crate::job::Job;
 use crate::labels::{Labels, twin};
 use crate::plan;
@@ -227,10 +228,7 @@ pub(crate) fn classes(
         found.extend(text(cell).ok().and_then(|label| labels.name(label, table.number(cell))));
         if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
     });
-    match read {
-        Ok(()) | Err(ImportError::Stopped) => Ok(found),
-        Err(error) => Err(error),
-    }
+    until_stopped(read).map(|()| found)
 }
 
 /// Says which lines and columns of the table of the test split are left out.

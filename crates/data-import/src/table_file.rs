@@ -211,9 +211,9 @@ impl TableFile {
         }
     }
 
-    /// The column and the number of lines of a cell that seems to have the rows between two quotation marks that do not
-    /// belong together: its first line ends a row, its last one begins a row, and those between are rows. Two lines of
-    /// a text have such numbers of commas by chance.
+    /// The column and the number of lines of a cell that may hold whole rows, because a quotation mark is missing or too
+    /// many. The first line of such a cell ends a row, its last line begins a row, and the lines between are rows. Of a
+    /// cell with two lines nothing is said: texts have such numbers of commas by chance.
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();

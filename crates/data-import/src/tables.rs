@@ -15,26 +15,26 @@ const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 /// The files of one table, of which Parquet may have several.
 #[derive(Debug)]
 pub(crate) struct TableFiles {
-    /// Folders below it whose names are such as `class=low` are columns.
+    /// A folder below it with a name such as `class=low` is a value of a column.
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl TableFiles {
-    /// A table in one file, of whose folders nothing is read.
+    /// A table of one file. The names of its folders are not columns.
     pub(crate) fn one(file: &Path) -> Self {
         Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
     }
 
-    /// A table whose files are below `root`. Several files are read of Parquet alone: of others, the first would be.
+    /// A table whose files are below `root`. Only Parquet may have several: of other tables, one file is read.
     fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, ImportError> {
         if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
             let names =
                 files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
             bail!(
                 &root,
-                "has a table in {} ({}), which is read of Parquet alone: write Parquet, or one .csv with columns for \
-                 what the names of the folders say",
+                "has a table of {} ({}), and only tables of Parquet may have several files: write Parquet, or one \
+                 .csv file with columns for the names of the folders",
                 count(files.len(), "file"),
                 listed(names)
             );

@@ -8,10 +8,10 @@ use crate::quote::{listed, short};
 use crate::same_class::key;
 use crate::split;
 
-/// The place of the test split among `names`, the splits of `source` beside the one for training, in the order in which
-/// they are preferred: the `wanted` one, or the first with a class of `train`, or else the first that has a class. The
-/// classes of both are named later, where those of all kinds of sources are checked. `classes` gives those of a split,
-/// and is called in the order of the places until one has a known class.
+/// The place of the test split in `names`, the other splits of `source` than the training split, with the preferred ones
+/// first. It is the `wanted` split, or the first one with a class of `train`, or else the first one with any class, which
+/// [`same_class`](crate::same_class) rejects later with the classes of both splits. `classes` reads the classes of a
+/// split. It is called for one place after the other until a split has a class of `train`.
 pub(crate) fn choose(
     source: &Path,
     wanted: Option<&str>,

@@ -75,19 +75,19 @@ impl NamedRun {
     }
 }
 
-/// What a file or folder without samples is that this program has written; `None` of any other.
+/// What this program wrote at `path`, other than a data set; `None` if it wrote nothing there.
 pub fn product_at(path: &Path) -> Option<&'static str> {
     let folder =
         if path.is_file() { path.parent().filter(|folder| *folder != Path::new("")) } else { Some(path) };
     let folder = folder.unwrap_or(Path::new("."));
     let has = |name: &str| folder.join(name).is_file();
-    match () {
-        () if path.extension().is_some_and(|ending| ending == "onnx") => Some("an exported network"),
-        () if run_around(path).is_some() => Some("a run, or a part of one"),
-        () if has(SWEEP_JSON) => Some("a sweep"),
-        () if has("report.html") => Some("a report"),
-        () => None,
-    }
+    let kinds = [
+        (path.extension().is_some_and(|ending| ending == "onnx"), "an exported network"),
+        (run_around(path).is_some(), "a run, or a part of one"),
+        (has(SWEEP_JSON), "a sweep"),
+        (has("report.html"), "a report"),
+    ];
+    kinds.into_iter().find_map(|(is_so, what)| is_so.then_some(what))
 }
 
 const SWEEP_JSON: &str = "sweep.json";

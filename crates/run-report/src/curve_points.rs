@@ -106,9 +106,9 @@ impl Values {
     }
 }
 
-/// All ranks' lines of the files `NAME.ENDING` by step; `samples` are a rank's, which counts by them in the mean. Steps
-/// before the first line of any rank that has samples are left out: a file may be missing, or have begun again after
-/// somebody removed it, and a mean over the other ranks alone would be shown as that of all.
+/// All ranks' lines of the files `NAME.ENDING` by step. `samples` is the number of a rank's samples, its weight in the
+/// mean. A step is left out until each rank with samples has its first line: a file may be missing, or begin late because
+/// somebody removed it, and the mean over the other ranks is not that of all.
 fn of_ranks(
     run: &Run,
     name: &str,

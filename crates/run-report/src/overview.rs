@@ -209,9 +209,10 @@ fn topologies<'a>(
         );
         return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
     }
-    let (found, value) = match faster < 1.0 {
-        true => (format!("no other topology is as fast as {baseline}; the next one"), name(base)),
-        false => ("fastest".to_owned(), name(row)),
+    let (found, value) = if faster < 1.0 {
+        (format!("no other topology is as fast as {baseline}; the next one"), name(base))
+    } else {
+        ("fastest".to_owned(), name(row))
     };
     let relative = match own {
         // One rank communicates with none: that of another backend stands for it, and is named.
@@ -424,13 +425,11 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
         _ if !interval(many)?.is_apart(interval(base)?) => (
             format!(
                 "test accuracies of {on_many} and {on_base} cannot be told apart: {}, and the 95% intervals overlap",
-                match updates(many) == updates(base) {
-                    true => format!("{of_many:.2}% and {of_base:.2}%"),
-                    false => format!(
-                        "{of_many:.2}% after {} and {of_base:.2}% after {}",
-                        count(updates(many), "update"),
-                        updates(base)
-                    ),
+                if updates(many) == updates(base) {
+                    format!("{of_many:.2}% and {of_base:.2}%")
+                } else {
+                    let after = count(updates(many), "update");
+                    format!("{of_many:.2}% after {after} and {of_base:.2}% after {}", updates(base))
                 }
             ),
             NONE.into(),
@@ -477,9 +476,10 @@ fn smaller(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
     let row = rows.iter().find(|row| row.spread(times_smaller).is_known())?;
     let [float, int8] = stored_kb(row.first())?;
     let of_int8 = row.spread(|run| run.results.int8_test_accuracy.unwrap_or(f64::NAN));
-    let accuracies = match of_int8.is_known() {
-        true => format!("; its test accuracy is {:.2}% instead of {:.2}%", of_int8.median, accuracy(row)),
-        false => String::new(),
+    let accuracies = if of_int8.is_known() {
+        format!("; its test accuracy is {:.2}% instead of {:.2}%", of_int8.median, accuracy(row))
+    } else {
+        String::new()
     };
     let smaller = format!("{:.2} times smaller", row.spread(times_smaller).median);
     let line = format!(

@@ -414,8 +414,8 @@ fn is_own_page(page: &Path) -> bool {
     read_regular(page).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(GENERATED_BY))
 }
 
-/// Checks that the folder of `--out` is new or empty, or has a report: among the files of a data set, nobody would find
-/// one, and those of it would be taken for samples.
+/// Checks that the folder of `--out` is new or empty, or has a report. In the folder of a data set nobody would find the
+/// report, and its files would be taken for samples.
 ///
 /// # Errors
 /// If it has other files alone, with some of their names.

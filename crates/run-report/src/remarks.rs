@@ -87,11 +87,10 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
                 (speed_up(row, base).is_some() && base.setting("backend") != row.setting("backend"))
                     .then_some(())
             };
-            let other = match rows.iter().any(|row| other(row).is_some()) {
-                true => {
-                    " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
-                }
-                false => "",
+            let other = if rows.iter().any(|row| other(row).is_some()) {
+                " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
+            } else {
+                ""
             };
             format!(" Speed-up and efficiency are relative to {baseline} with the same settings.{other}")
         }

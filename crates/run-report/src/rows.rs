@@ -154,8 +154,8 @@ impl<'a> Row<'a> {
         told(varied.iter().map(|name| (name.as_str(), self.setting(name))))
     }
 
-    /// The varied settings as text: those that are on, and those that are off where they alone tell the row from one of
-    /// `others`. None if there are no words.
+    /// The varied settings that are on, as text. A setting that is off is named if the row differs from one of `others`
+    /// in nothing else. `None` if there are no words.
     pub fn told_among<'r>(
         &self,
         others: impl Iterator<Item = &'r Row<'r>> + Clone,
@@ -200,8 +200,7 @@ pub fn word(name: &str, value: &str) -> Option<String> {
     }
 }
 
-/// The settings that are on in words or, if there are none, those that are off: what the settings of other rows differ
-/// from.
+/// The settings that are on in words. If all are off, the words say so, because other rows have them on.
 pub fn told<'s>(settings: impl Iterator<Item = (&'s str, &'s str)> + Clone) -> Vec<String> {
     let words: Vec<String> = settings.clone().filter_map(|(name, value)| word(name, value)).collect();
     if words.is_empty() { settings.filter_map(|(name, value)| unset(name, value)).collect() } else { words }
