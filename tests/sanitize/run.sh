@@ -117,7 +117,7 @@ memcheck_build() {
 }
 
 # Without burn-fused's convolutions and integer models, of which one test takes minutes there.
-few=(fake_quantize:: linear:: loss:: memory:: norm:: precision:: simd:: words::)
+few=(fake_quantize:: half:: linear:: loss:: memory:: norm:: precision:: simd:: words::)
 
 memcheck_tests() { # memcheck_tests CRATE [PART OF A TEST'S NAME]...
   local crate=$1

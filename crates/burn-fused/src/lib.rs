@@ -110,38 +110,20 @@
     allow(deprecated, reason = "deprecated upstream, and still supported here")
 )]
 
-mod activation;
-mod attention;
-pub mod conv;
-mod dropout;
-mod embedding;
-mod epilogue;
-mod extension;
-pub mod fake_quantize;
-mod fallback;
-mod flex_tensor;
 pub mod int8;
-pub mod linear;
-pub mod loss;
-mod matrix;
-mod max_pool;
-pub mod memory;
+mod kernels;
 pub mod nn;
-pub mod norm;
+mod ops;
 pub mod optim;
-mod poll;
-pub mod precision;
-mod product;
-mod recurrent;
-mod shapes;
-pub mod simd;
-mod squares;
-mod stamp;
+mod runtime;
 
-pub use activation::Activation;
-pub use epilogue::Epilogue;
-pub use poll::set_poll;
-pub use stamp::stamp_backward;
+pub use kernels::simd;
+pub use ops::activation::Activation;
+pub use ops::epilogue::Epilogue;
+pub use ops::stamp::stamp_backward;
+pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
+pub use runtime::memory;
+pub use runtime::poll::set_poll;
 
 /// The number of GPUs that libtorch sees: none without a driver, or if it was built without CUDA.
 #[cfg(feature = "tch")]

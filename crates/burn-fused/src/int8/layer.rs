@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use super::error::expect_len;
 use super::requantize::fixed_point;
-use super::values::quantize_weights;
 use super::{Int8Error, QParams, Scheme};
+use crate::kernels::quantization::expect_len;
+use crate::kernels::quantization::quantize_weights;
 
 /// A layer.
 #[derive(Debug, Clone, PartialEq)]

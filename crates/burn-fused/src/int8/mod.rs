@@ -31,28 +31,22 @@
 //! Kernels use AVX-512 with VNNI, AVX2 or portable code, depending on the current [SIMD
 //! level](crate::simd::Level). Integer sums are exact, so all give the same bits.
 
-mod error;
 mod executor;
 mod lanes;
 mod layer;
 mod model;
-mod observer;
 mod requantize;
 mod rows;
-mod scheme;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
-mod values;
 mod words;
 
-pub use error::Int8Error;
+pub use crate::kernels::quantization::{
+    Int8Error, Observer, QParams, SMALLEST_SCALE, Scheme, dequantize, min_max, min_max_by_channel, quantize,
+    quantize_weights,
+};
 pub use layer::{AveragePool, Conv, Layer, Linear, MaxPool, Weights};
 pub use model::{Model, Stage, Workspace};
-pub(crate) use observer::Extremes;
-pub use observer::{Observer, min_max, min_max_by_channel};
 pub use requantize::fixed_point;
-pub use scheme::{QParams, SMALLEST_SCALE, Scheme};
-pub(crate) use values::Step;
-pub use values::{dequantize, quantize, quantize_weights};

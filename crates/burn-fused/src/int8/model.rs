@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::executor::Plan;
 use super::layer::{Map, Operation};
-use super::values::{dequantize, quantize};
 use super::words::{Block, Instructions};
 use super::{Int8Error, Layer, QParams, Scheme};
-use crate::simd::Level;
+use crate::kernels::quantization::{dequantize, quantize};
+use crate::kernels::simd::Level;
 
 /// Sequential layers on integers, from the quantized input to the quantized output.
 ///

@@ -3,7 +3,7 @@
 use super::{Layer, Model, Weights};
 
 /// A linear congruential generator (Knuth, MMIX), sufficient for tests.
-pub(super) struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     /// Below `bound`.
@@ -23,7 +23,7 @@ impl Random {
 }
 
 /// The scores of `images` as the documentation defines them, in 64 bits.
-pub(super) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
+pub(crate) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
     let size: usize = model.input_shape().iter().product();
     images.chunks_exact(size).flat_map(|image| of_image(model, image)).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::testing::{Random, reference};
 use super::*;
-use crate::simd::Level;
+use crate::kernels::simd::Level;
 
 /// Scales of random weights, per channel or per tensor.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::Identity;
 use super::convert::{module, variants};
-use crate::activation::{Activation as Function, activate};
+use crate::ops::activation::{Activation as Function, activate};
 
 pub use burn::nn::activation::*;
 
@@ -154,8 +154,8 @@ mod tests {
     use burn::module::Module;
 
     use super::*;
+    use crate::kernels::simd::Level;
     use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
-    use crate::simd::Level;
 
     /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
     fn of<M: Module>(

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use super::BatchNorm;
 use super::convert::{config, module};
 use crate::Epilogue;
-use crate::conv::{conv, conv_relu, conv_relu_pool};
+use crate::ops::conv::{conv, conv_relu, conv_relu_pool};
 
 pub use burn::nn::conv::*;
 
@@ -118,8 +118,8 @@ mod tests {
     use burn::tensor::{DType, TensorData};
 
     use super::*;
+    use crate::kernels::simd::Level;
     use crate::nn::testing::{Part, assert_close, autodiff_devices, fixed, random, results};
-    use crate::simd::Level;
 
     const ONE: PaddingConfig2d = PaddingConfig2d::Explicit(1, 1, 1, 1);
 

@@ -4,7 +4,7 @@ use burn::module::{Flag, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::convert::{config, module};
-use crate::dropout::{Mask, dropout};
+use crate::ops::dropout::{Mask, dropout};
 
 config! {
     /// Configuration of a [`Dropout`] layer, as [`burn::nn::DropoutConfig`].

@@ -5,7 +5,7 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Int, Tensor};
 
 use super::convert::{config, module};
-use crate::embedding::embedding;
+use crate::ops::embedding::embedding;
 
 config! {
     /// Configuration of an [`Embedding`] layer, as [`burn::nn::EmbeddingConfig`].
@@ -47,8 +47,8 @@ mod tests {
     use burn::tensor::{DType, Distribution, IntDType, TensorData};
 
     use super::*;
+    use crate::kernels::simd::Level;
     use crate::nn::testing::{assert_close, autodiff_devices, random, results};
-    use crate::simd::Level;
 
     fn indices(shape: [usize; 2], rows: usize, device: &Device) -> Tensor<2, Int> {
         Tensor::random(shape, Distribution::Uniform(0.0, rows as f64), device)

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module};
 use crate::Activation;
-use crate::linear::linear_activated;
+use crate::ops::linear::linear_activated;
 
 config! {
     /// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].

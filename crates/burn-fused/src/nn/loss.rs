@@ -3,8 +3,8 @@
 use burn::tensor::{Device, Int, Tensor};
 
 use super::convert::{config, module};
-use crate::fallback::unsupported;
-use crate::loss::cross_entropy_of_indices;
+use crate::ops::loss::cross_entropy_of_indices;
+use crate::runtime::fallback::unsupported;
 
 pub use burn::nn::loss::*;
 
@@ -77,8 +77,8 @@ mod tests {
     use burn::tensor::{DType, TensorData};
 
     use super::*;
+    use crate::kernels::simd::Level;
     use crate::nn::testing::{assert_close, autodiff_devices, random, results};
-    use crate::simd::Level;
 
     fn targets(batch: usize, classes: usize, seed: usize, device: &Device) -> Tensor<1, Int> {
         let targets: Vec<i64> = (0..batch).map(|row| ((row + seed) * 7919 % classes) as i64).collect();

@@ -5,8 +5,8 @@ use burn::nn::PaddingConfig2d;
 use burn::tensor::Tensor;
 
 use super::convert::{converts, module};
-use crate::fallback::any_unsupported;
-use crate::max_pool::max_pool;
+use crate::ops::max_pool::max_pool;
+use crate::runtime::fallback::any_unsupported;
 
 pub use burn::nn::pool::*;
 
@@ -89,8 +89,8 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::kernels::simd::Level;
     use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
-    use crate::simd::Level;
 
     fn compare(config: &MaxPool2dConfig, x: Tensor<4>) {
         let (ours, burns) = (config.init(), nn::pool::MaxPool2d::from(config.init()));

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::adaptive::{AdaptiveMomentum, Decay};
 use super::update::PARAMETERS;
-use crate::fallback::unsupported;
+use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`Adam`], as [`burn::optim::AdamConfig`].
 #[derive(Config, Debug)]

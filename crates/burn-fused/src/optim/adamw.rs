@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::adaptive::{AdaptiveMomentum, Decay};
 use super::update::PARAMETERS;
-use crate::fallback::unsupported;
+use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`AdamW`], as [`burn::optim::AdamWConfig`].
 #[derive(Config, Debug)]

@@ -8,7 +8,7 @@ use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSi
 use burn::tensor::{Device, Tensor};
 
 use super::update::{PARAMETERS, Rule, Values, is_supported, update, zeros_like};
-use crate::fallback::unsupported;
+use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`Sgd`], as [`burn::optim::SgdConfig`].
 #[derive(Config, Debug)]

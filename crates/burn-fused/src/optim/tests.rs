@@ -9,9 +9,9 @@ use burn::optim::momentum::MomentumConfig;
 use burn::tensor::{DType, Device, Tensor};
 
 use super::*;
-use crate::flex_tensor::f32_on_flex;
+use crate::kernels::simd::Level;
 use crate::nn::testing::{Part, assert_close, random};
-use crate::simd::Level;
+use crate::ops::flex_tensor::f32_on_flex;
 
 /// Parameters of all ranks that a module has.
 #[derive(Module, Debug)]

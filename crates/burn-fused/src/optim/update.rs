@@ -4,9 +4,9 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::flex_tensor::{unshared, values};
-use crate::memory::Buffer;
-use crate::simd::{Kernel, Lanes, Level};
+use crate::kernels::simd::{Kernel, Lanes, Level};
+use crate::ops::flex_tensor::{unshared, values};
+use crate::runtime::memory::Buffer;
 
 /// An update of each value of a parameter, with `M` moments of it.
 pub trait Rule<const M: usize>: Copy + Send + Sync {

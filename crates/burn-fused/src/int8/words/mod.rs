@@ -11,7 +11,7 @@ mod vnni;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::simd::Level;
+use crate::kernels::simd::Level;
 
 #[cfg(target_arch = "x86_64")]
 use avx2::Avx2;

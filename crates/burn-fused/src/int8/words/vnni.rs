@@ -6,7 +6,7 @@ use pulp::f32x16;
 use pulp::x86::V4;
 
 use super::{LANES, Task, Words};
-use crate::simd::Lanes;
+use crate::kernels::simd::Lanes;
 
 /// AVX-512 with VNNI, on a machine that supports it.
 #[derive(Debug, Clone, Copy)]

@@ -4,10 +4,10 @@ use burn::module::Module;
 use burn::nn::Initializer;
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
-use crate::attention::Attention;
 use crate::nn::cache::TensorCache;
 use crate::nn::convert::config;
 use crate::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use crate::ops::attention::Attention;
 
 config! {
     /// Configuration of [`CrossAttention`], as [`burn::nn::attention::CrossAttentionConfig`].

@@ -4,10 +4,10 @@ use burn::nn::Initializer;
 use burn::nn::attention as burns;
 use burn::tensor::{Bool, Device, Tensor, assert_shape};
 
-use crate::attention::Attention;
 use crate::nn::cache::{TensorCache, last};
 use crate::nn::convert::{config, module};
 use crate::nn::{Dropout, Gelu, Linear};
+use crate::ops::attention::Attention;
 
 config! {
     /// Configuration of [`MultiHeadAttention`], as [`burn::nn::attention::MultiHeadAttentionConfig`].

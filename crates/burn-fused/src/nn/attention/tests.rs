@@ -7,8 +7,8 @@ use burn::nn::attention as burns;
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 use super::*;
+use crate::kernels::simd::Level;
 use crate::nn::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
-use crate::simd::Level;
 
 /// A mask that is true with this probability.
 fn mask<const D: usize>(shape: [usize; D], share: f32, seed: u64) -> Tensor<D, Bool> {

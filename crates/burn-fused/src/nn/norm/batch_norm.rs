@@ -4,13 +4,13 @@ use burn::module::{Flag, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::Epilogue;
-use crate::conv::{ConvLayer, conv_norm};
-use crate::fallback::unsupported;
 use crate::nn::conv::Conv2d;
 use crate::nn::convert::{config, module};
-use crate::norm::{Normalised, batch_norm, batch_norm_inference, moving_average};
-use crate::precision::in_f32;
-use crate::shapes::of_conv;
+use crate::ops::conv::{ConvLayer, conv_norm};
+use crate::ops::norm::{Normalised, batch_norm, batch_norm_inference, moving_average};
+use crate::ops::precision::in_f32;
+use crate::ops::shapes::of_conv;
+use crate::runtime::fallback::unsupported;
 
 config! {
     /// Configuration of a [`BatchNorm`] layer, as [`burn::nn::BatchNormConfig`].

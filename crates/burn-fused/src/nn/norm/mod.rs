@@ -9,7 +9,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module, shown_as_burns};
-use crate::norm::{layer_norm, rms_norm};
+use crate::ops::norm::{layer_norm, rms_norm};
 
 // Those that are at both paths are the same types.
 pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};

@@ -4,10 +4,10 @@ use burn::nn::Initializer;
 use burn::tensor::{Device, Tensor, s};
 
 use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
-use crate::fallback::any_unsupported;
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{config, module};
-use crate::recurrent::{self, Order};
+use crate::ops::recurrent::{self, Order};
+use crate::runtime::fallback::any_unsupported;
 
 config! {
     /// Configuration of a [`Gru`], as [`burn::nn::GruConfig`].

@@ -5,10 +5,10 @@ use burn::nn::{Initializer, LstmState};
 use burn::tensor::{Device, Tensor, s};
 
 use super::{ACTIVATIONS, CLIPS, GateController, WEIGHTS, last_states};
-use crate::fallback::{any_unsupported, unsupported};
 use crate::nn::activation::{Activation, ActivationConfig};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
-use crate::recurrent::{self, Order};
+use crate::ops::recurrent::{self, Order};
+use crate::runtime::fallback::{any_unsupported, unsupported};
 
 config! {
     /// Configuration of an [`Lstm`], as [`burn::nn::LstmConfig`].

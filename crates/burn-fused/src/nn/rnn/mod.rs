@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor, s};
 
 use super::convert::module;
 use super::{Linear, LinearConfig};
-use crate::recurrent;
+use crate::ops::recurrent;
 
 pub use gru::{BiGru, BiGruConfig, Gru, GruConfig};
 pub use lstm::{BiLstm, BiLstmConfig, Lstm, LstmConfig};

@@ -6,8 +6,8 @@ use burn::nn::{self, LstmState};
 use burn::tensor::Int;
 
 use super::*;
+use crate::kernels::simd::Level;
 use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
-use crate::simd::Level;
 
 /// Of batches, steps, inputs and hidden units.
 const SIZES: [[usize; 4]; 6] =

@@ -7,12 +7,12 @@ use burn::tensor::{Bool, Device, Tensor};
 
 use super::PositionWiseFeedForward;
 use super::stack::stack;
-use crate::dropout::add_dropped;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::{Masks, MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
+use crate::ops::dropout::add_dropped;
 
 stack! {
     /// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].

@@ -1,0 +1,188 @@
+//! Blocks of images for the direct convolution, one image per SIMD lane: loads,
+//! stores and the steps around the convolution.
+
+use super::Shape;
+use super::plane::Plane;
+use crate::kernels::simd::{Lanes, MAX_LANES};
+use crate::ops::epilogue::NO_MAXIMUM;
+
+/// Backward of pooling: stores each gradient of a channel's pooled pixels, of this
+/// height and width, at its maximum, and zeros everywhere else. Returns their sum.
+#[inline(always)]
+pub(super) fn spread<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [height, width]: [usize; 2],
+    argmax: &[u8],
+    pooled: &[S::f32s],
+    lanes: &mut [S::f32s],
+) -> S::f32s {
+    let mut sum = simd.splat_f32s(0.0);
+    let zero = simd.splat_f32s(0.0);
+    match plane.size {
+        [rows, columns] if rows % 2 + columns % 2 == 0 => plane.clear_border(simd, lanes),
+        // No square covers an odd last row or column.
+        _ => lanes[..plane.len].fill(zero),
+    }
+    for y in 0..height {
+        for x in 0..width {
+            let at = y * width + x;
+            let index = index_at::<S>(argmax, at);
+            let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
+            sum = simd.add_f32s(sum, simd.select_f32s(somewhere, pooled[at], zero));
+            let corner = plane.first + 2 * y * plane.stride + 2 * x;
+            for p in 0..NO_MAXIMUM {
+                let here = simd.equal_u32s(index, simd.splat_u32s(p));
+                let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
+                lanes[to] = simd.select_f32s(here, pooled[at], zero);
+            }
+        }
+    }
+    sum
+}
+
+/// Takes the value of each pooled pixel's maximum out of a plane: `maxima` receives them, and of the gradients in
+/// `pooled` those stay that are passed on.
+#[inline(always)]
+pub(super) fn gather<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [height, width]: [usize; 2],
+    argmax: &[u8],
+    lanes: &[S::f32s],
+    pooled: &mut [S::f32s],
+    maxima: &mut [S::f32s],
+) {
+    for y in 0..height {
+        for x in 0..width {
+            let at = y * width + x;
+            let index = index_at::<S>(argmax, at);
+            let corner = plane.first + 2 * y * plane.stride + 2 * x;
+            let mut maximum = lanes[corner];
+            for p in 1..NO_MAXIMUM {
+                let here = simd.equal_u32s(index, simd.splat_u32s(p));
+                let from = corner + (p as usize / 2) * plane.stride + p as usize % 2;
+                maximum = simd.select_f32s(here, lanes[from], maximum);
+            }
+            let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
+            pooled[at] = simd.select_f32s(somewhere, pooled[at], simd.splat_f32s(0.0));
+            maxima[at] = maximum;
+        }
+    }
+}
+
+/// The argmax of a pooled pixel, of which there is a byte for each lane.
+#[inline(always)]
+fn index_at<S: Lanes>(argmax: &[u8], pixel: usize) -> S::u32s {
+    let mut wide = [NO_MAXIMUM; MAX_LANES];
+    for (wide, &index) in wide.iter_mut().zip(&argmax[pixel * S::F32_LANES..][..S::F32_LANES]) {
+        *wide = u32::from(index);
+    }
+    bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..S::F32_LANES]))
+}
+
+/// The sum of vectors, lane by lane, in eight independent sums.
+#[inline(always)]
+pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
+    let mut sums = [simd.splat_f32s(0.0); 8];
+    let (eights, rest) = vectors.as_chunks::<8>();
+    for eight in eights {
+        for (sum, &vector) in sums.iter_mut().zip(eight) {
+            *sum = simd.add_f32s(*sum, vector);
+        }
+    }
+    // Loops, because a closure may be compiled apart, without the SIMD level.
+    let mut total = simd.splat_f32s(0.0);
+    for part in [&sums[..], rest] {
+        for &vector in part {
+            total = simd.add_f32s(total, vector);
+        }
+    }
+    total
+}
+
+/// First image of a block, and its number of images.
+#[inline(always)]
+pub(super) fn images_of<S: Lanes>(batch: usize, block: usize) -> (usize, usize) {
+    let first = block * S::F32_LANES;
+    (first, S::F32_LANES.min(batch - first))
+}
+
+/// Loads a block's images into planes with borders.
+#[inline(always)]
+pub(super) fn load_input<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    plane: Plane,
+    source: &[f32],
+    block: usize,
+    lanes: &mut [S::f32s],
+) {
+    let (first, images) = images_of::<S>(shape.batch, block);
+    for channel in 0..shape.inputs {
+        let lanes = &mut lanes[channel * plane.len..][..plane.len];
+        let from = (first * shape.inputs + channel) * shape.pixels();
+        plane.load(simd, lanes, [images, shape.inputs * shape.pixels()], &source[from..], None);
+    }
+}
+
+/// Stores the planes of all channels of a block's images in `target` `[batch, channels, ...]`.
+#[inline(always)]
+pub(super) fn store_block<S: Lanes>(
+    simd: S,
+    [batch, channels]: [usize; 2],
+    plane: Plane,
+    lanes: &[S::f32s],
+    block: usize,
+    target: &mut [f32],
+) {
+    let (first, images) = images_of::<S>(batch, block);
+    let pixels = plane.size[0] * plane.size[1];
+    for channel in 0..channels {
+        let lanes = &lanes[channel * plane.len..][..plane.len];
+        let target = &mut target[(first * channels + channel) * pixels..];
+        plane.store(simd, lanes, [images, channels * pixels], target);
+    }
+}
+
+/// Stores argmaxes as a byte each.
+#[inline(always)]
+pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
+    let found: &[u32] = bytemuck::cast_slice(index);
+    // A loop, because `extend` may be compiled apart, without the SIMD level.
+    for (byte, &index) in argmax.iter_mut().zip(found) {
+        *byte = index as u8;
+    }
+}
+
+/// Appends the argmax of one of so many blocks, a byte each.
+#[inline(always)]
+pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax: &mut Vec<u8>) {
+    let (before, len) = (argmax.len(), size_of_val(index) / size_of::<u32>());
+    argmax.reserve_exact(if before == 0 { blocks * len } else { 0 });
+    argmax.resize(before + len, 0);
+    keep_argmax(index, &mut argmax[before..]);
+}
+
+/// The sum of the lanes of each vector.
+#[inline(always)]
+pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
+    let mut sums = vec![0.0; vectors.len()];
+    for (sum, &vector) in sums.iter_mut().zip(vectors) {
+        *sum = simd.reduce_sum_f32s(vector);
+    }
+    sums
+}
+
+/// Flipped weights `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees: the
+/// input's gradient is the output's gradient convolved with them.
+pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {
+    let mut flipped = Vec::with_capacity(weights.len());
+    for input in 0..shape.inputs {
+        for output in 0..shape.outputs {
+            let taps = &weights[(output * shape.inputs + input) * 9..][..9];
+            flipped.extend(taps.iter().rev());
+        }
+    }
+    flipped
+}

@@ -1,0 +1,309 @@
+//! im2col + GEMM, for many channels: the 3x3 neighbourhoods of a group of pixels
+//! are the columns of a matrix, which stays in the cache.
+
+use std::ops::Range;
+
+use super::scratch::{Buffers, with_buffers};
+use super::{Back, Convolution, Gradients, Shape};
+use crate::kernels::matrix::Matrix;
+use crate::kernels::product::multiply;
+use crate::kernels::simd::kernel;
+use crate::kernels::squares::Squares;
+use crate::ops::epilogue::{Epilogue, passes, relu};
+use crate::runtime::memory::Buffer;
+
+/// See [`Convolution::forward`]; the argmax is kept if `keeps`.
+pub fn forward(
+    conv: Convolution,
+    input: &[f32],
+    [weights, bias]: [&[f32]; 2],
+    keeps: bool,
+) -> (Buffer, Vec<u8>) {
+    let Convolution { level, shape, epilogue, .. } = conv;
+    let mut output = Buffer::new(shape.output_len(epilogue));
+    let mut argmax = vec![0; if keeps { output.len() } else { 0 }];
+    let weights = Matrix::new(weights, [shape.outputs, shape.inputs * 9]);
+    with_buffers(|[buffers, _]| {
+        for group in Group::all(shape) {
+            let pixels = group.pixels(shape);
+            let columns = buffers.input.take(weights.columns * pixels);
+            copy_columns(level, shape, group, columns, Images::Gather(input));
+            let product = buffers.output.take(shape.outputs * pixels);
+            multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
+            let (output, argmax) = (&mut output[..], &mut argmax[..]);
+            from_product(level, shape, epilogue, group, product, bias, output, argmax);
+        }
+    });
+    (output, argmax)
+}
+
+/// See [`Convolution::backward`].
+pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+    let Convolution { level, shape, epilogue, .. } = conv;
+    let mut gradients = Gradients {
+        input: back.of_input.then(|| Buffer::zeroed(shape.input_len())),
+        weights: Buffer::zeroed(shape.weight_len()),
+        bias: vec![0.0; shape.outputs],
+    };
+    let weights = Matrix::new(back.weights, [shape.outputs, shape.inputs * 9]);
+    with_buffers(|[Buffers { input, output, part, .. }, _]| {
+        for group in Group::all(shape) {
+            let pixels = group.pixels(shape);
+            let product = output.take(shape.outputs * pixels);
+            to_product(level, shape, epilogue, group, back, product, &mut gradients.bias);
+            let product = Matrix::new(product, [shape.outputs, pixels]);
+            let columns = input.take(weights.columns * pixels);
+            copy_columns(level, shape, group, columns, Images::Gather(back.input));
+            let columns = Matrix::new(columns, [weights.columns, pixels]);
+            multiply(level, product, columns.transpose(), &mut gradients.weights, true);
+            between();
+            if let Some(of_input) = &mut gradients.input {
+                let columns = part.take(weights.columns * pixels);
+                multiply(level, weights.transpose(), product, columns, false);
+                copy_columns(level, shape, group, columns, Images::Scatter(of_input));
+                between();
+            }
+        }
+    });
+    gradients
+}
+
+/// Approximate number of pixels of a group, so that their columns stay in the cache.
+const GROUP: usize = 256;
+
+/// Pixels whose columns make one matrix: whole images, or rows of one image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    /// First image.
+    pub first: usize,
+    /// Number of images.
+    pub images: usize,
+    /// First row, and the one after the last.
+    pub rows: [usize; 2],
+}
+
+impl Group {
+    /// All groups of a batch, in order.
+    pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
+        // Pooling reads two rows at once.
+        Self::split(shape, GROUP, 2)
+    }
+
+    /// Groups of about `most` pixels, in order, whose first rows are multiples of
+    /// `multiple`.
+    pub fn split(shape: Shape, most: usize, multiple: usize) -> impl Iterator<Item = Self> {
+        let images = (most / shape.pixels()).clamp(1, shape.batch.max(1));
+        let rows = (most / shape.width).max(1).next_multiple_of(multiple);
+        let rows = if images > 1 || shape.pixels() <= most { shape.height } else { rows.min(shape.height) };
+        (0..shape.batch).step_by(images).flat_map(move |first| {
+            (0..shape.height).step_by(rows).map(move |row| Self {
+                first,
+                images: images.min(shape.batch - first),
+                rows: [row, (row + rows).min(shape.height)],
+            })
+        })
+    }
+
+    /// Pixels of one image's part.
+    pub fn part(&self, shape: Shape) -> usize {
+        (self.rows[1] - self.rows[0]) * shape.width
+    }
+
+    /// Pixels of all images' parts.
+    pub fn pixels(&self, shape: Shape) -> usize {
+        self.images * self.part(shape)
+    }
+
+    /// Pools one image's part, of an even number of rows but for the last odd one.
+    fn squares(&self, shape: Shape, epilogue: Epilogue) -> Squares {
+        let rows = if epilogue == Epilogue::ReluPool { self.rows[1] - self.rows[0] } else { 0 };
+        Squares::new([rows, shape.width])
+    }
+}
+
+/// One tap of the kernel over a part of a plane: where the neighbours begin in the
+/// plane, and which pixels of the part have that neighbour, apart from those at the
+/// left or right edge.
+struct Shift {
+    /// First pixel of the part that has the neighbour.
+    from: usize,
+    /// One past the last pixel that has it.
+    to: usize,
+    /// The neighbour of pixel `from`.
+    source: usize,
+    /// Column whose pixels do not have it.
+    edge: Option<usize>,
+}
+
+impl Shift {
+    #[inline(always)]
+    fn of(shape: Shape, rows: [usize; 2], tap: usize) -> Self {
+        let (width, height) = (shape.width as isize, shape.height as isize);
+        let [down, right] = [tap as isize / 3 - 1, tap as isize % 3 - 1];
+        let [first, end] = rows.map(|row| row as isize * width);
+        let offset = down * width + right;
+        let source = (first + offset).max(0);
+        let stop = (end + offset).min(width * height);
+        Self {
+            from: (source - first - offset).min(end - first) as usize,
+            to: (stop - first - offset).max(0) as usize,
+            source: source as usize,
+            edge: match right {
+                -1 => Some(0),
+                1 => Some(shape.width - 1),
+                _ => None,
+            },
+        }
+    }
+
+    /// Zeros where the neighbour would be in another row.
+    #[inline(always)]
+    fn clear_edge(&self, shape: Shape, part: &mut [f32]) {
+        if let Some(edge) = self.edge {
+            part.iter_mut().skip(edge).step_by(shape.width).for_each(|value| *value = 0.0);
+        }
+    }
+}
+
+/// Calls `each` with the row `9 channel + tap` of `columns` of each image, the image's plane and the
+/// tap's shift.
+#[inline(always)]
+fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
+    let (part, pixels) = (group.part(shape), group.pixels(shape));
+    let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::of(shape, group.rows, tap));
+    for channel in 0..shape.inputs {
+        for (tap, shift) in shifts.iter().enumerate() {
+            let row = &mut columns[(channel * 9 + tap) * pixels..][..pixels];
+            for (image, row) in row.chunks_exact_mut(part).enumerate() {
+                each(row, ((group.first + image) * shape.inputs + channel) * shape.pixels(), shift);
+            }
+        }
+    }
+}
+
+enum Images<'a> {
+    Gather(&'a [f32]),
+    Scatter(&'a mut [f32]),
+}
+
+kernel! {
+    /// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel. Or gradients of columns
+    /// to images (col2im): each pixel accumulates the gradients of the pixels that it was a neighbour of.
+    fn copy_columns<S>(_simd: S, shape: Shape, group: Group, columns: &mut [f32], images: Images<'_>) {
+        match images {
+            Images::Gather(input) => rows(shape, group, columns, |row, plane, shift| {
+                let to = shift.to.max(shift.from);
+                row[..shift.from].fill(0.0);
+                if to > shift.from {
+                    let source = &input[plane..plane + shape.pixels()][shift.source..];
+                    row[shift.from..to].copy_from_slice(&source[..to - shift.from]);
+                }
+                row[to..].fill(0.0);
+                shift.clear_edge(shape, row);
+            }),
+            Images::Scatter(of_input) => rows(shape, group, columns, |row, plane, shift| {
+                shift.clear_edge(shape, row);
+                if shift.to > shift.from {
+                    let target = &mut of_input[plane..plane + shape.pixels()][shift.source..];
+                    for (sum, value) in target.iter_mut().zip(&row[shift.from..shift.to]) {
+                        *sum += value;
+                    }
+                }
+            }),
+        }
+    }
+}
+
+/// The rows of a product of each channel and image: where they are in it, the channel, and where they are in the output.
+#[inline(always)]
+fn planes(
+    shape: Shape,
+    epilogue: Epilogue,
+    group: Group,
+) -> impl Iterator<Item = (Range<usize>, usize, usize)> {
+    let (part, images) = (group.part(shape), group.pixels(shape) / group.part(shape));
+    let [height, width] = shape.output_size(epilogue);
+    let above = epilogue.size([group.rows[0], 0])[0] * width;
+    (0..shape.outputs * images).map(move |at| {
+        let (channel, image) = (at / images, at % images);
+        let plane = ((group.first + image) * shape.outputs + channel) * height * width;
+        (at * part..(at + 1) * part, channel, plane + above)
+    })
+}
+
+kernel! {
+    /// From a product to the output: bias, ReLU and pooling.
+    fn from_product<S>(
+        simd: S,
+        shape: Shape,
+        epilogue: Epilogue,
+        group: Group,
+        product: &mut [f32],
+        bias: &[f32],
+        output: &mut [f32],
+        argmax: &mut [u8],
+    ) {
+        let mut squares = group.squares(shape, epilogue);
+        for (at, channel, to) in planes(shape, epilogue, group) {
+            let values = &mut product[at];
+            values.iter_mut().for_each(|x| *x += bias[channel]);
+            let target = &mut output[to..];
+            match epilogue {
+                Epilogue::Identity => target[..values.len()].copy_from_slice(values),
+                Epilogue::Relu => target.iter_mut().zip(values).for_each(|(out, x)| *out = relu(*x)),
+                Epilogue::ReluPool => {
+                    let size = squares.len();
+                    let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[to..][..size] };
+                    squares.pool(simd, true, values, &mut target[..size], argmax);
+                }
+            }
+        }
+    }
+}
+
+kernel! {
+    /// From the output's gradient to those of the product and the biases.
+    fn to_product<S>(
+        simd: S,
+        shape: Shape,
+        epilogue: Epilogue,
+        group: Group,
+        back: Back<'_>,
+        product: &mut [f32],
+        bias: &mut [f32],
+    ) {
+        let mut squares = group.squares(shape, epilogue);
+        for (at, _, from) in planes(shape, epilogue, group) {
+            let values = &mut product[at];
+            let gradient = &back.gradient[from..];
+            match epilogue {
+                Epilogue::Identity => values.copy_from_slice(&gradient[..values.len()]),
+                Epilogue::Relu => {
+                    let gradients = gradient.iter().zip(&back.output[from..]);
+                    for (value, (&gradient, &output)) in values.iter_mut().zip(gradients) {
+                        *value = if passes(output) { gradient } else { 0.0 };
+                    }
+                }
+                Epilogue::ReluPool => {
+                    let argmax = &back.argmax[from..][..squares.len()];
+                    squares.spread(simd, &gradient[..squares.len()], argmax, values);
+                }
+            }
+        }
+        for (bias, row) in bias.iter_mut().zip(product.chunks_exact(group.pixels(shape))) {
+            *bias += sum(row);
+        }
+    }
+}
+
+/// A sum in 16 independent parts: the same bits at every SIMD level.
+#[inline(always)]
+fn sum(values: &[f32]) -> f32 {
+    let mut parts = [0.0f32; 16];
+    let chunks = values.chunks_exact(16);
+    let rest: f32 = chunks.remainder().iter().sum();
+    for chunk in chunks {
+        parts.iter_mut().zip(chunk).for_each(|(part, value)| *part += value);
+    }
+    parts.iter().sum::<f32>() + rest
+}

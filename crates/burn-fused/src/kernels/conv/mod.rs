@@ -1,0 +1,217 @@
+//! 3x3 convolutions with padding 1 on the CPU: forward and backward, epilogue
+//! included.
+//!
+//! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
+//! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]), and in bf16 AMX
+//! tiles where the processor has them ([`tiles`]): [`Route::of`].
+
+mod activation;
+mod algorithm;
+mod blocks;
+mod correlation;
+mod direct;
+mod im2col;
+pub(crate) mod mixed;
+mod norm;
+mod plane;
+mod scratch;
+mod source;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+mod winograd;
+
+pub use algorithm::Algorithm;
+pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
+pub use norm::{Forward as NormForward, Means, Normed};
+pub use scratch::with_buffers;
+
+use crate::kernels::simd::Level;
+use crate::ops::epilogue::Epilogue;
+use crate::ops::precision::{Bf16Products, bf16_products};
+use crate::runtime::memory::Buffer;
+
+/// Sizes of a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Images.
+    pub batch: usize,
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Height of the images.
+    pub height: usize,
+    /// Width of the images.
+    pub width: usize,
+}
+
+impl Shape {
+    /// Height and width of the output.
+    pub fn output_size(&self, epilogue: Epilogue) -> [usize; 2] {
+        epilogue.size([self.height, self.width])
+    }
+
+    /// Values of the output.
+    pub fn output_len(&self, epilogue: Epilogue) -> usize {
+        self.batch * self.outputs * self.output_size(epilogue).iter().product::<usize>()
+    }
+
+    /// Values of the input.
+    pub fn input_len(&self) -> usize {
+        self.batch * self.inputs * self.pixels()
+    }
+
+    /// Values of the weights.
+    pub fn weight_len(&self) -> usize {
+        self.outputs * self.inputs * 9
+    }
+
+    fn pixels(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Blocks of at most so many images: the first image, and the shape.
+    pub fn blocks(self, images: usize) -> impl Iterator<Item = (usize, Self)> {
+        let first = (0..self.batch).step_by(images);
+        first.map(move |first| (first, Self { batch: images.min(self.batch - first), ..self }))
+    }
+
+    /// Whether the direct convolution is faster than im2col + GEMM.
+    fn is_small(&self) -> bool {
+        self.inputs * self.outputs <= 128
+    }
+}
+
+/// A convolution, and how it is computed.
+#[derive(Debug, Clone, Copy)]
+pub struct Convolution {
+    /// SIMD level.
+    pub level: Level,
+    /// Algorithm.
+    pub route: Route,
+    /// Sizes.
+    pub shape: Shape,
+    /// Applied to the output.
+    pub epilogue: Epilogue,
+}
+
+/// What backward reads: inputs and results of forward, and the gradient; images and their gradients in
+/// f32, or as bits of 16 bits.
+#[derive(Debug, Clone, Copy)]
+pub struct Back<'a, T = f32> {
+    /// `[batch, inputs, height, width]`.
+    pub input: &'a [T],
+    /// `[outputs, inputs, 3, 3]`.
+    pub weights: &'a [f32],
+    /// `[batch, outputs, ...]`, with the epilogue.
+    pub output: &'a [T],
+    /// From forward of the same [`Convolution`].
+    pub argmax: &'a [u8],
+    /// Of the output.
+    pub gradient: &'a [T],
+    /// The normalisation that follows, if one does; then `output` is not read.
+    pub normed: Option<&'a Normed<'a>>,
+    /// Whether the input's gradient is requested.
+    pub of_input: bool,
+}
+
+/// The gradients of a convolution.
+#[derive(Debug, Clone)]
+pub struct Gradients<T = Buffer> {
+    /// Of the input, if requested.
+    pub input: Option<T>,
+    /// Of the weights.
+    pub weights: Buffer,
+    /// Of the biases.
+    pub bias: Vec<f32>,
+}
+
+impl Convolution {
+    /// The output of `input` `[batch, inputs, height, width]` and, if `backward` follows and there is
+    /// pooling, its argmax: for each 2x2 square 0 to 3 in reading order, or
+    /// [`NO_MAXIMUM`](crate::ops::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
+    /// in the order of the output with im2col, images in lanes with the direct convolution, channels in
+    /// lanes with the others.
+    pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Buffer, Vec<u8>) {
+        let Self { level, route, shape, epilogue } = self;
+        let keeps = backward && epilogue == Epilogue::ReluPool;
+        match route {
+            Route::Direct => with_buffers(|buffers| {
+                let (shapes, layers, quantize) = ([shape], [parameters], None);
+                let pass = ForwardPass { shapes, epilogue, input, layers, quantize, backward, buffers };
+                let (output, Between { argmax: [argmax, _], .. }) = level.run(pass);
+                (output, argmax)
+            }),
+            Route::Gemm => im2col::forward(self, input, parameters, keeps),
+            Route::Winograd => winograd::forward(self, input, parameters, keeps),
+            Route::Tiles => unreachable!("tiles multiply 16-bit images"),
+        }
+    }
+
+    /// The gradients from that of the output. `between` is called after each block of the
+    /// work.
+    pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+        let Self { level, route, shape, epilogue } = self;
+        match route {
+            Route::Direct => with_buffers(|buffers| {
+                let (shapes, weights, poll) = ([shape], [back.weights], between);
+                let pass = BackwardPass { shapes, epilogue, back, weights, between: None, poll, buffers };
+                let [found] = level.run(pass);
+                found
+            }),
+            Route::Gemm => im2col::backward(self, back, between),
+            Route::Winograd => winograd::backward(self, back, between),
+            Route::Tiles => unreachable!("tiles multiply 16-bit images"),
+        }
+    }
+}
+
+/// The algorithm of one convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Route {
+    /// [`direct`].
+    Direct,
+    /// [`im2col`].
+    Gemm,
+    /// [`winograd`].
+    Winograd,
+    /// On AMX tiles, bf16 images only.
+    Tiles,
+}
+
+impl Route {
+    /// The fastest of those that `algorithm` allows.
+    pub fn of(shape: Shape, algorithm: Algorithm) -> Self {
+        if shape.is_small() {
+            return Self::Direct;
+        }
+        match algorithm {
+            Algorithm::Winograd if suits_winograd(shape) => Self::Winograd,
+            Algorithm::Winograd | Algorithm::Gemm => Self::Gemm,
+        }
+    }
+
+    /// The fastest for bf16 images, where `self` is that for f32: tiles, whichever algorithm is
+    /// set, where products of bf16 run on them.
+    pub fn in_bf16(self, shape: Shape) -> Self {
+        // A tile's step takes 32 input channels, and its sums are 32 output channels.
+        let suits = self != Self::Direct && shape.inputs >= 16 && shape.outputs >= 16;
+        if suits && bf16_products() == Bf16Products::Amx { Self::Tiles } else { self }
+    }
+}
+
+/// Whether Winograd is faster than im2col + GEMM. Measured over 10 pairs of 16 to 128
+/// input and 4 to 128 output channels, 13 sizes of images up to 28x28, and batches of 1, 4
+/// and 32, forward and backward together:
+///
+/// - Transforming the weights takes as long as some tens of pixels: it is faster from
+///   64 pixels in a batch on, up to twice slower below.
+/// - A tile takes as long for one pixel as for its 16. It is faster from 4 pixels
+///   on; an image of one pixel is slower.
+/// - With fewer than 16 input channels, most lanes of a wide vector would be empty.
+fn suits_winograd(shape: Shape) -> bool {
+    let tiles = shape.height.div_ceil(4) * shape.width.div_ceil(4);
+    shape.inputs >= 16 && shape.batch * shape.pixels() >= 64 && shape.pixels() >= 4 * tiles
+}

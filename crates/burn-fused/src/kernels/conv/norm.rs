@@ -1,0 +1,441 @@
+//! Batch normalisation of the sums of a convolution, which stay in the lanes in which they are computed until backward:
+//! algorithm 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+
+use super::activation::finish;
+use super::blocks::{gather, load_input, total};
+use super::correlation::Correlation;
+use super::plane::Plane;
+use super::scratch::Buffers;
+use super::source::{Planes, Source};
+use super::winograd::Convolve;
+use super::{Convolution, Route, Shape};
+use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
+use crate::kernels::squares::passes;
+use crate::ops::epilogue::Epilogue;
+use crate::ops::norm::{Moments, level_and_slope};
+use crate::runtime::memory::Buffer;
+
+/// Where sums are: one plane after the other, of all channels of a block of images with the direct convolution, whose
+/// lanes are images, and of all vectors of channels of an image with Winograd.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    shape: Shape,
+    /// Whether lanes are images.
+    by_image: bool,
+    plane: Plane,
+}
+
+impl Layout {
+    fn of(Convolution { route, shape, .. }: Convolution) -> Self {
+        let (by_image, size) = (route == Route::Direct, [shape.height, shape.width]);
+        let plane = if by_image { Plane::rounded_up(size) } else { Plane::tiled(size) };
+        Self { shape, by_image, plane }
+    }
+
+    /// Planes of a block of images, or of an image.
+    #[inline(always)]
+    fn groups<S: Lanes>(self) -> usize {
+        if self.by_image { self.shape.outputs } else { self.shape.outputs.div_ceil(S::F32_LANES) }
+    }
+
+    /// All planes.
+    #[inline(always)]
+    fn vectors<S: Lanes>(self) -> usize {
+        let lanes = if self.by_image { S::F32_LANES } else { 1 };
+        self.shape.batch.div_ceil(lanes) * self.groups::<S>()
+    }
+
+    /// The planes of images that are in plane `vector`.
+    #[inline(always)]
+    fn planes<S: Lanes>(self, vector: usize) -> Planes {
+        let (Shape { batch, outputs, .. }, lanes) = (self.shape, S::F32_LANES);
+        let (block, group) = (vector / self.groups::<S>(), vector % self.groups::<S>());
+        if self.by_image {
+            let count = lanes.min(batch - block * lanes);
+            return Planes { first: block * lanes * outputs + group, step: outputs, count, vector };
+        }
+        let channel = group * lanes;
+        Planes { first: block * outputs + channel, step: 1, count: lanes.min(outputs - channel), vector }
+    }
+
+    /// The sum of a channel's values, one for each plane and lane; `values` has as many lanes for each plane.
+    #[inline(always)]
+    fn total<S: Lanes>(self, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
+        let (groups, lanes) = (self.groups::<S>(), S::F32_LANES);
+        let place = |image: usize| match self.by_image {
+            true => (image / lanes * groups + channel, image % lanes),
+            false => (image * groups + channel / lanes, channel % lanes),
+        };
+        (0..self.shape.batch).map(place).map(|(vector, lane)| value(vector * lanes + lane)).sum()
+    }
+
+    /// A number of each channel, for each plane of a block in its lanes.
+    fn in_lanes<S: Lanes>(self, value: impl Fn(usize) -> f32) -> Vec<f32> {
+        let channel = |at: usize| if self.by_image { at / S::F32_LANES } else { at };
+        let number = |at: usize| if channel(at) < self.shape.outputs { value(channel(at)) } else { 0.0 };
+        (0..self.groups::<S>() * S::F32_LANES).map(number).collect()
+    }
+
+    /// The rows of pixels of a plane.
+    #[inline(always)]
+    fn rows<S: Lanes>(self, sums: &[S::f32s], vector: usize) -> impl Iterator<Item = &[S::f32s]> {
+        self.plane.rows(&sums[vector * self.plane.len..])
+    }
+}
+
+/// What forward saves of a normalisation.
+#[derive(Debug)]
+pub struct Saved {
+    /// Of the convolution, bias included.
+    sums: Buffer,
+    pub moments: Moments,
+    /// Of a pooling, if backward follows.
+    argmax: Buffer,
+}
+
+impl Saved {
+    /// Of a pooling.
+    pub fn argmax(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.argmax)
+    }
+}
+
+/// The convolution, normalised, with its epilogue.
+pub struct Forward<'a> {
+    pub conv: Convolution,
+    pub input: &'a [f32],
+    /// Weights and biases.
+    pub layer: [&'a [f32]; 2],
+    /// Factor and summand of each channel.
+    pub parameters: [&'a [f32]; 2],
+    pub epsilon: f64,
+    pub backward: bool,
+    pub buffers: &'a mut Buffers,
+}
+
+impl Kernel for Forward<'_> {
+    type Output = (Buffer, Saved);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Self { conv, parameters, epsilon, backward, .. } = self;
+        let (layout, Convolution { shape, epilogue, .. }) = (Layout::of(conv), conv);
+        let (vectors, plane) = (layout.vectors::<S>(), layout.plane);
+        let mut values = Buffer::new(vectors * plane.len * S::F32_LANES);
+        let sums: &mut [S::f32s] = bytemuck::cast_slice_mut(&mut values);
+        self.convolve(simd, layout, sums);
+        let moments = moments(simd, layout, sums, epsilon);
+        let affine = affines::<S>(layout, parameters, &moments);
+
+        let [height, width] = shape.output_size(epilogue);
+        let (pixels, keeps) = (height * width, backward && epilogue == Epilogue::ReluPool);
+        let mut output = Buffer::new(shape.output_len(epilogue));
+        let mut argmax = Buffer::new(if keeps { (vectors * pixels * S::F32_LANES).div_ceil(4) } else { 0 });
+        let mut scratch = vec![simd.splat_f32s(0.0); 2 * plane.len];
+        let (lanes, scratch) = scratch.split_at_mut(plane.len);
+        for (vector, sums) in sums.chunks_exact(plane.len).enumerate() {
+            let Planes { first, step, count, .. } = layout.planes::<S>(vector);
+            let affine = affine.vectors(simd, vector % layout.groups::<S>());
+            for (lane, &x) in lanes.iter_mut().zip(sums) {
+                *lane = apply(simd, affine, x);
+            }
+            let argmax: &mut [u8] = bytemuck::cast_slice_mut(&mut argmax);
+            let argmax = argmax.get_mut(vector * pixels * S::F32_LANES..).unwrap_or_default();
+            let size = [count, step * pixels];
+            finish(simd, epilogue, plane, (lanes, scratch), size, &mut output[first * pixels..], argmax);
+        }
+        (output, Saved { sums: values, moments, argmax })
+    }
+}
+
+impl Forward<'_> {
+    /// Stores the sums of the convolution.
+    #[inline(always)]
+    fn convolve<S: Lanes>(self, simd: S, layout: Layout, sums: &mut [S::f32s]) {
+        let (shape, [weights, bias]) = (self.conv.shape, self.layer);
+        if !layout.by_image {
+            Convolve {
+                shape,
+                epilogue: Epilogue::Identity,
+                source: Source::input(shape, self.input),
+                weights,
+                flipped: false,
+                bias: Some(bias),
+                keeps_argmax: false,
+                sums: Some(bytemuck::cast_slice_mut(sums)),
+                between: &mut || (),
+                buffers: self.buffers,
+            }
+            .run(simd);
+            return;
+        }
+        let plane = Plane::bordered(shape.height, shape.width);
+        let input = self.buffers.input.take::<S::f32s>(shape.inputs * plane.len);
+        let correlation = Correlation::forward(shape, Epilogue::Identity, self.layer);
+        for (block, sums) in sums.chunks_exact_mut(shape.outputs * layout.plane.len).enumerate() {
+            load_input(simd, shape, plane, self.input, block, input);
+            correlation.run(simd, plane, input, sums, &mut []);
+        }
+    }
+}
+
+/// What is summed of each value, and of its gradient if there are any.
+trait Terms<const K: usize>: Copy {
+    fn add<S: Lanes>(self, simd: S, affine: [S::f32s; 3], pair: [S::f32s; 2], parts: &mut [S::f32s; K]);
+}
+
+/// The value.
+#[derive(Clone, Copy)]
+struct Values;
+
+impl Terms<1> for Values {
+    #[inline(always)]
+    fn add<S: Lanes>(self, simd: S, _: [S::f32s; 3], [x, _]: [S::f32s; 2], [sum]: &mut [S::f32s; 1]) {
+        *sum = simd.add_f32s(*sum, x);
+    }
+}
+
+/// The distance from the mean, and its square.
+#[derive(Clone, Copy)]
+struct Distances;
+
+impl Terms<2> for Distances {
+    #[inline(always)]
+    fn add<S: Lanes>(
+        self,
+        simd: S,
+        [mean, ..]: [S::f32s; 3],
+        [x, _]: [S::f32s; 2],
+        [rest, square]: &mut [S::f32s; 2],
+    ) {
+        let distance = simd.sub_f32s(x, mean);
+        *rest = simd.add_f32s(*rest, distance);
+        *square = simd.fma(distance, distance, *square);
+    }
+}
+
+/// The gradient, and its product with the distance from the mean.
+#[derive(Clone, Copy)]
+struct Gradients {
+    relu: bool,
+}
+
+impl Terms<2> for Gradients {
+    #[inline(always)]
+    fn add<S: Lanes>(
+        self,
+        simd: S,
+        affine @ [mean, ..]: [S::f32s; 3],
+        [x, gradient]: [S::f32s; 2],
+        [gradients, distances]: &mut [S::f32s; 2],
+    ) {
+        let passed = if self.relu { relu_back(simd, affine, x, gradient) } else { gradient };
+        *gradients = simd.add_f32s(*gradients, passed);
+        *distances = simd.fma(passed, simd.sub_f32s(x, mean), *distances);
+    }
+}
+
+/// Values that are summed in f32 before their sum is added in f64.
+const BLOCK: usize = 1024;
+
+/// The sums of each lane over rows of values and gradients.
+#[inline(always)]
+fn sums_of<'a, S: Lanes, T: Terms<K>, const K: usize>(
+    simd: S,
+    terms: T,
+    affine: [S::f32s; 3],
+    rows: impl Iterator<Item = (&'a [S::f32s], &'a [S::f32s])>,
+) -> [[f64; MAX_LANES]; K] {
+    let (mut found, zero) = ([[0.0; MAX_LANES]; K], [simd.splat_f32s(0.0); K]);
+    let (mut parts, mut count) = ([zero; 4], 0);
+    for (row, gradients) in rows {
+        for (row, gradients) in row.chunks(BLOCK).zip(gradients.chunks(BLOCK)) {
+            let ((fours, rest), (of_fours, of_rest)) = (row.as_chunks::<4>(), gradients.as_chunks::<4>());
+            for (four, gradients) in fours.iter().zip(of_fours) {
+                for i in 0..4 {
+                    terms.add(simd, affine, [four[i], gradients[i]], &mut parts[i]);
+                }
+            }
+            for (part, (&x, &gradient)) in parts.iter_mut().zip(rest.iter().zip(of_rest)) {
+                terms.add(simd, affine, [x, gradient], part);
+            }
+            count += row.len();
+            if count >= BLOCK {
+                flush(simd, parts, &mut found);
+                (parts, count) = ([zero; 4], 0);
+            }
+        }
+    }
+    flush(simd, parts, &mut found);
+    found
+}
+
+#[inline(always)]
+fn flush<S: Lanes, const K: usize>(simd: S, parts: [[S::f32s; K]; 4], found: &mut [[f64; MAX_LANES]; K]) {
+    for (k, found) in found.iter_mut().enumerate() {
+        // Not by `map`, whose closure may be compiled apart, as in `total`.
+        let sum = total(simd, &[parts[0][k], parts[1][k], parts[2][k], parts[3][k]]);
+        let lanes: &[f32] = bytemuck::cast_slice(std::slice::from_ref(&sum));
+        found.iter_mut().zip(lanes).for_each(|(found, &lane)| *found += f64::from(lane));
+    }
+}
+
+/// The statistics of the channels: of each plane the mean, and then the sums of the distances from it and of their
+/// squares, so that what the mean is rounded by does not count.
+#[inline(always)]
+fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) -> Moments {
+    let Shape { batch, outputs, .. } = layout.shape;
+    let (pixels, zero, lanes) = (layout.shape.pixels() as f64, simd.splat_f32s(0.0), S::F32_LANES);
+    let [mut means, mut rests, mut squares] = [const { Vec::new() }; 3];
+    for vector in 0..layout.vectors::<S>() {
+        let rows = || layout.rows::<S>(sums, vector).map(|row| (row, row));
+        let [sums] = sums_of(simd, Values, [zero; 3], rows());
+        let of_plane = sums.map(|sum| (sum / pixels) as f32);
+        let mean = load(simd, &of_plane[..lanes]);
+        let [rest, square] = sums_of(simd, Distances, [mean, zero, zero], rows());
+        means.extend(of_plane[..lanes].iter().copied().map(f64::from));
+        rests.extend_from_slice(&rest[..lanes]);
+        squares.extend_from_slice(&square[..lanes]);
+    }
+    let mut moments = Moments::default();
+    for channel in 0..outputs {
+        let mean = layout.total::<S>(channel, |at| means[at] + rests[at] / pixels) / batch as f64;
+        let square = layout.total::<S>(channel, |at| {
+            let off = means[at] - mean;
+            squares[at] + 2.0 * off * rests[at] + pixels * off * off
+        });
+        // Rounding may leave less than nothing of equal values; NaN stays.
+        let variance = (square / (batch as f64 * pixels)).clamp(0.0, f64::INFINITY);
+        moments.push(mean as f32, variance, epsilon);
+    }
+    moments
+}
+
+/// `N` numbers of each channel, in lanes: one vector of each number for each plane of a block.
+#[derive(Debug)]
+struct Numbers<const N: usize>([Vec<f32>; N]);
+
+impl<const N: usize> Numbers<N> {
+    fn of<S: Lanes>(layout: Layout, numbers: impl Fn(usize) -> [f32; N]) -> Self {
+        Self(std::array::from_fn(|n| layout.in_lanes::<S>(|channel| numbers(channel)[n])))
+    }
+
+    #[inline(always)]
+    fn vectors<S: Lanes>(&self, simd: S, group: usize) -> [S::f32s; N] {
+        self.0.each_ref().map(|values| load(simd, &values[group * S::F32_LANES..][..S::F32_LANES]))
+    }
+}
+
+/// The mean of each channel, the factor of the distances from it, and the summand.
+fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
+    let Moments { mean, inverse, .. } = moments;
+    Numbers::of::<S>(layout, |channel| [mean[channel], scale[channel] * inverse[channel], shift[channel]])
+}
+
+/// The normalised value, not fused, so that the same values pass on every level.
+#[inline(always)]
+fn apply<S: Lanes>(simd: S, [mean, factor, shift]: [S::f32s; 3], x: S::f32s) -> S::f32s {
+    simd.add_f32s(simd.mul_f32s(simd.sub_f32s(x, mean), factor), shift)
+}
+
+/// The gradient of a convolution's sums from that of what is normalised.
+#[derive(Debug)]
+pub struct Normed<'a> {
+    layout: Layout,
+    sums: &'a [f32],
+    affine: Numbers<3>,
+    /// Whether ReLU follows, without pooling.
+    relu: bool,
+    /// [`level_and_slope`].
+    back: Numbers<2>,
+}
+
+impl Normed<'_> {
+    /// Replaces the gradient of the normalised values in `rows` of planes by that of the sums.
+    #[inline(always)]
+    pub fn apply<S: Lanes>(
+        &self,
+        simd: S,
+        Planes { vector, count, .. }: Planes,
+        rows: [usize; 2],
+        plane: Plane,
+        lanes: &mut [S::f32s],
+    ) {
+        let group = vector % self.layout.groups::<S>();
+        let affine @ [mean, factor, _] = self.affine.vectors(simd, group);
+        let [level, slope] = self.back.vectors(simd, group);
+        let inside = simd.mask_between_m32s(0, count as u32).mask();
+        let sums = self.layout.rows::<S>(bytemuck::cast_slice(self.sums), vector);
+        for (y, sums) in sums.skip(rows[0]).take(rows[1] - rows[0]).enumerate() {
+            for (gradient, &x) in lanes[plane.first + y * plane.stride..].iter_mut().zip(sums) {
+                let passed = if self.relu { relu_back(simd, affine, x, *gradient) } else { *gradient };
+                let flat = simd.mul_f32s(simd.sub_f32s(x, mean), slope);
+                let found = simd.mul_f32s(factor, simd.sub_f32s(simd.sub_f32s(passed, level), flat));
+                *gradient = simd.select_f32s(inside, found, simd.splat_f32s(0.0));
+            }
+        }
+    }
+}
+
+/// What ReLU of a normalised value passes on of its gradient.
+#[inline(always)]
+fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f32s) -> S::f32s {
+    simd.select_f32s(passes(simd, apply(simd, affine, x)), gradient, simd.splat_f32s(0.0))
+}
+
+/// The gradients of factors and summands, and what the gradient of the sums is computed with.
+pub struct Means<'a, 'p> {
+    pub conv: Convolution,
+    pub parameters: [&'a [f32]; 2],
+    pub saved: &'a Saved,
+    /// Of the output.
+    pub gradient: &'a [f32],
+    pub between: &'p mut dyn FnMut(),
+}
+
+impl<'a> Kernel for Means<'a, '_> {
+    type Output = (Normed<'a>, [Vec<f32>; 2]);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Self { conv: Convolution { shape, epilogue, .. }, saved, .. } = self;
+        let layout = Layout::of(self.conv);
+        let Saved { sums: values, moments, .. } = saved;
+        let affine = affines::<S>(layout, self.parameters, moments);
+        let (plane, relu, zero) = (layout.plane, epilogue == Epilogue::Relu, simd.splat_f32s(0.0));
+        let pools = epilogue == Epilogue::ReluPool;
+        let size = shape.output_size(epilogue);
+        let pixels = size[0] * size[1];
+        // A pooling passes a gradient on at its maximum alone.
+        let summed = if pools { Plane::plain([1, pixels]) } else { plane };
+        let mut scratch = vec![zero; 2 * summed.len];
+        let (lanes, maxima) = scratch.split_at_mut(summed.len);
+        let [mut gradients, mut distances] = [const { Vec::new() }; 2];
+        for vector in 0..layout.vectors::<S>() {
+            let Planes { first, step, count, .. } = layout.planes::<S>(vector);
+            summed.load(simd, lanes, [count, step * pixels], &self.gradient[first * pixels..], None);
+            let values: &[S::f32s] = &bytemuck::cast_slice(values)[vector * plane.len..][..plane.len];
+            if pools {
+                let argmax = &saved.argmax()[vector * pixels * S::F32_LANES..];
+                gather(simd, plane, size, argmax, values, lanes, maxima);
+            }
+            let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));
+            let affine = affine.vectors(simd, vector % layout.groups::<S>());
+            let [gradient, distance] = sums_of(simd, Gradients { relu }, affine, rows);
+            gradients.extend_from_slice(&gradient[..S::F32_LANES]);
+            distances.extend_from_slice(&distance[..S::F32_LANES]);
+            (self.between)();
+        }
+        let (mut backs, mut of_scale, mut of_shift) = (Vec::new(), Vec::new(), Vec::new());
+        for channel in 0..shape.outputs {
+            let [gradients, distances] =
+                [&gradients, &distances].map(|all| layout.total::<S>(channel, |at| all[at]));
+            let inverse = moments.inverse[channel];
+            backs.push(level_and_slope(inverse, gradients, distances, shape.batch * shape.pixels()));
+            of_scale.push((distances * f64::from(inverse)) as f32);
+            of_shift.push(gradients as f32);
+        }
+        let back = Numbers::of::<S>(layout, |channel| backs[channel]);
+        (Normed { layout, sums: values, affine, relu, back }, [of_scale, of_shift])
+    }
+}

@@ -1,0 +1,69 @@
+//! Buffers that are reused from one step to the next.
+
+use std::cell::RefCell;
+
+use bytemuck::Pod;
+
+pub(super) use crate::runtime::memory::Scratch;
+
+/// A buffer that forward passes to backward, and backward returns for the next forward.
+#[derive(Debug, Default)]
+pub struct Kept(Scratch);
+
+impl Kept {
+    /// A buffer of `len` values: those of an earlier use, or zeros.
+    pub fn new<T: Pod>(len: usize) -> Self {
+        let mut kept = KEPT.take();
+        kept.0.take::<T>(len);
+        kept
+    }
+
+    /// The values.
+    pub fn values<T: Pod>(&self) -> &[T] {
+        self.0.values()
+    }
+
+    /// The values, mutable.
+    pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
+        self.0.values_mut()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let scratch = std::mem::take(&mut self.0);
+        // A thread that is ending has dropped `KEPT` already.
+        let _ = KEPT.try_with(|kept| {
+            if kept.borrow().0.values::<u8>().len() < scratch.values::<u8>().len() {
+                kept.borrow_mut().0 = scratch;
+            }
+        });
+    }
+}
+
+/// The buffers of one convolution.
+#[derive(Default)]
+pub struct Buffers {
+    /// The input, in lanes or as columns.
+    pub input: Scratch,
+    /// The output or its gradient.
+    pub output: Scratch,
+    /// One plane, or the gradient of columns.
+    pub part: Scratch,
+    /// Sums over images.
+    pub sums: Scratch,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<[Buffers; 2]> = RefCell::default();
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+/// Calls `body` with this thread's buffers, for two convolutions: taken out rather than borrowed, because
+/// `body` may call the poll callback, which may use operators itself.
+pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
+    let mut taken = BUFFERS.take();
+    let result = body(&mut taken);
+    BUFFERS.set(taken);
+    result
+}

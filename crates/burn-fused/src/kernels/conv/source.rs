@@ -1,0 +1,125 @@
+//! What a convolution reads: images, or the gradient of an output before its epilogue.
+
+use super::blocks::spread;
+use super::norm::Normed;
+use super::plane::Plane;
+use super::{Back, Shape};
+use crate::kernels::simd::Lanes;
+use crate::ops::epilogue::Epilogue;
+
+/// Values `[batch, channels, height, width]`, in f32 or as bits of bf16.
+#[derive(Debug, Clone, Copy)]
+pub struct Source<'a, T = f32> {
+    /// The values; of pooled pixels with [`Mask::Pool`].
+    pub values: &'a [T],
+    /// Which of them are passed on.
+    pub mask: Mask<'a, T>,
+    /// Channels.
+    pub channels: usize,
+    /// Height and width, before pooling.
+    pub size: [usize; 2],
+    /// The normalisation whose gradient it is, if one follows.
+    pub normed: Option<&'a Normed<'a>>,
+}
+
+/// What the epilogue passes on of a gradient.
+#[derive(Debug, Clone, Copy)]
+pub enum Mask<'a, T> {
+    /// Everything.
+    All,
+    /// Zero where this output of ReLU is.
+    Relu(&'a [T]),
+    /// A pooled pixel's gradient, at the maximum of its 2x2 square.
+    Pool(&'a [u8]),
+}
+
+/// Planes of a source that are loaded into one vector.
+#[derive(Debug, Clone, Copy)]
+pub struct Planes {
+    /// That of the first lane.
+    pub first: usize,
+    /// From that of a lane to that of the next.
+    pub step: usize,
+    /// Number of planes; lanes from there on are zero.
+    pub count: usize,
+    /// Number of the vector in the argmax.
+    pub vector: usize,
+}
+
+impl<'a, T> Source<'a, T> {
+    /// The input of a convolution.
+    pub fn input(shape: Shape, values: &'a [T]) -> Self {
+        let size = [shape.height, shape.width];
+        Self { values, mask: Mask::All, channels: shape.inputs, size, normed: None }
+    }
+
+    /// The gradient of a convolution's sums from that of its output.
+    pub fn gradient(shape: Shape, epilogue: Epilogue, back: Back<'a, T>) -> Self {
+        let mask = match epilogue {
+            Epilogue::Relu if back.normed.is_none() => Mask::Relu(back.output),
+            Epilogue::Identity | Epilogue::Relu => Mask::All,
+            Epilogue::ReluPool => Mask::Pool(back.argmax),
+        };
+        let (size, normed) = ([shape.height, shape.width], back.normed);
+        Self { values: back.gradient, mask, channels: shape.outputs, size, normed }
+    }
+
+    /// Vectors of all channels of a pixel.
+    #[inline(always)]
+    pub fn groups<S: Lanes>(&self) -> usize {
+        self.channels.div_ceil(S::F32_LANES)
+    }
+
+    /// The planes of a group of channels of one image.
+    #[inline(always)]
+    pub fn group<S: Lanes>(&self, [image, group]: [usize; 2]) -> Planes {
+        let channel = group * S::F32_LANES;
+        Planes {
+            first: image * self.channels + channel,
+            step: 1,
+            count: S::F32_LANES.min(self.channels - channel),
+            vector: image * self.groups::<S>() + group,
+        }
+    }
+}
+
+impl Source<'_> {
+    /// Loads `rows` of planes into the lanes of `plane`, with zeros outside its pixels. `pooled` is
+    /// scratch of the pooled pixels. Returns the sum of a pooled gradient, which comes with it.
+    #[inline(always)]
+    pub fn load<S: Lanes>(
+        &self,
+        simd: S,
+        planes: Planes,
+        rows: [usize; 2],
+        plane: Plane,
+        pooled: &mut [S::f32s],
+        lanes: &mut [S::f32s],
+    ) -> Option<S::f32s> {
+        let [height, width] = self.size;
+        let Planes { first, step, count, vector } = planes;
+        let (from, step) = ((first * height + rows[0]) * width, [count, step * height * width]);
+        let sum = match self.mask {
+            Mask::All => {
+                plane.load(simd, lanes, step, &self.values[from..], None);
+                None
+            }
+            Mask::Relu(output) => {
+                plane.load(simd, lanes, step, &self.values[from..], Some(&output[from..]));
+                None
+            }
+            Mask::Pool(argmax) => {
+                let [height, width] = [height / 2, width / 2];
+                let (above, pixels) = (rows[0] / 2 * width, height * width);
+                let size = [(rows[1] - rows[0]) / 2, width];
+                let gradient = &self.values[first * pixels + above..];
+                Plane::plain(size).load(simd, pooled, [count, planes.step * pixels], gradient, None);
+                let argmax = &argmax[(vector * pixels + above) * S::F32_LANES..];
+                Some(spread(simd, plane, size, argmax, pooled, lanes))
+            }
+        };
+        let Some(normed) = self.normed else { return sum };
+        normed.apply(simd, planes, rows, plane, lanes);
+        None
+    }
+}

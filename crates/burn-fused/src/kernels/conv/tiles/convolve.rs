@@ -1,0 +1,98 @@
+//! Products of pixels and weights, and the epilogue.
+
+use super::super::activation::finish;
+use super::super::scratch::Scratch;
+use super::{Flat, LEVEL, padded};
+use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
+use crate::kernels::simd::{Kernel, Lanes};
+use crate::ops::epilogue::Epilogue;
+use crate::ops::precision::Half;
+
+/// Steps of tiles between two polls: some tens of microseconds.
+const STEPS: usize = 1024;
+/// Steps of a pass over the positions at most: their weights stay in the first-level cache.
+const PASS: usize = 18;
+
+/// The convolution of a block.
+pub struct Convolve<'a> {
+    pub flat: Flat,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub epilogue: Epilogue,
+    /// As [`super::pack::Channels`] leaves them.
+    pub pixels: &'a [u16],
+    /// As [`super::pack::weights`] leaves them.
+    pub weights: &'a [u32],
+    pub bias: Option<&'a [f32]>,
+    /// Where the argmax of each pooled pixel goes, 16 channels side by side; empty if it is not kept.
+    pub argmax: &'a mut [u8],
+    pub between: &'a mut dyn FnMut(),
+    /// Scratch.
+    pub sums: &'a mut Scratch,
+    pub lanes: &'a mut Scratch,
+    pub wide: &'a mut Scratch,
+    /// `[images, outputs, ...]`
+    pub results: &'a mut [u16],
+}
+
+impl Kernel for Convolve<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        assert_eq!(S::F32_LANES, TILE, "a vector is a row of a tile");
+        let Self { flat, inputs, outputs, epilogue, pixels, bias, .. } = self;
+        let (len, channels) = (flat.len(), padded(inputs));
+        let blocks = channels / BLOCK;
+        let steps: Vec<usize> =
+            (0..9 * blocks).map(|step| flat.tap(step / blocks) * channels + step % blocks * BLOCK).collect();
+        let pass = steps.len().div_ceil(steps.len().div_ceil(PASS));
+        let positions = (STEPS / pass).max(1) * BLOCK;
+        let size: usize = epilogue.size(flat.size()).iter().product();
+        // 16 planes of results, and a pooled plane in lanes with its argmax.
+        let (wide, pooled) = (self.wide.take::<f32>(TILE * size), self.lanes.take::<S::f32s>(2 * size));
+        // The sums of 32 outputs at a time, which stay in the cache until they are stored.
+        let sums = self.sums.take::<S::f32s>(2 * len);
+        for (panel, weights) in self.weights.chunks_exact(steps.len() * 2 * WORDS).enumerate() {
+            for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
+                let from = (panel * BLOCK + half * TILE).min(outputs);
+                let bias = bias.map_or(&[][..], |bias| &bias[from..(from + TILE).min(outputs)]);
+                sums.fill(simd.partial_load_f32s(bias));
+            }
+            // Vectors of 16 outputs, `[2, positions]`.
+            let values: &mut [f32] = bytemuck::cast_slice_mut(sums);
+            for (steps, weights) in steps.chunks(pass).zip(weights.chunks(pass * 2 * WORDS)) {
+                for first in (0..len).step_by(positions) {
+                    let tiles = tiles().expect("tiles are available");
+                    for position in (first..len.min(first + positions)).step_by(BLOCK) {
+                        tiles.add_products(Operands {
+                            left: &pixels[position * channels..],
+                            left_strides: [channels, TILE * channels],
+                            steps,
+                            right: weights,
+                            right_stride: 2 * WORDS,
+                            sums: &mut values[position * TILE..],
+                            sums_strides: [TILE, TILE * TILE, len * TILE],
+                        });
+                    }
+                    drop(tiles);
+                    (self.between)();
+                }
+            }
+            for (half, sums) in sums.chunks_exact_mut(len).enumerate() {
+                let first = panel * BLOCK + half * TILE;
+                let images = if first < outputs { flat.images } else { 0 };
+                for (image, sums) in sums.chunks_exact_mut(flat.period()).take(images).enumerate() {
+                    let channels = TILE.min(outputs - first);
+                    let wide = &mut wide[..channels * size];
+                    let at = (image * outputs.next_multiple_of(TILE) + first) * size;
+                    let argmax = self.argmax.get_mut(at..).unwrap_or_default();
+                    let plane = flat.plane();
+                    finish(simd, epilogue, plane, (sums, pooled), [channels, size], wide, argmax);
+                    let at = (image * outputs + first) * size;
+                    Half::Bf16.narrow(LEVEL, wide, &mut self.results[at..][..channels * size]);
+                }
+            }
+        }
+    }
+}

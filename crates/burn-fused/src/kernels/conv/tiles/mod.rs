@@ -1,0 +1,223 @@
+//! Convolutions of bf16 images on AMX tiles: the definition itself, as a matrix product for each of
+//! the nine taps. It has four times the products of Winograd, at more than eight times their rate,
+//! and no error but the rounding of its values; the instructions take denormal ones for zero.
+//!
+//! The pixels of a block of images are the rows of one matrix, with a column and a row of zeros
+//! between neighbours ([`Flat`]): a tap is then the same matrix from another row on, and nothing is
+//! copied nine times. Products of rows of zeros are computed and ignored.
+//!
+//! A NaN or an infinity in the input reaches the 3x3 outputs around it, and the gradients of all
+//! nine weights of its channel.
+
+mod convolve;
+mod pack;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
+mod weight_gradient;
+
+use convolve::Convolve;
+use pack::Channels;
+use weight_gradient::WeightGradient;
+
+use super::plane::Plane;
+use super::scratch::{Buffers, Scratch, with_buffers};
+use super::source::Source;
+use super::{Back, Gradients, Shape};
+use crate::kernels::half::amx::{BLOCK, TILE};
+use crate::kernels::simd::Level;
+use crate::ops::epilogue::Epilogue;
+use crate::runtime::memory::Buffer;
+
+/// The SIMD level of all processors with tiles.
+const LEVEL: Level = Level::Avx512;
+
+/// Approximate pixels of a block, whose values stay in the cache.
+const PIXELS: usize = 1024;
+
+/// The blocks of a batch: the first image, and the shape.
+fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
+    shape.blocks((PIXELS / shape.pixels()).max(1))
+}
+
+/// The output of `images` `[batch, inputs, height, width]`, and the argmax if `backward`
+/// follows and there is one: 16 channels side by side.
+///
+/// # Panics
+/// If there are no tiles.
+pub fn forward(
+    shape: Shape,
+    epilogue: Epilogue,
+    images: &[u16],
+    [weights, bias]: [&[f32]; 2],
+    backward: bool,
+) -> (Vec<u16>, Vec<u8>) {
+    let mut output = Vec::with_capacity(shape.output_len(epilogue));
+    let [height, width] = shape.output_size(epilogue);
+    let keeps = backward && epilogue == Epilogue::ReluPool;
+    let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
+    let mut argmax = vec![0; shape.batch * kept];
+    let mut rest = &mut argmax[..];
+    // In f32 16 channels of an image, in lanes those of a block; channels of a pixel side by side.
+    with_buffers(
+        |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
+            let packed = pack::weights(shape, weights, false, packed);
+            for (first, block) in blocks(shape) {
+                let flat = Flat::of(block);
+                let pixels = flat.channels(block.inputs, channels);
+                let source = Source::input(shape, images);
+                LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
+                let argmax = rest.split_off_mut(..block.batch * kept).expect("as long as its blocks");
+                LEVEL.run(Convolve {
+                    flat,
+                    inputs: block.inputs,
+                    outputs: block.outputs,
+                    epilogue,
+                    pixels,
+                    weights: packed,
+                    bias: Some(bias),
+                    argmax,
+                    between: &mut || (),
+                    sums,
+                    lanes,
+                    wide,
+                    results: extended(&mut output, block.output_len(epilogue)),
+                });
+            }
+        },
+    );
+    (output, argmax)
+}
+
+/// The gradients from that of the output. `between` is called every some tens of microseconds.
+///
+/// # Panics
+/// As [`forward`].
+pub fn backward(
+    shape: Shape,
+    epilogue: Epilogue,
+    back: Back<'_, u16>,
+    between: &mut dyn FnMut(),
+) -> Gradients<Vec<u16>> {
+    let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
+    let mut bias = vec![0.0; shape.outputs];
+    let mut weights = Buffer::zeroed(shape.weight_len());
+    with_buffers(|[one, two]| {
+        let Buffers { input: wide, output: lanes, part: channels, sums } = one;
+        // For the gradient of weights, pixels of a channel side by side, and pairs of the gradient's.
+        let Buffers { input: pixels, output: pairs, part: packed, sums: weight_sums } = two;
+        let packed = pack::weights(shape, back.weights, true, packed);
+        let mut of_weights = WeightGradient::new(shape, weight_sums);
+        for (first, block) in blocks(shape) {
+            let flat = Flat::of(block);
+            let rows = flat.channels(block.outputs, channels);
+            let pairs = flat.pairs(block.outputs, pairs);
+            let source = Source::gradient(shape, epilogue, back);
+            let of_pairs = Some((&mut *pairs, &mut bias[..]));
+            LEVEL.run(Channels { flat, first, source, lanes, wide, pixels: rows, pairs: of_pairs });
+            let images = &back.input[first * block.inputs * block.pixels()..][..block.input_len()];
+            of_weights.add(flat, images, pairs, pixels, between);
+            let Some(found) = &mut found else { continue };
+            LEVEL.run(Convolve {
+                flat,
+                inputs: block.outputs,
+                outputs: block.inputs,
+                epilogue: Epilogue::Identity,
+                pixels: rows,
+                weights: packed,
+                bias: None,
+                argmax: &mut [],
+                between: &mut *between,
+                sums,
+                lanes,
+                wide,
+                results: extended(found, block.input_len()),
+            });
+        }
+        of_weights.finish(&mut weights);
+    });
+    Gradients { input: found, weights, bias }
+}
+
+/// The next `len` values of a vector, whose zeros are still in the cache when they are overwritten.
+fn extended(values: &mut Vec<u16>, len: usize) -> &mut [u16] {
+    let start = values.len();
+    values.resize(start + len, 0);
+    &mut values[start..]
+}
+
+/// Where the pixels of images are: row by row, image by image, with one zero after each row and a row
+/// of zeros after each image. The neighbours of a pixel are at the same distances everywhere, and those
+/// outside of the image are zeros.
+#[derive(Debug, Clone, Copy)]
+pub struct Flat {
+    /// Height and width.
+    size: [usize; 2],
+    /// Images.
+    pub images: usize,
+}
+
+impl Flat {
+    /// That of a block's images.
+    pub fn of(block: Shape) -> Self {
+        Self { size: [block.height, block.width], images: block.batch }
+    }
+
+    /// Positions from an image to the next.
+    #[inline(always)]
+    pub fn period(self) -> usize {
+        (self.size[0] + 1) * (self.size[1] + 1)
+    }
+
+    /// Positions of all images, and zeros until they are whole tiles.
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        (self.images * self.period()).next_multiple_of(BLOCK)
+    }
+
+    /// Zeros in front of the first pixel: its neighbours.
+    #[inline(always)]
+    pub fn front(self) -> usize {
+        self.size[1] + 2
+    }
+
+    /// All positions, with the neighbours of the first and the last.
+    #[inline(always)]
+    pub fn all(self) -> usize {
+        self.len() + 2 * self.front()
+    }
+
+    /// How many positions before a pixel's own the matrix of a tap begins: row `q` of it is
+    /// position `q + tap(n)` of all.
+    #[inline(always)]
+    pub fn tap(self, tap: usize) -> usize {
+        tap / 3 * (self.size[1] + 1) + tap % 3
+    }
+
+    /// One image's pixels in its period.
+    #[inline(always)]
+    pub fn plane(self) -> Plane {
+        Plane::part(self.size, self.size[1] + 1, 0, self.period())
+    }
+
+    /// Height and width of the images.
+    #[inline(always)]
+    pub fn size(self) -> [usize; 2] {
+        self.size
+    }
+
+    /// Room for all positions of `channels`, which are side by side.
+    pub fn channels(self, channels: usize, buffer: &mut Scratch) -> &mut [u16] {
+        buffer.take(self.all() * padded(channels))
+    }
+
+    /// Room for pairs of positions of `channels`, in tiles.
+    pub fn pairs(self, channels: usize, buffer: &mut Scratch) -> &mut [u32] {
+        buffer.take(self.len() / 2 * padded(channels))
+    }
+}
+
+/// Channels of whole tiles.
+#[inline(always)]
+pub fn padded(channels: usize) -> usize {
+    channels.next_multiple_of(BLOCK)
+}

@@ -1,0 +1,115 @@
+//! The gradient of weights: for each tap, the product of the images' channels and the gradient's, summed
+//! over all positions.
+
+use super::super::Shape;
+use super::super::scratch::Scratch;
+use super::{Flat, padded};
+use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
+
+/// Steps of a pass over the taps: the values of both sides stay in the first-level cache.
+const PASS: usize = 8;
+/// Steps before `between` is called, of nine taps each: some tens of microseconds.
+const GROUP: usize = 14 * PASS;
+
+/// Sums over blocks, `[taps, inputs, outputs]`, channels padded.
+pub struct WeightGradient<'a> {
+    inputs: usize,
+    outputs: usize,
+    sums: &'a mut [f32],
+}
+
+impl<'a> WeightGradient<'a> {
+    /// Sets all sums to zero.
+    pub fn new(shape: Shape, sums: &'a mut Scratch) -> Self {
+        let Shape { inputs, outputs, .. } = shape;
+        let sums = sums.take(9 * padded(inputs) * padded(outputs));
+        sums.fill(0.0);
+        Self { inputs, outputs, sums }
+    }
+
+    /// Adds the products of a block's images and the pairs of its gradient.
+    pub fn add(
+        &mut self,
+        flat: Flat,
+        images: &[u16],
+        pairs: &[u32],
+        pixels: &mut Scratch,
+        between: &mut dyn FnMut(),
+    ) {
+        let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
+        let pixels = pixels.take::<u16>(inputs * flat.all());
+        self.load(flat, images, pixels);
+        let steps: Vec<usize> = (0..flat.len()).step_by(BLOCK).collect();
+        for input in (0..inputs).step_by(BLOCK) {
+            for output in (0..outputs).step_by(BLOCK) {
+                let stride = outputs / TILE * WORDS;
+                for (group, steps) in steps.chunks(GROUP).enumerate() {
+                    let tiles = tiles().expect("tiles are available");
+                    for (pass, steps) in steps.chunks(PASS).enumerate() {
+                        let first = group * GROUP + pass * PASS;
+                        for tap in 0..9 {
+                            tiles.add_products(Operands {
+                                left: &pixels[input * flat.all() + flat.tap(tap)..],
+                                left_strides: [flat.all(), TILE * flat.all()],
+                                steps,
+                                right: &pairs[first * stride + output / TILE * WORDS..],
+                                right_stride: stride,
+                                sums: &mut self.sums[(tap * inputs + input) * outputs + output..],
+                                sums_strides: [outputs, TILE * outputs, TILE],
+                            });
+                        }
+                    }
+                    drop(tiles);
+                    between();
+                }
+            }
+        }
+    }
+
+    /// Copies images to the flat layout, a channel after the other.
+    fn load(&self, flat: Flat, values: &[u16], pixels: &mut [u16]) {
+        let [height, width] = flat.size();
+        for (channel, row) in pixels.chunks_exact_mut(flat.all()).enumerate() {
+            if channel >= self.inputs {
+                row.fill(0);
+                continue;
+            }
+            row[..flat.front()].fill(0);
+            let (images, end) = row[flat.front()..].split_at_mut(flat.images * flat.period());
+            end.fill(0);
+            for (image, target) in images.chunks_exact_mut(flat.period()).enumerate() {
+                let plane = &values[(image * self.inputs + channel) * height * width..][..height * width];
+                let (rows, after) = target.split_at_mut(height * (width + 1));
+                after.fill(0);
+                for (from, to) in plane.chunks_exact(width).zip(rows.chunks_exact_mut(width + 1)) {
+                    copy_row(from, &mut to[..width]);
+                    to[width] = 0;
+                }
+            }
+        }
+    }
+
+    /// Stores the sums as `[outputs, inputs, 3, 3]`.
+    pub fn finish(self, weights: &mut [f32]) {
+        let [inputs, outputs] = [self.inputs, self.outputs].map(padded);
+        let (weights, _) = weights.as_chunks_mut::<9>();
+        // Sums side by side are read once, and their weights stay in the cache until the next input.
+        for input in 0..self.inputs {
+            for output in 0..self.outputs {
+                weights[output * self.inputs + input] =
+                    std::array::from_fn(|tap| self.sums[(tap * inputs + input) * outputs + output]);
+            }
+        }
+    }
+}
+
+/// Copies a row by vectors: a call of `memcpy` for each takes longer.
+fn copy_row(from: &[u16], to: &mut [u16]) {
+    let ((from, rest), (to, end)) = (from.as_chunks::<8>(), to.as_chunks_mut::<8>());
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+    for (to, from) in end.iter_mut().zip(rest) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,197 @@
+//! The factors of the products: transformed pixels and weights, and back to gradients of
+//! weights.
+
+use super::super::Shape;
+use super::super::blocks::total;
+use super::super::plane::Plane;
+use super::super::source::Source;
+use super::blocks::{BORDER, Block, TILE};
+use super::transform::{Half, Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use crate::kernels::simd::Lanes;
+
+/// The layout of the transformed pixels of a block: for each point and group of
+/// channels, one vector for each tile.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels {
+    /// Groups of channels.
+    pub groups: usize,
+    /// Tiles of the block, rounded up to the rows of a product.
+    pub tiles: usize,
+}
+
+impl Pixels {
+    /// Vectors from one point to the next; one more than needed, as in
+    /// [`Panels::step`].
+    #[inline(always)]
+    pub fn step(self) -> usize {
+        self.groups * self.tiles + 1
+    }
+
+    /// Vectors of all points.
+    pub fn len(self) -> usize {
+        PRODUCTS * self.step()
+    }
+}
+
+/// Transforms the tiles of a group of channels of `source`, with the rows above and below the block if they are of
+/// inputs; `lanes` is scratch for its plane, and a quarter more for a pooled one. Those
+/// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
+#[inline(always)]
+#[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]
+pub fn transform_tiles<S: Lanes, L: Line<I, POINTS>, const I: usize>(
+    simd: S,
+    line: L,
+    block: &Block,
+    source: &Source<'_>,
+    group: usize,
+    lanes: &mut [S::f32s],
+    target: &mut [S::f32s],
+    [first, next, step]: [usize; 3],
+    mut sum: Option<&mut S::f32s>,
+) where
+    Half<L>: Line<I, POINTS>,
+{
+    let (border, plane) = if I > TILE { (BORDER, block.bordered()) } else { (0, block.plane()) };
+    let (lanes, pooled) = lanes.split_at_mut(plane.len);
+    for image in block.first..block.first + block.images {
+        source.load(simd, source.group::<S>([image, group]), block.pixels(border), plane, pooled, lanes);
+        if let Some(sum) = &mut sum {
+            **sum = simd.add_f32s(**sum, total(simd, lanes));
+        }
+        for row in 0..block.rows() {
+            for column in 0..block.columns() {
+                // A bordered tile begins in the row above its own.
+                let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
+                let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
+                // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
+                let pixel = |y, x| unsafe { *tile.get_unchecked(y * plane.stride + x) };
+                let (position, halves) = block.tile(image - block.first, row, column);
+                let factors = match halves {
+                    [false, false] => square(simd, line, line, pixel),
+                    [false, true] => square(simd, line, Half(line), pixel),
+                    [true, false] => square(simd, Half(line), line, pixel),
+                    [true, true] => square(simd, Half(line), Half(line), pixel),
+                };
+                let at = first + position * next;
+                let target = &mut target[at..=at + (PRODUCTS - 1) * step];
+                for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                    // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                    unsafe { *target.get_unchecked_mut(point * step) = factor };
+                }
+            }
+        }
+    }
+}
+
+/// Weights `[outputs, inputs, 3, 3]`, transformed for a convolution of that shape.
+/// `lanes` is scratch of `9 * inputs` vectors.
+///
+/// If `flipped`, they are `[inputs, outputs, 3, 3]`, and each 3x3 is rotated by 180
+/// degrees: the input's gradient is the output's gradient convolved with them.
+#[inline(always)]
+pub fn transform_weights<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    values: &[f32],
+    flipped: bool,
+    lanes: &mut [S::f32s],
+    target: &mut [S::f32s],
+) {
+    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
+    assert!(target.len() >= panels.len());
+    for vector in 0..panels.vectors {
+        let first = vector * S::F32_LANES;
+        let outputs = S::F32_LANES.min(shape.outputs - first);
+        if flipped {
+            for (i, lanes) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
+                let from = (i * shape.outputs + first) * 9;
+                Plane::plain([1, 9]).load(simd, lanes, [outputs, 9], &values[from..], None);
+                lanes.reverse();
+            }
+        } else {
+            let from = first * shape.inputs * 9;
+            let plane = Plane::plain([shape.inputs, 9]);
+            plane.load(simd, lanes, [outputs, shape.inputs * 9], &values[from..], None);
+        }
+        let (panel, n) = (vector / PANEL, vector % PANEL);
+        for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
+            let factors = square(simd, Weights, Weights, |y, x| taps[y * 3 + x]);
+            for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                target[panels.at(panel, point) + i * panels.width(panel) + n] = factor;
+            }
+        }
+    }
+}
+
+/// Gradients of the weights `[outputs, inputs, 3, 3]` from those of their transforms.
+/// `lanes` is scratch of `9 * inputs` vectors. All of `target` is initialised
+/// afterwards.
+#[inline(always)]
+pub fn weight_gradients<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    sums: &[S::f32s],
+    lanes: &mut [S::f32s],
+    target: &mut [f32],
+) {
+    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
+    assert!(sums.len() >= panels.len());
+    for vector in 0..panels.vectors {
+        let (panel, n) = (vector / PANEL, vector % PANEL);
+        for (i, taps) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
+            let of_taps = square(simd, WeightGradient, WeightGradient, |y, x| {
+                sums[panels.at(panel, y * POINTS + x) + i * panels.width(panel) + n]
+            });
+            taps.copy_from_slice(of_taps.as_flattened());
+        }
+        let first = vector * S::F32_LANES;
+        let outputs = S::F32_LANES.min(shape.outputs - first);
+        let from = first * shape.inputs * 9;
+        let plane = Plane::plain([shape.inputs, 9]);
+        plane.store(simd, lanes, [outputs, shape.inputs * 9], &mut target[from..]);
+    }
+}
+
+/// A matrix of `terms` rows of `vectors` vectors, once for each of the 36 points.
+#[derive(Debug, Clone, Copy)]
+pub struct Panels {
+    /// Rows.
+    pub terms: usize,
+    /// Vectors of a row.
+    pub vectors: usize,
+}
+
+/// Vectors of a panel; the last panel may have one.
+pub const PANEL: usize = 2;
+
+impl Panels {
+    /// Vectors of all points.
+    pub fn len(self) -> usize {
+        self.count() * PRODUCTS * self.step()
+    }
+
+    /// Number of panels.
+    pub fn count(self) -> usize {
+        self.vectors.div_ceil(PANEL)
+    }
+
+    /// Vectors of this panel's rows.
+    #[inline(always)]
+    pub fn width(self, panel: usize) -> usize {
+        PANEL.min(self.vectors - panel * PANEL)
+    }
+
+    /// First vector of a panel at a point.
+    #[inline(always)]
+    pub fn at(self, panel: usize, point: usize) -> usize {
+        (panel * PRODUCTS + point) * self.step()
+    }
+
+    /// Vectors from one point to the next. The points of one row are written one
+    /// after the other: one vector more than needed puts them in different sets of the
+    /// cache.
+    #[inline(always)]
+    pub fn step(self) -> usize {
+        self.terms * PANEL + 1
+    }
+}

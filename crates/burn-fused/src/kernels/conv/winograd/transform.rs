@@ -1,0 +1,206 @@
+//! The transforms of Winograd F(4x4, 3x3), each first down the columns of a square and
+//! then along its rows.
+//!
+//! The transposed matrices are those of Toom-Cook with the points 0, ±a, ±1/a and ∞,
+//! a = √½. Such pairs lose least to rounding (Alam et al. 2022, "Winograd Convolution
+//! for Deep Neural Networks: Efficient Point Selection", section 4): the largest error
+//! is a third of that with the usual 0, ±1, ±2 and ∞, for as many instructions.
+
+use std::f32::consts::{FRAC_1_SQRT_2, SQRT_2};
+
+use crate::kernels::simd::Lanes;
+
+/// Points of one dimension: 4 outputs and 3 weights need 6 products.
+pub const POINTS: usize = 6;
+/// Products of a tile.
+pub const PRODUCTS: usize = POINTS * POINTS;
+
+/// Which of them a [`Half`] tile has.
+pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
+
+/// The points other than 0 and ∞ are ±A and ±B.
+const A: f32 = FRAC_1_SQRT_2;
+const B: f32 = SQRT_2;
+
+/// A transform of one dimension. A trait rather than functions or closures: those are
+/// called through code that is compiled without the instructions of `S`.
+pub trait Line<const I: usize, const O: usize>: Copy {
+    /// The transform of a column or row.
+    fn apply<S: Lanes>(self, simd: S, values: [S::f32s; I]) -> [S::f32s; O];
+}
+
+/// Applies `down` to each column of a square whose values `value` returns by row and
+/// column, and then `along` to each row of the result.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+pub fn square<S: Lanes, const I: usize, const O: usize>(
+    simd: S,
+    down: impl Line<I, O>,
+    along: impl Line<I, O>,
+    value: impl Fn(usize, usize) -> S::f32s,
+) -> [[S::f32s; O]; O] {
+    let zero = simd.splat_f32s(0.0);
+    let mut half = [[zero; I]; O];
+    for column in 0..I {
+        let mut values = [zero; I];
+        for row in 0..I {
+            values[row] = value(row, column);
+        }
+        let results = down.apply(simd, values);
+        for row in 0..O {
+            half[row][column] = results[row];
+        }
+    }
+    let mut whole = [[zero; O]; O];
+    for row in 0..O {
+        whole[row] = along.apply(simd, half[row]);
+    }
+    whole
+}
+
+/// `factor * x + sum`.
+#[inline(always)]
+fn plus<S: Lanes>(simd: S, factor: f32, x: S::f32s, sum: S::f32s) -> S::f32s {
+    simd.fma(simd.splat_f32s(factor), x, sum)
+}
+
+/// `factor * x`.
+#[inline(always)]
+fn times<S: Lanes>(simd: S, factor: f32, x: S::f32s) -> S::f32s {
+    simd.mul_f32s(simd.splat_f32s(factor), x)
+}
+
+/// Six pixels of the input to six factors.
+#[derive(Debug, Clone, Copy)]
+pub struct Input;
+
+impl Line<6, 6> for Input {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, d4, d5]: [S::f32s; 6]) -> [S::f32s; 6] {
+        let (even_a, odd_a) = (plus(simd, -2.0, d2, d4), plus(simd, -2.0, d1, d3));
+        let (even_b, odd_b) = (plus(simd, -0.5, d2, d4), plus(simd, -0.5, d1, d3));
+        [
+            plus(simd, -2.5, d2, simd.add_f32s(d0, d4)),
+            plus(simd, A, odd_a, even_a),
+            plus(simd, -A, odd_a, even_a),
+            plus(simd, B, odd_b, even_b),
+            plus(simd, -B, odd_b, even_b),
+            plus(simd, -2.5, d3, simd.add_f32s(d1, d5)),
+        ]
+    }
+}
+
+/// Three weights to six factors.
+#[derive(Debug, Clone, Copy)]
+pub struct Weights;
+
+impl Line<3, 6> for Weights {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [g0, g1, g2]: [S::f32s; 3]) -> [S::f32s; 6] {
+        let (even_a, odd_a) =
+            (times(simd, -2.0 / 3.0, plus(simd, 0.5, g2, g0)), times(simd, -2.0 / 3.0 * A, g1));
+        let (even_b, odd_b) =
+            (times(simd, 1.0 / 6.0, plus(simd, 2.0, g2, g0)), times(simd, 1.0 / 6.0 * B, g1));
+        [
+            g0,
+            simd.add_f32s(even_a, odd_a),
+            simd.sub_f32s(even_a, odd_a),
+            simd.add_f32s(even_b, odd_b),
+            simd.sub_f32s(even_b, odd_b),
+            g2,
+        ]
+    }
+}
+
+/// Six products to four outputs.
+#[derive(Debug, Clone, Copy)]
+pub struct Output;
+
+impl Line<6, 4> for Output {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [m0, m1, m2, m3, m4, m5]: [S::f32s; 6]) -> [S::f32s; 4] {
+        let (even_a, odd_a) = (simd.add_f32s(m1, m2), simd.sub_f32s(m1, m2));
+        let (even_b, odd_b) = (simd.add_f32s(m3, m4), simd.sub_f32s(m3, m4));
+        [
+            simd.add_f32s(m0, simd.add_f32s(even_a, even_b)),
+            plus(simd, A, odd_a, times(simd, B, odd_b)),
+            plus(simd, 0.5, even_a, times(simd, 2.0, even_b)),
+            plus(simd, 0.5 * A, odd_a, plus(simd, 2.0 * B, odd_b, m5)),
+        ]
+    }
+}
+
+/// The transform of a tile whose last two outputs are beyond the image: F(2, 3), for which the points 0, ±A and ∞ are
+/// enough, with the same factors of weights. The factors at ±B are zero, and so are the last two outputs.
+#[derive(Debug, Clone, Copy)]
+pub struct Half<L>(pub L);
+
+impl Line<6, 6> for Half<Input> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, ..]: [S::f32s; 6]) -> [S::f32s; 6] {
+        // The factors of weights at ±A are -2/3 of what two outputs need.
+        let (even, zero) = (times(simd, -1.5, d2), simd.splat_f32s(0.0));
+        [
+            plus(simd, -2.0, d2, d0),
+            plus(simd, -1.5 * A, d1, even),
+            plus(simd, 1.5 * A, d1, even),
+            zero,
+            zero,
+            plus(simd, -0.5, d1, d3),
+        ]
+    }
+}
+
+impl Line<6, 4> for Half<Output> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [m0, m1, m2, _, _, m5]: [S::f32s; 6]) -> [S::f32s; 4] {
+        let zero = simd.splat_f32s(0.0);
+        let first = simd.add_f32s(m0, simd.add_f32s(m1, m2));
+        [first, plus(simd, A, simd.sub_f32s(m1, m2), m5), zero, zero]
+    }
+}
+
+impl Line<4, 6> for Half<OutputGradient> {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [y0, y1, ..]: [S::f32s; 4]) -> [S::f32s; 6] {
+        let zero = simd.splat_f32s(0.0);
+        [y0, plus(simd, A, y1, y0), plus(simd, -A, y1, y0), zero, zero, y1]
+    }
+}
+
+/// Four gradients of outputs to those of six products: [`Output`] transposed.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputGradient;
+
+impl Line<4, 6> for OutputGradient {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [y0, y1, y2, y3]: [S::f32s; 4]) -> [S::f32s; 6] {
+        let (even_a, odd_a) = (plus(simd, 0.5, y2, y0), plus(simd, 0.5, y3, y1));
+        let (even_b, odd_b) = (plus(simd, 2.0, y2, y0), plus(simd, 2.0, y3, y1));
+        [
+            y0,
+            plus(simd, A, odd_a, even_a),
+            plus(simd, -A, odd_a, even_a),
+            plus(simd, B, odd_b, even_b),
+            plus(simd, -B, odd_b, even_b),
+            y3,
+        ]
+    }
+}
+
+/// Six gradients of factors to those of three weights: [`Weights`] transposed.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightGradient;
+
+impl Line<6, 3> for WeightGradient {
+    #[inline(always)]
+    fn apply<S: Lanes>(self, simd: S, [u0, u1, u2, u3, u4, u5]: [S::f32s; 6]) -> [S::f32s; 3] {
+        let (even_a, odd_a) = (simd.add_f32s(u1, u2), simd.sub_f32s(u1, u2));
+        let (even_b, odd_b) = (simd.add_f32s(u3, u4), simd.sub_f32s(u3, u4));
+        [
+            plus(simd, -2.0 / 3.0, even_a, plus(simd, 1.0 / 6.0, even_b, u0)),
+            plus(simd, -2.0 / 3.0 * A, odd_a, times(simd, 1.0 / 6.0 * B, odd_b)),
+            plus(simd, -1.0 / 3.0, even_a, plus(simd, 1.0 / 3.0, even_b, u5)),
+        ]
+    }
+}

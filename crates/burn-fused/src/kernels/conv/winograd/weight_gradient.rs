@@ -1,0 +1,124 @@
+//! The gradients of weights and biases: the transposed transforms, with sums over tiles.
+
+use super::super::Shape;
+use super::super::scratch::Buffers;
+use super::super::source::Source;
+use super::blocks::{Block, Pace};
+use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
+use super::transform::{Input, OutputGradient, PRODUCTS};
+use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
+use crate::runtime::memory::Buffer;
+
+/// Approximate number of tiles of a block. Each block reads and writes the sums once,
+/// which takes as long as its products if there are few tiles.
+fn tiles(shape: Shape) -> usize {
+    if shape.inputs > 64 { 128 } else { 64 }
+}
+
+/// The gradients of weights and biases, for any SIMD level.
+pub struct WeightGradient<'a> {
+    pub shape: Shape,
+    /// The input of forward.
+    pub input: Source<'a>,
+    /// The gradient of its result.
+    pub gradient: Source<'a>,
+    pub between: &'a mut dyn FnMut(),
+    pub buffers: &'a mut Buffers,
+}
+
+impl Kernel for WeightGradient<'_> {
+    type Output = (Buffer, Vec<f32>);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        // Rows are channels of one vector.
+        match S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
+            true => self.with_rows::<S, 8>(simd),
+            false => self.with_rows::<S, 4>(simd),
+        }
+    }
+}
+
+impl WeightGradient<'_> {
+    #[inline(always)]
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Buffer, Vec<f32>) {
+        let Self { shape, input: source, gradient, .. } = self;
+        let Buffers { input, output, part, sums } = self.buffers;
+        let vectors = gradient.groups::<S>();
+        let panels = Panels { terms: shape.inputs, vectors };
+        let (sums, bias) = sums.take::<S::f32s>(panels.len() + vectors).split_at_mut(panels.len());
+        bias.fill(simd.splat_f32s(0.0));
+        let mut pace = Pace::new(self.between);
+        for (number, block) in Block::all(shape, tiles(shape)).enumerate() {
+            let pixels = Pixels { groups: source.groups::<S>(), tiles: block.tiles() };
+            let factors = input.take::<S::f32s>(pixels.len());
+            let plane = block.bordered().len;
+            let lanes = part.take::<S::f32s>(plane + plane / 4);
+            for group in 0..pixels.groups {
+                let to = [group * pixels.tiles, 1, pixels.step()];
+                transform_tiles(simd, Input, &block, &source, group, lanes, factors, to, None);
+            }
+            let products = Panels { terms: pixels.tiles, vectors };
+            let gradients = output.take::<S::f32s>(products.len());
+            for (vector, bias) in bias.iter_mut().enumerate() {
+                let (panel, n) = (vector / PANEL, vector % PANEL);
+                let to = [products.at(panel, 0) + n, products.width(panel), products.step()];
+                let sum = Some(bias);
+                transform_tiles(simd, OutputGradient, &block, &gradient, vector, lanes, gradients, to, sum);
+            }
+            for point in 0..PRODUCTS {
+                let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
+                let [first, count] = block.tiles_with(point);
+                let tiles = (pixels.tiles, [first, count]);
+                for panel in 0..panels.count() {
+                    let width = panels.width(panel);
+                    let gradients = &gradients[products.at(panel, point) + first * width..][..count * width];
+                    let sums = &mut sums[panels.at(panel, point)..][..shape.inputs * width];
+                    match width {
+                        PANEL => add_rows::<S, R, PANEL>(simd, tiles, factors, gradients, number == 0, sums),
+                        _ => add_rows::<S, R, 1>(simd, tiles, factors, gradients, number == 0, sums),
+                    }
+                    pace.after(count * shape.inputs * width * S::F32_LANES);
+                }
+            }
+        }
+        let mut of_weights = Buffer::new(shape.weight_len());
+        weight_gradients(simd, shape, sums, part.take(shape.inputs * 9), &mut of_weights);
+        let of_bias: &[f32] = bytemuck::cast_slice(bias);
+        (of_weights, of_bias[..shape.outputs].to_vec())
+    }
+}
+
+/// The products of some of a block's tiles, the first and how many, summed, for each input channel and the output
+/// channels of a panel, at one point. A block's sum starts from zero and is then added
+/// to those of earlier blocks: one long chain of additions is up to four times less exact.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn add_rows<S: Lanes, const R: usize, const N: usize>(
+    simd: S,
+    (tiles, [start, count]): (usize, [usize; 2]),
+    factors: &[S::f32s],
+    gradients: &[S::f32s],
+    is_first: bool,
+    sums: &mut [S::f32s],
+) {
+    let [values, gradients]: [&[f32]; 2] = [factors, gradients].map(bytemuck::cast_slice);
+    for (rows, all) in sums.chunks_mut(R * N).enumerate() {
+        let channel = rows * R;
+        let first = (channel / S::F32_LANES * tiles + start) * S::F32_LANES + channel % S::F32_LANES;
+        let scalars = Scalars { values, first, term_step: S::F32_LANES, row_step: 1 };
+        let zeros = [[simd.splat_f32s(0.0); N]; R];
+        let found = add_products(simd, count, scalars, (gradients, N * S::F32_LANES), zeros);
+        let valid = all.len() / N;
+        for r in 0..R {
+            // The rows of a last vector with fewer channels than lanes.
+            if r >= valid {
+                break;
+            }
+            for n in 0..N {
+                let sum = &mut all[r * N + n];
+                *sum = if is_first { found[r][n] } else { simd.add_f32s(*sum, found[r][n]) };
+            }
+        }
+    }
+}

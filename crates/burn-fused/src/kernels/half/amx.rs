@@ -1,0 +1,462 @@
+//! Products with AMX tiles: the processor's matrix unit, at up to eight times the rate of
+//! AVX-512 BF16's products.
+//!
+//! A tile has 16 rows of 64 bytes. One instruction, `tdpbf16ps`, multiplies a tile of 16 x 32
+//! values of bf16 by one of 32 x 16, stored as 16 rows of pairs of neighbouring values, and adds to
+//! 16 x 16 sums in f32 (Intel's Architecture Instruction Set Extensions Programming Reference,
+//! chapter 3). Rust's functions for it are not stable, so it is written as `asm!`.
+
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) mod testing;
+
+use std::arch::asm;
+#[cfg(target_os = "linux")]
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use super::Bits;
+use crate::kernels::matrix::Matrix;
+
+/// Pairs of values in a row of a tile.
+const PAIRS: usize = 16;
+
+/// Whether the processor has the instructions, and Linux permits them to this process, which has to ask
+/// (its documentation, arch/x86/xstate.rst). It refuses where it does not save the tiles. Asked once.
+#[cfg(target_os = "linux")]
+pub(crate) fn is_available() -> bool {
+    /// Bits of leaf 7's EDX: AMX-BF16 and AMX-TILE.
+    const AMX: u32 = 1 << 22 | 1 << 24;
+    /// `ARCH_REQ_XCOMP_PERM`, and the number of the tiles' data among the processor's states.
+    const REQUEST: libc::c_int = 0x1023;
+    const TILE_DATA: libc::c_ulong = 18;
+    static AVAILABLE: OnceLock<bool> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        __cpuid(0).eax >= 7
+            && __cpuid_count(7, 0).edx & AMX == AMX
+            // SAFETY: changes nothing but the permissions of this process.
+            && unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) } == 0
+    })
+}
+
+/// How other systems permit them is not known here.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn is_available() -> bool {
+    false
+}
+
+/// Whether the instructions are available or, in tests, emulated.
+fn is_usable() -> bool {
+    #[cfg(all(test, target_os = "linux"))]
+    let emulated = testing::is_running();
+    #[cfg(not(all(test, target_os = "linux")))]
+    let emulated = false;
+    emulated || is_available()
+}
+
+/// The tiles of this thread, until they are dropped; none without the instructions.
+pub(crate) fn tiles() -> Option<Tiles> {
+    // SAFETY: the instructions are available or emulated.
+    is_usable().then(|| unsafe { Tiles::configure() })
+}
+
+/// Adds `a` times `b`, not empty, to `sums` by row; whether the instructions are there.
+pub(crate) fn multiply(a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
+    // SAFETY: the instructions are available or emulated, or this is not called.
+    is_usable().then(|| product(a, b, sums, || unsafe { adder() })).is_some()
+}
+
+/// Adds products with the tiles of this thread.
+///
+/// # Safety
+/// The instructions exist and are permitted, or are emulated.
+unsafe fn adder() -> impl Fn(Operands<'_>) {
+    // SAFETY: as of this function.
+    let tiles = unsafe { Tiles::configure() };
+    move |operands| tiles.add_products(operands)
+}
+
+/// Adds `a` times `b` to `product` by blocks, with what `begin` returns. It is called when
+/// everything is packed and allocated: an allocator may be any code.
+pub(crate) fn product<A: Fn(Operands<'_>)>(
+    a: Bits<'_>,
+    b: Bits<'_>,
+    product: &mut [f32],
+    begin: impl FnOnce() -> A,
+) {
+    let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
+    let left = pack(a, inner, [PAIRS, 1]);
+    let right = pack(b.transpose(), inner, [1, TILE]);
+    let steps: Vec<usize> = (0..inner).map(|step| 4 * WORDS * step).collect();
+    let words = 2 * inner * WORDS;
+    assert_eq!(product.len(), a.rows * columns, "values of a product");
+    let add = begin();
+    for (column, right) in (0..columns).step_by(BLOCK).zip(right.chunks_exact(words)) {
+        for (row, left) in (0..a.rows).step_by(BLOCK).zip(left.chunks_exact(words)) {
+            let add = |sums: &mut [f32], width: usize| {
+                add(Operands {
+                    left: bytemuck::cast_slice(left),
+                    left_strides: [2 * PAIRS, 2 * WORDS],
+                    steps: &steps,
+                    right,
+                    right_stride: 2 * WORDS,
+                    sums,
+                    sums_strides: [width, TILE * width, TILE],
+                });
+            };
+            let sums = &mut product[row * columns + column..];
+            let size = [BLOCK.min(a.rows - row), BLOCK.min(columns - column)];
+            if size == [BLOCK, BLOCK] {
+                add(sums, columns);
+                continue;
+            }
+            let mut block = [0.0; BLOCK * BLOCK];
+            add(&mut block, BLOCK);
+            for (sums, block) in sums.chunks_mut(columns).zip(block.chunks_exact(BLOCK)).take(size[0]) {
+                sums[..size[1]].iter_mut().zip(block).for_each(|(sum, product)| *sum += product);
+            }
+        }
+    }
+}
+
+/// Pairs of neighbouring values of each row as words, in tiles: `[rows / 32, steps, 2, 16 x 16]`.
+/// In a tile, rows are `of_row` words apart and pairs `of_pair`. Zeros fill what is missing.
+fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
+    let Matrix { values: bits, rows, columns, transposed } = matrix;
+    let mut packed = vec![0; rows.div_ceil(BLOCK) * steps * 2 * WORDS];
+    let tile = |row: usize, pair: usize| {
+        ((row / BLOCK * steps + pair / PAIRS) * 2 + row % BLOCK / TILE) * WORDS
+            + row % TILE * of_row
+            + pair % PAIRS * of_pair
+    };
+    let word = |even: u16, odd: u16| u32::from(even) | u32::from(odd) << 16;
+    // In the order of `bits`.
+    if transposed {
+        let none = vec![0; rows];
+        for (pair, two) in bits.chunks(2 * rows).enumerate() {
+            let (even, odd) = two.split_at(rows);
+            let odd = if odd.is_empty() { &none } else { odd };
+            for (at, (even, odd)) in even.chunks(TILE).zip(odd.chunks(TILE)).enumerate() {
+                let words = packed[tile(at * TILE, pair)..].iter_mut();
+                let pairs = even.iter().zip(odd).map(|(&even, &odd)| word(even, odd));
+                match of_row {
+                    // Neighbours, as vectors.
+                    1 => words.zip(pairs).for_each(|(packed, pair)| *packed = pair),
+                    _ => words.step_by(of_row).zip(pairs).for_each(|(packed, pair)| *packed = pair),
+                }
+            }
+        }
+    } else {
+        for (row, values) in bits.chunks(columns).enumerate() {
+            for (at, values) in values.chunks(2 * PAIRS).enumerate() {
+                let words = &mut packed[tile(row, at * PAIRS)..];
+                if of_pair == 1 {
+                    // The bits of two neighbours are a word as they are: x86 has the lower half first.
+                    bytemuck::cast_slice_mut(words)[..values.len()].copy_from_slice(values);
+                    continue;
+                }
+                let words = words.iter_mut().step_by(of_pair);
+                for (packed, two) in words.zip(values.chunks(2)) {
+                    *packed = word(two[0], two.get(1).copied().unwrap_or(0));
+                }
+            }
+        }
+    }
+    packed
+}
+
+/// Rows of a tile.
+pub(crate) const TILE: usize = 16;
+/// Rows and columns of a block of sums: two tiles by two.
+pub(crate) const BLOCK: usize = 2 * TILE;
+/// Words of a tile.
+pub(crate) const WORDS: usize = TILE * TILE;
+/// Values of a tile's row.
+const VALUES: usize = 2 * TILE;
+
+thread_local! {
+    /// How many [`Tiles`] this thread has.
+    static CONFIGURED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The tiles of this thread, until dropped. Not to be held while code outside this crate runs, which may
+/// use them otherwise: the callback of [`crate::set_poll`] is such code.
+pub(crate) struct Tiles {
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+/// Where the four tiles of a block's sums are, and the bytes from a row of theirs to the next.
+#[repr(C)]
+struct Corners {
+    tiles: [*mut f32; 4],
+    row: usize,
+}
+
+/// What [`Tiles::add_products`] multiplies: 32 rows by 32 columns, in steps of 32 values.
+pub(crate) struct Operands<'a> {
+    /// The values of the left matrix; 32 neighbouring ones are a row's in a step.
+    pub left: &'a [u16],
+    /// Values from a row to the next, and from row 0 to row 16.
+    pub left_strides: [usize; 2],
+    /// The first value of row 0 in each step.
+    pub steps: &'a [usize],
+    /// The right matrix in packed tiles: rows of pairs of neighbouring values of 16 columns. The
+    /// tile of the first 16 columns and that of the others are side by side.
+    pub right: &'a [u32],
+    /// Words from a step's tiles to the next one's.
+    pub right_stride: usize,
+    /// The sums that products are added to.
+    pub sums: &'a mut [f32],
+    /// Sums from a row to the next, from row 0 to row 16, and from column 0 to column 16.
+    pub sums_strides: [usize; 3],
+}
+
+impl Operands<'_> {
+    /// Whether all that the instructions read and write is in the slices.
+    pub fn fit(&self) -> bool {
+        let beyond = |start: usize, [row, half]: [usize; 2], values: usize| {
+            row.saturating_mul(TILE - 1).saturating_add(half).saturating_add(start).saturating_add(values)
+        };
+        let last = self.steps.iter().copied().max().unwrap_or(0);
+        let [row, rows, columns] = self.sums_strides;
+        let right = self.right_stride.saturating_mul(self.steps.len().saturating_sub(1));
+        beyond(last, self.left_strides, VALUES) <= self.left.len()
+            && right.saturating_add(2 * WORDS) <= self.right.len()
+            && beyond(columns, [row, rows], TILE) <= self.sums.len()
+    }
+}
+
+impl Tiles {
+    /// Eight tiles of 16 rows of 64 bytes.
+    ///
+    /// # Safety
+    /// The instructions exist and are permitted, or are emulated.
+    pub unsafe fn configure() -> Self {
+        #[repr(C, align(64))]
+        struct Config([u8; 64]);
+        // Palette 1; bytes of a row from byte 16 on, two for each tile, and rows from byte 48 on.
+        let mut config = Config([0; 64]);
+        config.0[0] = 1;
+        for tile in 0..8 {
+            config.0[16 + 2 * tile] = 64;
+            config.0[48 + tile] = TILE as u8;
+        }
+        // SAFETY: as of this function; it reads 64 bytes.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly, preserves_flags)) };
+        CONFIGURED.set(CONFIGURED.get() + 1);
+        Self { _of_this_thread: PhantomData }
+    }
+
+    /// Adds the products of 32 rows and 32 columns to their sums.
+    ///
+    /// # Panics
+    /// If a slice is too short, or there are no steps.
+    pub fn add_products(&self, operands: Operands<'_>) {
+        assert!(operands.fit() && !operands.steps.is_empty(), "tiles beyond their slices");
+        let Operands { left, left_strides, steps, right, right_stride, sums, sums_strides } = operands;
+        let [row, rows, columns] = sums_strides;
+        let sums = sums.as_mut_ptr();
+        let corners = Corners {
+            tiles: [0, columns, rows, rows + columns].map(|first| sums.wrapping_add(first)),
+            row: 4 * row,
+        };
+        // SAFETY: the instructions exist, and this thread's tiles are configured while `self` lives, by all
+        // `Tiles` alike; in between, no other code runs but copies of memory, which use no tiles. Each step reads two tiles on either side, and
+        // sums are loaded from and stored to four tiles, all of which `fit` found in their slices.
+        unsafe {
+            asm!(
+                "mov {row}, [{corners} + 32]",
+                "mov {at}, [{corners}]",
+                "tileloadd tmm0, [{at} + {row}]",
+                "mov {at}, [{corners} + 8]",
+                "tileloadd tmm1, [{at} + {row}]",
+                "mov {at}, [{corners} + 16]",
+                "tileloadd tmm2, [{at} + {row}]",
+                "mov {at}, [{corners} + 24]",
+                "tileloadd tmm3, [{at} + {row}]",
+                "2:",
+                "mov {at}, [{steps}]",
+                "lea {at}, [{left} + 2 * {at}]",
+                "tileloadd tmm6, [{right} + {right_row}]",
+                "tileloadd tmm4, [{at} + {left_row}]",
+                "tdpbf16ps tmm0, tmm4, tmm6",
+                "add {at}, {left_half}",
+                "tileloadd tmm5, [{at} + {left_row}]",
+                "tdpbf16ps tmm2, tmm5, tmm6",
+                "tileloadd tmm7, [{right} + {right_row} + 1024]",
+                "tdpbf16ps tmm1, tmm4, tmm7",
+                "tdpbf16ps tmm3, tmm5, tmm7",
+                "add {right}, {right_step}",
+                "add {steps}, 8",
+                "cmp {steps}, {end}",
+                "jne 2b",
+                "mov {at}, [{corners}]",
+                "tilestored [{at} + {row}], tmm0",
+                "mov {at}, [{corners} + 8]",
+                "tilestored [{at} + {row}], tmm1",
+                "mov {at}, [{corners} + 16]",
+                "tilestored [{at} + {row}], tmm2",
+                "mov {at}, [{corners} + 24]",
+                "tilestored [{at} + {row}], tmm3",
+                corners = in(reg) &corners,
+                steps = inout(reg) steps.as_ptr() => _,
+                end = in(reg) steps.as_ptr_range().end,
+                left = in(reg) left.as_ptr(),
+                // Bytes of two for each value, and of four for each word.
+                left_row = in(reg) 2 * left_strides[0],
+                left_half = in(reg) 2 * left_strides[1],
+                right = inout(reg) right.as_ptr() => _,
+                right_step = in(reg) 4 * right_stride,
+                right_row = in(reg) 64_usize,
+                at = out(reg) _,
+                row = out(reg) _,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        CONFIGURED.set(CONFIGURED.get() - 1);
+        if CONFIGURED.get() == 0 {
+            // SAFETY: as of `configure`, without which there is no `Tiles`, and no other needs them.
+            // Without this the system saves 8 KiB of tiles at each switch of threads.
+            unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What [`Tiles::add_products`] computes, in software.
+    fn model(operands: Operands<'_>) {
+        let Operands { left, left_strides, steps, right, right_stride, sums, sums_strides } = operands;
+        let halves = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+        let place = |at: usize, [near, far]: [usize; 2]| at % TILE * near + at / TILE * far;
+        let [near, far, columns] = sums_strides;
+        for (row, column) in (0..BLOCK * BLOCK).map(|at| (at / BLOCK, at % BLOCK)) {
+            let sum = &mut sums[place(row, [near, far]) + place(column, [1, columns])];
+            for (step, &first) in steps.iter().enumerate() {
+                let values = &left[first + place(row, left_strides)..][..2 * PAIRS];
+                let tile = &right[step * right_stride + column / TILE * WORDS..][..WORDS];
+                for (pair, values) in values.as_chunks::<2>().0.iter().enumerate() {
+                    let [even, odd] = halves(tile[pair * TILE + column % TILE]);
+                    let [a, b] = values.map(|bits| f32::from_bits(u32::from(bits) << 16));
+                    *sum += a * even + b * odd;
+                }
+            }
+        }
+    }
+
+    /// The layout, with the model in the place of the instructions, on any processor.
+    #[test]
+    fn packed_tiles_have_the_products_of_both_layouts() {
+        for [rows, inner, columns] in [[1, 1, 1], [16, 32, 16], [33, 65, 47], [70, 31, 65]] {
+            let number = |at: usize| (((at * 11 % 19) as f32 - 9.0).to_bits() >> 16) as u16;
+            let left: Vec<u16> = (0..rows * inner).map(number).collect();
+            let right: Vec<u16> = (0..inner * columns).map(|at| number(at + 5)).collect();
+            let wide = |bits: u16| f32::from_bits(u32::from(bits) << 16);
+            let expected: Vec<f32> = (0..rows * columns)
+                .map(|at| {
+                    let (row, column) = (at / columns, at % columns);
+                    (0..inner).map(|k| wide(left[row * inner + k]) * wide(right[k * columns + column])).sum()
+                })
+                .collect();
+            let swapped = |bits: &[u16], height: usize, width: usize| -> Vec<u16> {
+                (0..height * width).map(|at| bits[at % height * width + at / height]).collect()
+            };
+            let (left_t, right_t) = (swapped(&left, rows, inner), swapped(&right, inner, columns));
+            let a = Matrix::new(&left, [rows, inner]);
+            let b = Matrix::new(&right, [inner, columns]);
+            let a_t = Matrix::new(&left_t, [inner, rows]).transpose();
+            let b_t = Matrix::new(&right_t, [columns, inner]).transpose();
+            for (a, b) in [(a, b), (a_t, b), (a, b_t), (a_t, b_t)] {
+                let mut found = vec![0.0; expected.len()];
+                product(a, b, &mut found, || model);
+                assert_eq!(found, expected, "{rows} x {inner} x {columns}");
+            }
+        }
+    }
+
+    /// On processors without them, the instructions themselves, emulated.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_instructions_compute_what_the_model_does() {
+        let [rows, inner, columns] = [BLOCK + 3, 45, BLOCK + 1];
+        // bf16 is the upper half of an f32; sums of small integers are exact in any order.
+        let numbers = |count: usize, by: usize| -> Vec<u16> {
+            (0..count).map(|at| (((at * by % 17) as f32 - 8.0).to_bits() >> 16) as u16).collect()
+        };
+        let (left, right) = (numbers(rows * inner, 7), numbers(inner * columns, 5));
+        let [a, b] = [Matrix::new(&left, [rows, inner]), Matrix::new(&right, [inner, columns])];
+        let [mut expected, mut found] = [(); 2].map(|()| vec![0.0; rows * columns]);
+        product(a, b, &mut expected, || model);
+        // SAFETY: the instructions are permitted or emulated.
+        testing::run_where_needed(|| product(a, b, &mut found, || unsafe { adder() }));
+        assert_eq!(found, expected);
+        // Products are added to what is there.
+        let twice: Vec<f32> = expected.iter().map(|sum| 2.0 * sum).collect();
+        if super::super::avx512bf16::multiply(a, b, &mut found) {
+            assert_eq!(found, twice);
+        }
+    }
+
+    /// Rows and tiles at any distance from one another, and steps in any order.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn operands_are_where_their_strides_say() {
+        let number = |at: usize| (((at * 7 % 15) as f32 - 7.0).to_bits() >> 16) as u16;
+        let left: Vec<u16> = (0..4000).map(number).collect();
+        let right: Vec<u32> =
+            (0..3 * 600).map(|at| u32::from(number(3 * at)) | u32::from(number(5 * at + 1)) << 16).collect();
+        let before: Vec<f32> = (0..1400).map(|at| (at % 13) as f32).collect();
+        let results = [true, false].map(|in_tiles| {
+            let mut sums = before.clone();
+            let operands = Operands {
+                left: &left,
+                left_strides: [70, 1301],
+                steps: &[111, 40, 1500],
+                right: &right,
+                right_stride: 600,
+                sums: &mut sums,
+                sums_strides: [20, 700, 350],
+            };
+            match in_tiles {
+                // SAFETY: the instructions are permitted or emulated.
+                true => testing::run_where_needed(|| unsafe { Tiles::configure() }.add_products(operands)),
+                false => model(operands),
+            }
+            sums
+        });
+        assert_eq!(results[0], results[1]);
+        assert_ne!(results[0], before);
+    }
+
+    #[test]
+    fn operands_beyond_their_slices_do_not_fit() {
+        let fit = |left: usize, right: usize, sums: usize, steps: &[usize], row: usize| {
+            let (left, right, mut sums) = (vec![0; left], vec![0; right], vec![0.0; sums]);
+            let operands = Operands {
+                left: &left,
+                left_strides: [row, 512],
+                steps,
+                right: &right,
+                right_stride: 512,
+                sums: &mut sums,
+                sums_strides: [32, 512, 16],
+            };
+            operands.fit()
+        };
+        assert!(fit(1024, 512, 1024, &[0], 32));
+        assert!(!fit(1023, 512, 1024, &[0], 32) && !fit(1024, 511, 1024, &[0], 32));
+        assert!(!fit(1024, 512, 1023, &[0], 32) && !fit(1024, 512, 1024, &[0], usize::MAX));
+        assert!(fit(1029, 1024, 1024, &[5, 0], 32) && !fit(1029, 1023, 1024, &[5, 0], 32));
+        assert!(!fit(1028, 1024, 1024, &[5, 0], 32) && !fit(1024, 512, 1024, &[usize::MAX], 32));
+    }
+}

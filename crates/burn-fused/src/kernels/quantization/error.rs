@@ -1,0 +1,105 @@
+//! Errors of quantization and of integer models.
+
+use thiserror::Error;
+
+/// Why values or layers cannot be quantized, or a model is invalid. Layers count
+/// from 0.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum Int8Error {
+    /// An observed range without values.
+    #[error("the range of 0 values was asked for; calibrate with at least one sample")]
+    NoValues,
+    /// NaN or infinite values, or a range with such an end.
+    #[error("the values to quantize contain NaN or infinite ones")]
+    NonFinite,
+    /// Minimum above maximum.
+    #[error("the range {min}..{max} is empty")]
+    EmptyRange {
+        /// Minimum.
+        min: f32,
+        /// Maximum.
+        max: f32,
+    },
+    /// Quantization parameters of an observer that has not observed a batch.
+    #[error("the observer was never calibrated: it has seen no values")]
+    NotCalibrated,
+    /// A scale that is not positive and finite, or a zero point outside the
+    /// quantized values.
+    #[error("scale {scale} with zero point {zero_point} is invalid")]
+    Parameters {
+        /// Scale.
+        scale: f32,
+        /// Zero point.
+        zero_point: i32,
+    },
+    /// A range so wide, or scales so far apart, that no fixed-point multiplier
+    /// represents their ratio.
+    #[error("the scale overflows: a ratio of {ratio:e} has no fixed-point multiplier")]
+    ScaleOverflow {
+        /// Input scale · weight scale / output scale, or the scale itself.
+        ratio: f64,
+    },
+    /// Accumulators or biases that do not fit 32 bits.
+    #[error("output {output} overflows a 32-bit accumulator")]
+    Accumulator {
+        /// Output channel.
+        output: usize,
+    },
+    /// Lengths that do not match the shape.
+    #[error("{what}: {got} values, expected {expected}")]
+    Length {
+        /// Which values.
+        what: &'static str,
+        /// Their number.
+        got: usize,
+        /// The number that the shape asks for.
+        expected: usize,
+    },
+    /// Sizes that do not fit the input.
+    #[error("a {layer} of {sizes} does not fit an input of {input:?} (channels, height, width)")]
+    Shape {
+        /// Kind of layer.
+        layer: &'static str,
+        /// Its sizes.
+        sizes: String,
+        /// Input shape.
+        input: [usize; 3],
+    },
+    /// Multipliers or shifts that are inconsistent with the scales.
+    #[error("multiplier {multiplier} and shift {shift} of output {output} do not follow from the scales")]
+    Multiplier {
+        /// Output channel, or 0 if one multiplier is for all.
+        output: usize,
+        /// Multiplier.
+        multiplier: i32,
+        /// Shift in bits.
+        shift: u8,
+    },
+    /// A model without a layer that has weights.
+    #[error("the model has no layer with weights")]
+    NoLayers,
+    /// An invalid layer.
+    #[error("layer {layer}: {error}")]
+    Layer {
+        /// Its index.
+        layer: usize,
+        /// What is wrong.
+        error: Box<Int8Error>,
+    },
+}
+
+impl Int8Error {
+    /// The same, at a layer.
+    pub(crate) fn at(self, layer: usize) -> Self {
+        Self::Layer { layer, error: Box::new(self) }
+    }
+}
+
+/// Checks a number of values.
+pub(crate) fn expect_len(what: &'static str, got: usize, expected: usize) -> Result<(), Int8Error> {
+    match got == expected {
+        true => Ok(()),
+        false => Err(Int8Error::Length { what, got, expected }),
+    }
+}

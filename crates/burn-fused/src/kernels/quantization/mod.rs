@@ -1,0 +1,14 @@
+//! 8-bit quantization of slices: formulas and ranges.
+
+mod error;
+mod observer;
+mod scheme;
+mod values;
+
+pub use error::Int8Error;
+pub(crate) use error::expect_len;
+pub(crate) use observer::Extremes;
+pub use observer::{Observer, min_max, min_max_by_channel};
+pub use scheme::{QParams, SMALLEST_SCALE, Scheme};
+pub(crate) use values::Step;
+pub use values::{dequantize, quantize, quantize_weights};

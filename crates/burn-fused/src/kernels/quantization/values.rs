@@ -1,0 +1,174 @@
+//! Quantization of values, and the formula of fake quantization: PyTorch's `fake_quantize`.
+
+use super::{QParams, Scheme};
+use crate::kernels::simd::{Level, kernel};
+
+/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to
+/// even. NaN becomes the smallest.
+///
+/// # Panics
+/// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
+pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
+    let step = Step::new(Scheme::Affine, parameters);
+    assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
+    quantize_each(Level::current(), values, step, parameters.zero_point, quantized);
+}
+
+/// Quantizes weights, with one scale for each of `scales.len()` equal parts of
+/// `weights`.
+///
+/// # Panics
+/// If there are no scales, they do not divide the weights, or one is not positive and finite.
+pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
+    let divide = !scales.is_empty() && weights.len().is_multiple_of(scales.len());
+    assert!(divide, "{} weights, {} scales", weights.len(), scales.len());
+    let mut quantized = vec![0i8; weights.len()];
+    let len = (weights.len() / scales.len()).max(1);
+    for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
+        let step = Step::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
+        let quantized = bytemuck::cast_slice_mut(part);
+        quantize_each(Level::current(), values, step, 0, quantized);
+    }
+    quantized
+}
+
+/// Dequantizes values: (q - zero point) · scale.
+///
+/// # Panics
+/// As [`quantize`].
+pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
+    assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
+    let (Step { scale, .. }, zero_point) = (Step::new(Scheme::Affine, parameters), parameters.zero_point);
+    for (value, &q) in values.iter_mut().zip(quantized) {
+        *value = (i32::from(q) - zero_point) as f32 * scale;
+    }
+}
+
+/// 1.5 · 2^23: adding it to a number below 2^22 and subtracting it again rounds the
+/// number to an integer, half to even. The portable level has no instruction for
+/// that.
+const ROUND: f32 = 12_582_912.0;
+
+/// Parameters, as kernels need them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub scale: f32,
+    /// PyTorch multiplies by the inverse instead of dividing.
+    pub inverse: f32,
+    /// Bounds, minus the zero point.
+    pub low: f32,
+    pub high: f32,
+}
+
+impl Step {
+    /// # Panics
+    /// If `parameters` are invalid.
+    pub fn new(scheme: Scheme, parameters: QParams) -> Self {
+        let checked = parameters.check(scheme);
+        let QParams { scale, zero_point } = checked.unwrap_or_else(|error| panic!("{error}"));
+        let [low, high] = scheme.bounds().map(|bound| (bound - zero_point) as f32);
+        Self { scale, inverse: 1.0 / scale, low, high }
+    }
+
+    /// The dequantized value, and whether the gradient passes.
+    #[inline(always)]
+    pub fn apply(self, value: f32) -> (f32, bool) {
+        let Self { scale, inverse, low, high } = self;
+        // Beyond 2^22 the sum is rounded to more than an integer, which the bounds clip
+        // all the same. Comparisons in this order keep NaN, and NaN does not pass.
+        let rounded = (value * inverse + ROUND) - ROUND;
+        let clamped = if rounded < low { low } else { rounded };
+        let clamped = if clamped > high { high } else { clamped };
+        let passes = clamped == rounded;
+        (clamped * scale, passes)
+    }
+
+    /// The multiple of the scale nearest to `value`, within the bounds; NaN becomes the lowest.
+    #[inline(always)]
+    fn nearest(self, value: f32) -> i32 {
+        let steps = value * self.inverse;
+        // In this order, NaN becomes `low`.
+        let steps = if steps > self.low { steps } else { self.low };
+        let steps = if steps < self.high { steps } else { self.high };
+        (steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
+    }
+}
+
+kernel! {
+    fn quantize_each<S>(
+        _simd: S,
+        values: &[f32],
+        step: Step,
+        zero_point: i32,
+        // u8, or the bits of i8.
+        quantized: &mut [u8],
+    ) {
+        for (&value, quantized) in values.iter().zip(quantized) {
+            *quantized = (step.nearest(value) + zero_point) as u8;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::int8::testing::Random;
+
+    /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether
+    /// the gradient passes.
+    fn plain(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (i64, bool) {
+        let [qmin, qmax] = scheme.bounds().map(i64::from);
+        let steps = (x * (1.0 / scale)).round_ties_even();
+        let q = if steps.is_nan() { i64::MIN } else { (steps as i64).saturating_add(i64::from(zero_point)) };
+        (q.clamp(qmin, qmax), (qmin..=qmax).contains(&q))
+    }
+
+    fn some_values(random: &mut Random, scale: f32) -> Vec<f32> {
+        let mut values = random.floats(517, 300.0 * scale);
+        // Ties, both bounds, and NaN.
+        values.extend((-600..600).map(|half| half as f32 * 0.5 * scale));
+        values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 0.0, -0.0, 1e-40]);
+        values
+    }
+
+    #[test]
+    fn values_equal_those_of_a_plain_loop_on_every_level() {
+        let mut random = Random(3);
+        for level in Level::available() {
+            let _held = level.hold();
+            for (scale, zero_point) in [(0.25, 0), (0.1, 255), (2f32.powi(-23), 128), (1e30, 7)] {
+                let parameters = QParams { scale, zero_point };
+                let values = some_values(&mut random, scale);
+                let mut quantized = vec![1; values.len()];
+                quantize(&values, parameters, &mut quantized);
+                let expected: Vec<_> =
+                    values.iter().map(|&x| plain(x, Scheme::Affine, parameters).0 as u8).collect();
+                assert_eq!(quantized, expected, "{level}");
+                let expected: Vec<_> = values
+                    .iter()
+                    .map(|&x| plain(x, Scheme::Symmetric, QParams { scale, zero_point: 0 }).0 as i8)
+                    .collect();
+                assert_eq!(quantize_weights(&values, &[scale]), expected, "{level}");
+            }
+        }
+    }
+
+    #[test]
+    fn fake_quantization_is_quantization_and_back() {
+        let mut random = Random(4);
+        let values = random.floats(400, 2.0);
+        let parameters = Scheme::Affine.parameters(-1.0, 1.5).unwrap();
+        let step = Step::new(Scheme::Affine, parameters);
+        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| step.apply(x)).unzip();
+        let (mut quantized, mut back) = (vec![0; 400], vec![0.0; 400]);
+        quantize(&values, parameters, &mut quantized);
+        dequantize(&quantized, parameters, &mut back);
+        assert_eq!(fake, back);
+        assert!(passes.contains(&true) && passes.contains(&false));
+    }
+
+    #[test]
+    fn each_channel_has_its_own_scale() {
+        assert_eq!(quantize_weights(&[0.6, 200.0, 0.6, -63.4], &[1.0, 0.5]), [1, 127, 1, -127]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Products of a step with hidden weights, which are packed once for all steps.
+
+use crate::kernels::simd::{Lanes, MAX_LANES, Scalars, Target, load, multiply_rows, transpose};
+use crate::runtime::memory::Buffer;
+
+/// Terms of a panel that stays in the L1 cache while all rows pass: of four vectors, 32 KiB.
+const TERMS: usize = 128;
+
+/// Vectors of columns that [`Columns`] multiplies at a time.
+const GROUP: usize = 4;
+
+/// Weights `[hidden, hidden]` of gates: for each vector of units and each term, one vector for each gate.
+pub struct Gates<const G: usize> {
+    values: Buffer,
+    hidden: usize,
+}
+
+impl<const G: usize> Gates<G> {
+    /// Packs weights for rows of `width` values.
+    #[inline(always)]
+    pub fn pack<S: Lanes>(simd: S, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
+        let mut values = Buffer::new(width * hidden * G);
+        let mut vectors = values.chunks_exact_mut(S::F32_LANES);
+        for first in (0..width).step_by(S::F32_LANES) {
+            let units = first.min(hidden)..hidden.min(first + S::F32_LANES);
+            for term in 0..hidden {
+                for weights in weights {
+                    let vector = load(simd, &weights[term * hidden..][units.clone()]);
+                    let target = vectors.next().expect("as many vectors");
+                    target.copy_from_slice(bytemuck::cast_slice(&[vector]));
+                }
+            }
+        }
+        Self { values, hidden }
+    }
+
+    /// The products of the gates of [`MAX_LANES`] units from `first` on with `rows` rows of hidden states, for each
+    /// row and gate.
+    #[inline(always)]
+    pub fn multiply<S: Lanes>(
+        &self,
+        simd: S,
+        first: usize,
+        (rows, states, width): (usize, &[f32], usize),
+        products: &mut [f32],
+    ) {
+        let scalars = Scalars { values: states, first: 0, term_step: 1, row_step: width };
+        let size = self.hidden * G * S::F32_LANES;
+        for part in (0..MAX_LANES).step_by(S::F32_LANES) {
+            let panel = &self.values[(first + part) / S::F32_LANES * size..][..size];
+            let steps = [G * MAX_LANES, MAX_LANES];
+            multiply::<S, G>(simd, [rows, self.hidden], scalars, panel, &mut products[part..], steps);
+        }
+    }
+}
+
+/// Weights `[hidden, hidden]` of gates, transposed: the terms are all gates of all units, and a vector is of the
+/// hidden states that they are computed of.
+pub struct Columns<const G: usize> {
+    values: Buffer,
+    width: usize,
+}
+
+impl<const G: usize> Columns<G> {
+    /// Packs weights for rows of `width` values.
+    #[inline(always)]
+    pub fn pack<S: Lanes>(simd: S, weights: [&[f32]; G], [hidden, width]: [usize; 2]) -> Self {
+        let lanes = S::F32_LANES;
+        let mut values = Buffer::new(width * width * G);
+        for first in (0..width).step_by(lanes) {
+            let (start, group) = Self::group::<S>(first, width);
+            for (gate, weights) in weights.into_iter().enumerate() {
+                for column in (0..width).step_by(lanes) {
+                    let rows = weights.get(first * hidden + column..).unwrap_or_default();
+                    let size = [first, column].map(|at| hidden.saturating_sub(at));
+                    let at = start * G * width + (gate * width + column) * group + first - start;
+                    transpose(simd, (rows, hidden), size, (&mut values[at..], group), |column| column);
+                }
+            }
+        }
+        Self { values, width }
+    }
+
+    /// The first value of the group of vectors that this is in, and the number of values of the group.
+    #[inline(always)]
+    fn group<S: Lanes>(at: usize, width: usize) -> (usize, usize) {
+        let group = GROUP * S::F32_LANES;
+        let start = at / group * group;
+        if start + group <= width { (start, group) } else { (at, S::F32_LANES) }
+    }
+
+    /// The products `[rows, width]` of rows of gates.
+    #[inline(always)]
+    pub fn multiply<S: Lanes>(&self, simd: S, rows: usize, gates: Scalars<'_>, products: &mut [f32]) {
+        let (width, mut first) = (self.width, 0);
+        while first < width {
+            let (_, group) = Self::group::<S>(first, width);
+            let size = [rows, G * width];
+            let panel = &self.values[first * G * width..][..group * G * width];
+            let (products, steps) = (&mut products[first..], [width, S::F32_LANES]);
+            if group == S::F32_LANES {
+                multiply::<S, 1>(simd, size, gates, panel, products, steps);
+            } else {
+                multiply::<S, GROUP>(simd, size, gates, panel, products, steps);
+            }
+            first += group;
+        }
+    }
+}
+
+/// The products of rows of scalars with a panel, `N` vectors for each term: of row `r` and vector `n` at
+/// `r * row_step + n * vector_step`.
+#[inline(always)]
+fn multiply<S: Lanes, const N: usize>(
+    simd: S,
+    [rows, terms]: [usize; 2],
+    scalars: Scalars<'_>,
+    panel: &[f32],
+    products: &mut [f32],
+    [row_step, vector_step]: [usize; 2],
+) {
+    let width = N * S::F32_LANES;
+    for from in (0..terms).step_by(TERMS) {
+        let count = TERMS.min(terms - from);
+        let vectors = (&panel[from * width..][..count * width], width);
+        let scalars = Scalars { first: scalars.first + from * scalars.term_step, ..scalars };
+        let target = Target {
+            values: &mut *products,
+            first: 0,
+            row_step,
+            vector_step,
+            columns: width,
+            adds: from > 0,
+        };
+        multiply_rows::<S, N>(simd, [rows, count], scalars, vectors, target);
+    }
+}

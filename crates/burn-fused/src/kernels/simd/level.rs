@@ -1,0 +1,281 @@
+//! SIMD levels: the instruction sets that operators are compiled for.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::Lanes;
+
+/// A set of vector instructions. Results of one level are the same bits on each
+/// machine that supports it; two levels differ in rounding. Products of bf16 depend on
+/// [`Bf16Products`](crate::precision::Bf16Products) as well.
+///
+/// Levels are ordered by their number of lanes.
+///
+/// ```
+/// use burn_fused::simd::Level;
+///
+/// let mine = Level::current();
+/// assert!(Level::available().any(|level| level == mine));
+/// // Processes that train together agree on what all of them have.
+/// let shared = Level::shared(&[mine, Level::Portable]);
+/// shared.use_level();
+/// assert_eq!(Level::current(), Level::Portable);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Level {
+    /// Baseline of the target, on every machine: 4 lanes.
+    Portable = 1,
+    /// NEON of aarch64: 4 lanes, fused multiply-add.
+    Neon = 2,
+    /// AVX2 of x86-64: 8 lanes, fused multiply-add.
+    Avx2 = 3,
+    /// AVX-512 of x86-64: 16 lanes, fused multiply-add.
+    Avx512 = 4,
+}
+
+/// A loop that is written once for all SIMD levels.
+///
+/// [`Level::run`] compiles it for each level. For this, `run` and all functions that
+/// it calls in its loops must be `#[inline(always)]`; the compiler vectorises scalar
+/// loops over slices with the level's instructions.
+///
+/// ```
+/// use burn_fused::simd::{Kernel, Lanes, Level};
+///
+/// struct Scale<'a>(&'a mut [f32], f32);
+///
+/// impl Kernel for Scale<'_> {
+///     type Output = ();
+///
+///     #[inline(always)]
+///     fn run<S: Lanes>(self, _simd: S) {
+///         self.0.iter_mut().for_each(|x| *x *= self.1);
+///     }
+/// }
+///
+/// let mut values = [1.0, 2.0, 3.0];
+/// Level::current().run(Scale(&mut values, 2.0));
+/// assert_eq!(values, [2.0, 4.0, 6.0]);
+/// ```
+pub trait Kernel {
+    /// Its result.
+    type Output;
+    /// Runs the loop with the instructions of `simd`.
+    fn run<S: Lanes>(self, simd: S) -> Self::Output;
+}
+
+/// A [`Kernel`] as a function: `fn name<S>(simd: S, arguments) -> output`, whose callers pass the [`Level`] in the place
+/// of `simd`. It may have a size, `<S, const N: usize>`, which is one of an argument's type.
+macro_rules! kernel {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<$lanes:ident $(, const $size:ident: usize)?>(
+            $simd:ident: $_:ident $(, $argument:ident: $type:ty)* $(,)?
+        ) $(-> $output:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        #[inline(always)]
+        #[allow(unused_parens, reason = "without an output, it is ()")]
+        #[allow(clippy::too_many_arguments, reason = "the level comes on top of the kernel's own")]
+        $vis fn $name$(<const $size: usize>)?(
+            level: $crate::kernels::simd::Level,
+            $($argument: $type),*
+        ) $(-> $output)? {
+            struct Arguments<T>(T);
+
+            impl$(<const $size: usize>)? $crate::kernels::simd::Kernel for Arguments<($($type,)*)> {
+                type Output = ($($output)?);
+
+                #[inline(always)]
+                fn run<$lanes: $crate::kernels::simd::Lanes>(self, $simd: $lanes) -> Self::Output {
+                    let Self(($($argument,)*)) = self;
+                    $body
+                }
+            }
+
+            level.run(Arguments(($($argument,)*)))
+        }
+    };
+}
+pub(crate) use kernel;
+
+/// The level in use, or 0 while not detected yet.
+static CURRENT: AtomicU8 = AtomicU8::new(0);
+
+impl Level {
+    /// All levels, widest first.
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+
+    /// The name of the level in options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// The levels of this machine, widest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|level| level.is_available())
+    }
+
+    /// The level that operators use: the widest of the machine, unless
+    /// [`use_level`](Self::use_level) or [`hold`](Self::hold) selected another.
+    pub fn current() -> Self {
+        if let Some(level) = HELD.get() {
+            return level;
+        }
+        let current = CURRENT.load(Ordering::Relaxed);
+        Self::ALL.into_iter().find(|&level| level as u8 == current).unwrap_or_else(|| {
+            let widest = Self::available().next().unwrap_or(Self::Portable);
+            CURRENT.store(widest as u8, Ordering::Relaxed);
+            widest
+        })
+    }
+
+    /// Makes all later operators of this process use `self`, or
+    /// [`Portable`](Self::Portable) if the machine does not support it.
+    pub fn use_level(self) {
+        let level = if self.is_available() { self } else { Self::Portable };
+        CURRENT.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Makes operators that this thread calls use `self` until the returned guard is
+    /// dropped: for tests that compare SIMD levels while other tests run.
+    ///
+    /// # Panics
+    /// If the machine does not support `self`.
+    pub fn hold(self) -> Held {
+        assert!(self.is_available(), "this machine does not support {self}");
+        Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
+    }
+
+    /// The widest level that all machines with these widest levels support.
+    pub fn shared(widest: &[Self]) -> Self {
+        // x86's levels include one another; NEON is not among them.
+        let arm = widest.contains(&Self::Neon);
+        let mixed = arm && widest.iter().any(|&level| level != Self::Neon);
+        if mixed { Self::Portable } else { widest.iter().copied().min().unwrap_or(Self::Portable) }
+    }
+
+    fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => pulp::x86::V3::try_new().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => pulp::x86::V4::try_new().is_some(),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => pulp::aarch64::Neon::try_new().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Runs `kernel` with this level's instructions, or with those of
+    /// [`Portable`](Self::Portable) if the machine does not support them.
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 if let Some(simd) = pulp::x86::V4::try_new() => {
+                simd.vectorize(Call { kernel, simd })
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 if let Some(simd) = pulp::x86::V3::try_new() => simd.vectorize(Call { kernel, simd }),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon if let Some(simd) = pulp::aarch64::Neon::try_new() => {
+                simd.vectorize(Call { kernel, simd })
+            }
+            _ => kernel.run(pulp::Scalar128b),
+        }
+    }
+}
+
+thread_local! {
+    /// The level selected by [`Level::hold`] on this thread.
+    static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
+}
+
+/// Guard of [`Level::hold`]: dropping it restores the previous level on the thread
+/// that created it.
+#[derive(Debug)]
+#[must_use = "dropping the guard restores the previous level"]
+pub struct Held {
+    before: Option<Level>,
+    /// Makes the guard `!Send`: the level is a thread-local setting.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.before);
+    }
+}
+
+/// A kernel and its instructions, which pulp runs in a function with them enabled.
+struct Call<K, S> {
+    kernel: K,
+    simd: S,
+}
+
+impl<K: Kernel, S: Lanes> pulp::NullaryFnOnce for Call<K, S> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn call(self) -> K::Output {
+        self.kernel.run(self.simd)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shared_level_is_the_widest_that_all_machines_support() {
+        use Level::{Avx2, Avx512, Neon, Portable};
+        assert_eq!(Level::shared(&[Avx512, Avx2, Avx512]), Avx2);
+        assert_eq!(Level::shared(&[Avx512, Portable]), Portable);
+        assert_eq!(Level::shared(&[Neon, Neon]), Neon);
+        assert_eq!(Level::shared(&[Neon, Avx512]), Portable);
+        assert!(Level::available().any(|level| level == Portable));
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn neon_is_the_level_of_aarch64() {
+        assert_eq!(Level::available().next(), Some(Level::Neon));
+    }
+
+    #[test]
+    fn dropping_the_guard_restores_the_previous_level() {
+        let before = Level::current();
+        for level in Level::available() {
+            let outer = level.hold();
+            assert_eq!(Level::current(), level);
+            let panicked = std::panic::catch_unwind(|| {
+                let _inner = Level::Portable.hold();
+                assert_eq!(Level::current(), Level::Portable);
+                std::panic::resume_unwind(Box::new("a failing test"));
+            });
+            assert!(panicked.is_err());
+            assert_eq!(Level::current(), level, "after a panic");
+            let elsewhere = std::thread::spawn(Level::current).join().expect("the thread does not panic");
+            assert_eq!(elsewhere, before, "another thread");
+            drop(outer);
+            assert_eq!(Level::current(), before);
+        }
+    }
+}

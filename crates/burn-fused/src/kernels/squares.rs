@@ -1,0 +1,146 @@
+//! 2x2 max pooling with stride 2 of planes, in lanes: the pixels of even and those of odd columns are taken apart, so
+//! that the four of each square are at the same place in four rows.
+
+use crate::kernels::simd::{Lanes, load};
+use crate::ops::epilogue::NO_MAXIMUM;
+
+/// Pools planes of one size; the memory between the steps is kept.
+pub(crate) struct Squares {
+    width: usize,
+    /// Of the output.
+    size: [usize; 2],
+    evens: Vec<f32>,
+    odds: Vec<f32>,
+    index: Vec<u32>,
+}
+
+impl Squares {
+    /// For planes `[height, width]`; a last odd row or column is in no square.
+    pub fn new([height, width]: [usize; 2]) -> Self {
+        let size = [height / 2, width / 2];
+        let squares = size[0] * size[1];
+        let [evens, odds] = [(); 2].map(|()| vec![0.0; 2 * squares]);
+        Self { width, size, evens, odds, index: vec![0; squares] }
+    }
+
+    /// How many squares a plane has.
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The maximum of each square of `plane`, and its argmax, 0 to 3 in reading order, unless `argmax` is empty. With
+    /// `relu` it is ReLU of the maximum, and [`NO_MAXIMUM`] where that does not pass it on.
+    #[inline(always)]
+    pub fn pool<S: Lanes>(
+        &mut self,
+        simd: S,
+        relu: bool,
+        plane: &[f32],
+        output: &mut [f32],
+        argmax: &mut [u8],
+    ) {
+        let run = self.run();
+        let Self { size: [_, half], ref mut evens, ref mut odds, ref mut index, .. } = *self;
+        if index.is_empty() {
+            return;
+        }
+        let targets = evens.chunks_exact_mut(run / 2).zip(odds.chunks_exact_mut(run / 2));
+        for (row, (evens, odds)) in plane.chunks_exact(run).zip(targets) {
+            for (pair, (even, odd)) in row.as_chunks::<2>().0.iter().zip(evens.iter_mut().zip(odds)) {
+                [*even, *odd] = *pair;
+            }
+        }
+        let rows = evens.chunks_exact(2 * half).zip(odds.chunks_exact(2 * half));
+        let targets = output.chunks_exact_mut(half).zip(index.chunks_exact_mut(half));
+        for ((evens, odds), (output, index)) in rows.zip(targets) {
+            let ((even, even_below), (odd, odd_below)) = (evens.split_at(half), odds.split_at(half));
+            for at in (0..half).step_by(S::F32_LANES) {
+                let part = at..half.min(at + S::F32_LANES);
+                let four = [even, odd, even_below, odd_below].map(|row| load(simd, &row[part.clone()]));
+                let (largest, which) = largest(simd, four, relu);
+                simd.partial_store_f32s(&mut output[part.clone()], largest);
+                simd.partial_store_u32s(&mut index[part], which);
+            }
+        }
+        for (byte, &index) in argmax.iter_mut().zip(&*index) {
+            *byte = index as u8;
+        }
+    }
+
+    /// Backward of [`pool`](Self::pool): each gradient at its argmax in `plane`, and zeros elsewhere.
+    #[inline(always)]
+    pub fn spread<S: Lanes>(&mut self, simd: S, gradient: &[f32], argmax: &[u8], plane: &mut [f32]) {
+        let run = self.run();
+        let Self { width, size: [height, half], ref mut evens, ref mut odds, ref mut index } = *self;
+        if index.is_empty() {
+            return plane.fill(0.0);
+        }
+        for (index, &byte) in index.iter_mut().zip(argmax) {
+            *index = u32::from(byte);
+        }
+        let rows = evens.chunks_exact_mut(2 * half).zip(odds.chunks_exact_mut(2 * half));
+        let sources = gradient.chunks_exact(half).zip(index.chunks_exact(half));
+        for ((evens, odds), (gradient, index)) in rows.zip(sources) {
+            let ((even, even_below), (odd, odd_below)) = (evens.split_at_mut(half), odds.split_at_mut(half));
+            for at in (0..half).step_by(S::F32_LANES) {
+                let part = at..half.min(at + S::F32_LANES);
+                let gradient = load(simd, &gradient[part.clone()]);
+                let index = simd.partial_load_u32s(&index[part.clone()]);
+                let rows = [&mut *even, &mut *odd, &mut *even_below, &mut *odd_below];
+                for (p, row) in rows.into_iter().enumerate() {
+                    let here = simd.equal_u32s(index, simd.splat_u32s(p as u32));
+                    let value = simd.select_f32s(here, gradient, simd.splat_f32s(0.0));
+                    simd.partial_store_f32s(&mut row[part.clone()], value);
+                }
+            }
+        }
+        let sources = evens.chunks_exact(run / 2).zip(odds.chunks_exact(run / 2));
+        let (squares, below) = plane.split_at_mut(2 * height * width);
+        for (row, (evens, odds)) in squares.chunks_exact_mut(run).zip(sources) {
+            let (pairs, last) = row.as_chunks_mut::<2>();
+            for (pair, (&even, &odd)) in pairs.iter_mut().zip(evens.iter().zip(odds)) {
+                *pair = [even, odd];
+            }
+            last.fill(0.0);
+        }
+        below.fill(0.0);
+    }
+
+    /// Pixels that are taken apart at once: rows of even width are one row of pairs.
+    #[inline(always)]
+    fn run(&self) -> usize {
+        if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }
+    }
+}
+
+/// The maximum of four, and its index: the first of equal values, the last NaN. With `relu` it is ReLU of the maximum,
+/// and [`NO_MAXIMUM`] where that does not pass it on.
+#[inline(always)]
+pub(crate) fn largest<S: Lanes>(simd: S, values: [S::f32s; 4], relu: bool) -> (S::f32s, S::u32s) {
+    let mut largest = values[0];
+    let mut which = simd.splat_u32s(0);
+    for (p, &value) in values.iter().enumerate().skip(1) {
+        let wins = simd.or_m32s(simd.greater_than_f32s(value, largest), is_nan(simd, value));
+        largest = simd.select_f32s(wins, value, largest);
+        which = simd.select_u32s(wins, simd.splat_u32s(p as u32), which);
+    }
+    if !relu {
+        return (largest, which);
+    }
+    let passes = passes(simd, largest);
+    (
+        simd.select_f32s(passes, largest, simd.splat_f32s(0.0)),
+        simd.select_u32s(passes, which, simd.splat_u32s(NO_MAXIMUM)),
+    )
+}
+
+/// Lanes in which ReLU passes `x` on.
+#[inline(always)]
+pub(crate) fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
+    simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))
+}
+
+#[inline(always)]
+fn is_nan<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
+    simd.not_m32s(simd.equal_f32s(x, x))
+}

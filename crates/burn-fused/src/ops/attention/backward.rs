@@ -1,0 +1,255 @@
+//! Backward of attention, which computes the weights again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::backend::flex::FlexTensor;
+use rayon::prelude::*;
+
+use super::kernels::{Multiply, PANEL, View, pack, pack_transposed, row_products, softmax_backward};
+use super::{Block, Setup, Sizes};
+use crate::kernels::simd::Scalars;
+use crate::ops::flex_tensor::values;
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub setup: Arc<Setup>,
+    pub q: FlexTensor,
+    pub k: FlexTensor,
+    /// Of the softmax of each row.
+    pub stats: Arc<Vec<[f32; 2]>>,
+    /// The context, or the weights.
+    pub output: FlexTensor,
+}
+
+impl State {
+    /// The gradients of queries, keys and values from that of the context; without values, those of queries and
+    /// keys from that of the weights.
+    pub fn backward(
+        &self,
+        v: Option<&FlexTensor>,
+        gradient: &FlexTensor,
+        of_q: bool,
+    ) -> [Option<FlexTensor>; 3] {
+        let (setup, stats, gradient) = (&*self.setup, &self.stats[..], values(gradient));
+        let Sizes { batch, queries, keys, heads, .. } = setup.sizes;
+        let [q_width, kv_width] = setup.sizes.rows();
+        let inputs = [values(&self.q), values(&self.k), v.map_or(&[], values)];
+        let skips = setup.skips(&[inputs[1], inputs[2], gradient]);
+        let buffer = |wanted, len| Buffer::new(if wanted { batch * len } else { 0 });
+        let mut of_q = buffer(of_q, queries * q_width);
+        let mut of_k = buffer(true, keys * kv_width);
+        let mut of_v = buffer(v.is_some(), keys * kv_width);
+        let [mut qs, mut ks, mut vs] =
+            [(&mut of_q, queries * q_width), (&mut of_k, keys * kv_width), (&mut of_v, keys * kv_width)]
+                .map(|(buffer, len)| buffer.chunks_mut(len / setup.split));
+        let parts = stats.chunks(heads / setup.split * queries).enumerate().map(|(n, stats)| {
+            let (batch, heads) = setup.part(n);
+            let gradients = [&mut qs, &mut ks, &mut vs].map(|parts| parts.next().unwrap_or_default());
+            let output = values(&self.output);
+            Part { setup, skips, batch, heads, inputs, output, gradient, stats, gradients }
+        });
+        match rayon::current_num_threads() {
+            1 => parts.for_each(|part| part.run(poll::current())),
+            // The callback is for the thread of backward.
+            _ => parts.collect::<Vec<_>>().into_par_iter().for_each(|part| part.run(|| ())),
+        }
+        let tensor = |buffer: Buffer, length, width| {
+            (!buffer.is_empty()).then(|| setup.joined(buffer, length).into_tensor(&[batch, length, width]))
+        };
+        [tensor(of_q, queries, q_width), tensor(of_k, keys, kv_width), tensor(of_v, keys, kv_width)]
+    }
+}
+
+/// Some heads of one of the batch.
+struct Part<'a> {
+    setup: &'a Setup,
+    /// Whether keys that are masked for all queries of a block can be left out.
+    skips: bool,
+    batch: usize,
+    heads: Range<usize>,
+    /// Queries, keys, and values or none.
+    inputs: [&'a [f32]; 3],
+    /// The context, or the weights if there are no values.
+    output: &'a [f32],
+    /// Of the output.
+    gradient: &'a [f32],
+    /// `[heads, queries]`.
+    stats: &'a [[f32; 2]],
+    /// Of the inputs, or empty: `[length, heads * width]`.
+    gradients: [&'a mut [f32]; 3],
+}
+
+/// Queries and keys of a block: their products, and the matrices that these are made of, are in cache.
+const BLOCK: [usize; 2] = [32, 256];
+/// Blocks between two calls of the poll callback: they take some 200 µs.
+const POLL: usize = 8;
+
+impl Part<'_> {
+    fn run(mut self, poll: fn()) {
+        let Self { setup, skips, batch, stats, .. } = self;
+        let Sizes { queries, keys, heads, kv_heads, .. } = setup.sizes;
+        let shared = heads / kv_heads;
+        let mut blocks = setup.blocks(batch, BLOCK[0], skips);
+        for block in &mut blocks {
+            let stats = stats.chunks(queries).map(|stats| &stats[block.first..][..block.rows]);
+            if !stats.into_iter().all(|stats| setup.masked_are_zero(stats)) {
+                block.keys = 0..keys;
+            }
+        }
+        let means = self.means();
+        let mut scratch = Scratch::new(setup);
+        for kv_head in self.heads.start / shared..self.heads.end / shared {
+            for first in (0..keys).step_by(BLOCK[1]) {
+                let keys = first..keys.min(first + BLOCK[1]);
+                self.pack(kv_head, keys.clone(), &mut scratch);
+                for head in kv_head * shared..(kv_head + 1) * shared {
+                    for (n, block) in blocks.iter().enumerate() {
+                        if n % POLL == 0 {
+                            poll();
+                        }
+                        let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
+                        let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
+                        let block = Block { head, keys: seen, ..block.clone() };
+                        self.add_block(&block, keys.clone(), &means, &mut scratch, adds);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Of each row `[heads, queries]`, the sum of the products of weights and their gradients: that of the
+    /// products of the output and its gradient.
+    fn means(&self) -> Vec<f32> {
+        let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
+        let mut means = vec![0.0; self.heads.len() * queries];
+        for (head, sums) in self.heads.clone().zip(means.chunks_exact_mut(queries)) {
+            let (output, width) = match self.inputs[2].is_empty() {
+                true => {
+                    let first = (self.batch * heads + head) * queries * keys;
+                    (View { values: self.output, first, step: keys }, keys)
+                }
+                false => (self.setup.head(self.output, [self.batch, queries, heads, head]), width),
+            };
+            let matrices = [output, View { values: self.gradient, ..output }];
+            row_products(self.setup.level, matrices, width, sums);
+        }
+        means
+    }
+
+    /// Packs some keys, and their values, of a head.
+    fn pack(&self, kv_head: usize, keys: Range<usize>, scratch: &mut Scratch) {
+        let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
+        let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
+        let k = setup.head(k, [self.batch, setup.sizes.keys, kv_heads, kv_head]).from(keys.start);
+        pack_transposed(level, k, count, width, setup.scale, &mut scratch.k_panels);
+        pack(level, k, count, width, &mut scratch.k_rows);
+        if !v.is_empty() {
+            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut scratch.v_panels);
+        }
+    }
+
+    /// Adds the products of a block to the gradients, the keys of which are among the packed ones; without
+    /// `adds`, of queries and of keys, it is the first for these.
+    fn add_block(
+        &mut self,
+        block: &Block,
+        packed: Range<usize>,
+        means: &[f32],
+        scratch: &mut Scratch,
+        [adds_queries, adds_keys]: [bool; 2],
+    ) {
+        let Self { setup, batch, inputs: [q, _, v], gradient, stats, .. } = *self;
+        let heads = self.heads.clone();
+        let [of_q, of_k, of_v] = &mut self.gradients;
+        let Sizes { queries, width, kv_heads, .. } = setup.sizes;
+        let shared = setup.sizes.heads / kv_heads;
+        let (q_step, kv_step) = (heads.len() * width, heads.len() / shared * width);
+        let at = block.head - heads.start;
+        let Scratch { scores, of_scores, k_panels, k_rows, v_panels, rows } = scratch;
+        let (step, padded) = (Setup::step(BLOCK[1].min(setup.sizes.keys)), setup.packed_width());
+        let (start, seen) = (block.keys.start, block.keys.len());
+        let q = setup.head(q, [batch, queries, setup.sizes.heads, block.head]);
+        let gradient_rows = View { values: gradient, ..q };
+        if seen > 0 {
+            setup.multiply_panels(block, q, (k_panels, packed.start), scores, step);
+            if v.is_empty() {
+                for (row, target) in of_scores.chunks_mut(step).enumerate().take(block.rows) {
+                    let (target, rest) = target[..block.width()].split_at_mut(seen);
+                    target.copy_from_slice(&gradient[setup.sizes.weight(block, row) + start..][..seen]);
+                    rest.fill(0.0);
+                }
+            } else {
+                setup.multiply_panels(block, gradient_rows, (v_panels, packed.start), of_scores, step);
+            }
+            let row = at * queries + block.first;
+            let (stats, means) = (&stats[row..][..block.rows], &means[row..][..block.rows]);
+            softmax_backward(setup.level, setup, block, scores, of_scores, step, stats, means);
+        }
+        if seen > 0 && !of_q.is_empty() {
+            setup.level.run(Multiply {
+                size: [block.rows, seen],
+                a: Scalars { values: of_scores, first: 0, term_step: 1, row_step: step },
+                b: View { values: k_rows, first: (start - packed.start) * padded, step: padded },
+                target: &mut of_q[block.first * q_step + at * width..],
+                step: q_step,
+                columns: width,
+                adds: adds_queries,
+            });
+        }
+        let mut add = |weights: &[f32], matrix: View<'_>, target: &mut [f32]| {
+            let target = &mut target[at / shared * width..];
+            if !adds_keys {
+                for key in packed.clone().filter(|key| !block.keys.contains(key)) {
+                    target[key * kv_step..][..width].fill(0.0);
+                }
+            }
+            if seen > 0 {
+                pack(setup.level, matrix.from(block.first), block.rows, width, rows);
+                setup.level.run(Multiply {
+                    size: [seen, block.rows],
+                    a: Scalars { values: weights, first: 0, term_step: step, row_step: 1 },
+                    b: View { values: rows, first: 0, step: padded },
+                    target: &mut target[start * kv_step..],
+                    step: kv_step,
+                    columns: width,
+                    adds: adds_keys,
+                });
+            }
+        };
+        add(of_scores, q, of_k);
+        if !v.is_empty() {
+            add(scores, gradient_rows, of_v);
+        }
+    }
+}
+
+struct Scratch {
+    scores: Buffer,
+    of_scores: Buffer,
+    k_panels: Buffer,
+    k_rows: Buffer,
+    v_panels: Buffer,
+    /// Of queries, or of the gradient of the context.
+    rows: Buffer,
+}
+
+impl Scratch {
+    fn new(setup: &Setup) -> Self {
+        let (queries, keys) = (BLOCK[0].min(setup.sizes.queries), BLOCK[1].min(setup.sizes.keys));
+        let [scores, of_scores] = [(); 2].map(|()| Buffer::new(queries * Setup::step(keys)));
+        let packed = || Buffer::new(keys.next_multiple_of(PANEL) * setup.packed_width());
+        let (k_panels, k_rows, v_panels) = (packed(), packed(), packed());
+        Self {
+            scores,
+            of_scores,
+            k_panels,
+            k_rows,
+            v_panels,
+            rows: Buffer::new(queries * setup.packed_width()),
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Kernels of a head: matrices packed into vectors, their products, and softmax with its gradient.
+
+use super::{Block, Setup};
+use crate::kernels::simd::math::exp;
+use crate::kernels::simd::{
+    Kernel, Lanes, MAX_LANES, Scalars, Target, kernel, load, multiply_rows, transpose,
+};
+
+/// Columns of a panel of a transposed matrix: four of the widest vectors.
+pub const PANEL: usize = 64;
+/// Terms of a product whose vectors stay in the L1 cache for all rows.
+const TERMS: usize = 128;
+
+/// A matrix in the values of a tensor: row `r` begins at `first + r * step`.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    pub values: &'a [f32],
+    pub first: usize,
+    pub step: usize,
+}
+
+impl<'a> View<'a> {
+    /// The rows from `row` on.
+    pub fn from(self, row: usize) -> Self {
+        Self { first: self.first + row * self.step, ..self }
+    }
+
+    /// Its rows as those of the scalars of a product.
+    pub fn scalars(self) -> Scalars<'a> {
+        Scalars { values: self.values, first: self.first, term_step: 1, row_step: self.step }
+    }
+
+    #[inline(always)]
+    pub fn row(self, row: usize, width: usize) -> &'a [f32] {
+        &self.values[self.first + row * self.step..][..width]
+    }
+}
+
+kernel! {
+    /// Copies `factor` times the transposed matrix, of rows of `width`, into panels `[panel, width, PANEL]` with `width`
+    /// rounded up to a multiple of the widest vector. The columns after the last are zero up to such a multiple.
+    pub fn pack_transposed<S>(
+        simd: S,
+        matrix: View<'_>,
+        rows: usize,
+        width: usize,
+        factor: f32,
+        panels: &mut [f32],
+    ) {
+        let (factor, panel) = (simd.splat_f32s(factor), width.next_multiple_of(MAX_LANES) * PANEL);
+        for from in (0..rows.next_multiple_of(MAX_LANES)).step_by(S::F32_LANES) {
+            let panel = &mut panels[from / PANEL * panel + from % PANEL..];
+            for column in (0..width).step_by(S::F32_LANES) {
+                let first = matrix.first + from * matrix.step + column;
+                let values = matrix.values.get(first..).unwrap_or_default();
+                let size = [rows.saturating_sub(from), width - column];
+                let target = (&mut panel[column * PANEL..], PANEL);
+                transpose(simd, (values, matrix.step), size, target, |column| simd.mul_f32s(factor, column));
+            }
+        }
+    }
+}
+
+kernel! {
+    /// Copies rows into whole vectors, the rest of which is zero: a multiple of the widest vector each.
+    pub fn pack<S>(simd: S, matrix: View<'_>, rows: usize, width: usize, packed: &mut [f32]) {
+        let padded = width.next_multiple_of(MAX_LANES);
+        for (row, target) in packed[..rows * padded].chunks_exact_mut(padded).enumerate() {
+            let row = matrix.row(row, width);
+            for (column, target) in target.chunks_exact_mut(S::F32_LANES).enumerate() {
+                let from = width.min(column * S::F32_LANES);
+                let vector = load(simd, &row[from..width.min(from + S::F32_LANES)]);
+                target.copy_from_slice(bytemuck::cast_slice(&[vector]));
+            }
+        }
+    }
+}
+
+/// `target = a b`, or `target += a b` if `adds`.
+pub struct Multiply<'a> {
+    /// Rows of `a` and the target, and terms of each sum.
+    pub size: [usize; 2],
+    pub a: Scalars<'a>,
+    /// A row of `b` for each term, in whole vectors.
+    pub b: View<'a>,
+    /// Row `r` begins at `r * step`.
+    pub target: &'a mut [f32],
+    pub step: usize,
+    /// Columns of the target.
+    pub columns: usize,
+    pub adds: bool,
+}
+
+impl Kernel for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(mut self, simd: S) {
+        let terms = self.size[1];
+        for from in (0..terms).step_by(TERMS) {
+            let part = Multiply {
+                size: [self.size[0], TERMS.min(terms - from)],
+                a: Scalars { first: self.a.first + from * self.a.term_step, ..self.a },
+                b: self.b.from(from),
+                target: &mut *self.target,
+                ..self
+            };
+            part.columns(simd);
+            self.adds = true;
+        }
+    }
+}
+
+impl Multiply<'_> {
+    #[inline(always)]
+    fn columns<S: Lanes>(mut self, simd: S) {
+        let mut column = 0;
+        while column < self.columns {
+            column += match (self.columns - column).div_ceil(S::F32_LANES) {
+                4.. if S::REGISTER_COUNT >= 32 => self.rows::<S, 4>(simd, column),
+                2.. => self.rows::<S, 2>(simd, column),
+                _ => self.rows::<S, 1>(simd, column),
+            };
+        }
+    }
+
+    /// All rows of `N` vectors of columns from `column` on. Returns how many these are.
+    #[inline(always)]
+    fn rows<S: Lanes, const N: usize>(&mut self, simd: S, column: usize) -> usize {
+        let Self { size, a, b, step, columns, adds, .. } = *self;
+        let target = Target {
+            values: &mut *self.target,
+            first: column,
+            row_step: step,
+            vector_step: S::F32_LANES,
+            columns: columns - column,
+            adds,
+        };
+        multiply_rows::<S, N>(simd, size, a, (&b.values[b.first + column..], b.step), target);
+        N * S::F32_LANES
+    }
+}
+
+kernel! {
+    /// The weights of a block from its scores, in place.
+    pub fn softmax<S>(
+        simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
+        scores: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // For each row, its maximum and the factor of the exponentials.
+        stats: &mut [[f32; 2]],
+        // The weights of all keys, or empty.
+        weights: &mut [f32],
+    ) {
+        let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
+        for (r, (row, stats)) in scores.chunks_mut(step).zip(stats).enumerate() {
+            let row = &mut row[..block.width()];
+            setup.mask(block, r, row);
+            let mut most = maximum(simd, row);
+            if setup.quiet && most == f32::NEG_INFINITY {
+                most = 0.0;
+            }
+            let mut sums = [0.0; MAX_LANES];
+            for chunk in row.chunks_mut(MAX_LANES) {
+                for (sum, x) in sums.iter_mut().zip(chunk) {
+                    *x = exp(*x - most);
+                    *sum += *x;
+                }
+            }
+            let rest = if setup.quiet { (-most).exp() } else { 0.0 };
+            *stats = [most, 1.0 / (sum(simd, &sums) + rest)];
+            row.iter_mut().for_each(|x| *x *= stats[1]);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+                row.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
+            }
+            if !weights.is_empty() {
+                let weights = &mut weights[r * setup.sizes.keys..][..setup.sizes.keys];
+                weights.fill(0.0);
+                weights[block.keys.clone()].copy_from_slice(&row[..block.keys.len()]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn maximum<S: Lanes>(simd: S, row: &[f32]) -> f32 {
+    let mut most = simd.splat_f32s(f32::NEG_INFINITY);
+    for chunk in row.chunks_exact(S::F32_LANES) {
+        most = simd.max_f32s(most, load(simd, chunk));
+    }
+    simd.reduce_max_f32s(most)
+}
+
+#[inline(always)]
+fn sum<S: Lanes>(simd: S, sums: &[f32; MAX_LANES]) -> f32 {
+    let mut sum = simd.splat_f32s(0.0);
+    for chunk in sums.chunks_exact(S::F32_LANES) {
+        sum = simd.add_f32s(sum, load(simd, chunk));
+    }
+    simd.reduce_sum_f32s(sum)
+}
+
+kernel! {
+    /// The gradient of a block's scores from that of its weights, in place.
+    pub fn softmax_backward<S>(
+        _simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout.
+        scores: &mut [f32],
+        // Of the weights after dropout, then of the products of queries and keys.
+        gradient: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // As of [`softmax`].
+        stats: &[[f32; 2]],
+        // Of each row, the sum of the products of weights and their gradients.
+        means: &[f32],
+    ) {
+        let mut factors = vec![1.0; block.width()];
+        let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats.iter().zip(means));
+        for (r, ((row, gradient), (&[most, factor], mean))) in rows.enumerate() {
+            let (row, gradient) = (&mut row[..block.width()], &mut gradient[..block.width()]);
+            setup.mask(block, r, row);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+            }
+            for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
+                let weight = exp(*x - most) * factor;
+                // Nothing moves a weight that is all of a row, as far as f32 tells; the mean is rounded otherwise than the
+                // gradient.
+                let slope = if weight == 1.0 { 0.0 } else { weight };
+                *g = slope * (*g * dropped - mean) * setup.scale;
+                *x = weight * dropped;
+            }
+            setup.masks.fill(block, r, &mut gradient[..block.keys.len()], 0.0);
+        }
+    }
+}
+
+kernel! {
+    /// The sum of the products of each row of two matrices.
+    pub fn row_products<S>(simd: S, matrices: [View<'_>; 2], width: usize, sums: &mut [f32]) {
+        for (row, target) in sums.iter_mut().enumerate() {
+            let [a, b] = matrices.map(|matrix| matrix.row(row, width));
+            let mut sums = [0.0; MAX_LANES];
+            for (a, b) in a.chunks(MAX_LANES).zip(b.chunks(MAX_LANES)) {
+                sums.iter_mut().zip(a).zip(b).for_each(|((sum, a), b)| *sum += a * b);
+            }
+            *target = sum(simd, &sums);
+        }
+    }
+}
+
+kernel! {
+    /// Whether all values are finite.
+    pub fn all_finite<S>(_simd: S, values: &[f32]) -> bool {
+        // The bits of infinity, and of NaN above.
+        let magnitude = |x: &f32| x.to_bits() & 0x7fff_ffff;
+        values.iter().map(magnitude).fold(0, u32::max) < f32::INFINITY.to_bits()
+    }
+}

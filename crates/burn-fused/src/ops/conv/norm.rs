@@ -1,0 +1,101 @@
+//! A convolution and the batch normalisation that follows it, with its epilogue, as one operator.
+//!
+//! Its sums stay in the lanes in which they are computed until backward: apart, each of the two operators copies them
+//! to and from images several times.
+
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor};
+
+use super::operator::{parameters, shape_of};
+use super::{Algorithm, ConvLayer};
+use crate::kernels::conv::{Back, Convolution, Means, NormForward, Route, Shape, with_buffers};
+use crate::kernels::simd::{Level, MAX_LANES};
+use crate::ops::epilogue::Epilogue;
+use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::ops::flex_tensor::{contiguous, tensor, values};
+use crate::ops::norm::{Moments, Normalised, statistics};
+use crate::runtime::poll;
+
+/// The convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with these factors and
+/// summands, and the epilogue; none unless tensors and layer are those that the operator supports.
+pub(crate) fn conv_norm(
+    images: &Tensor<4>,
+    conv: &impl ConvLayer,
+    [scale, shift]: [Tensor<1>; 2],
+    epsilon: f64,
+    epilogue: Epilogue,
+) -> Option<Normalised<4>> {
+    let (weights, bias) = parameters(&conv.as_burns())?;
+    let tensors = [
+        images.clone().into_dispatch(),
+        weights.into_dispatch(),
+        bias.into_dispatch(),
+        scale.into_dispatch(),
+        shift.into_dispatch(),
+    ];
+    let sizes = |tensors: [&FlexTensor; 5]| {
+        let [images, weights, bias, scale, shift] = tensors;
+        let shape = shape_of([images, weights, bias])?;
+        let route = Route::of(shape, Algorithm::current());
+        let fits = tensors.iter().all(|tensor| tensor.dtype() == DType::F32)
+            && [scale, shift].iter().all(|tensor| *tensor.shape() == [shape.outputs])
+            && shape.output_len(epilogue) > 0;
+        // Sums are kept with the lanes that have no image or channel.
+        let used = match route {
+            Route::Direct => shape.batch,
+            Route::Winograd => shape.outputs,
+            Route::Gemm | Route::Tiles => 0,
+        };
+        (fits && used > 0 && 4 * used >= 3 * used.next_multiple_of(MAX_LANES)).then_some((shape, route))
+    };
+    let mut moments = None;
+    let output = on_flex(tensors, sizes, |tensors, sizes, backward| {
+        let (output, found, backward) = forward(tensors, sizes, epilogue, epsilon, backward);
+        moments = Some(found);
+        (output, backward)
+    });
+    Some(statistics(Tensor::from_dispatch(output.ok()?), &moments?))
+}
+
+/// The output of images, weights, biases, factors and summands, with its statistics and its backward.
+fn forward(
+    tensors: [FlexTensor; 5],
+    (shape, route): (Shape, Route),
+    epilogue: Epilogue,
+    epsilon: f64,
+    backward: bool,
+) -> (FlexTensor, Moments, Backward<impl Saved, 5>) {
+    let tensors = tensors.map(contiguous);
+    let [input, weights, bias, scale, shift] = tensors.each_ref().map(values);
+    let conv = Convolution { level: Level::current(), route, shape, epilogue };
+    let (output, saved) = with_buffers(|[buffers, _]| {
+        let (layer, parameters) = ([weights, bias], [scale, shift]);
+        conv.level.run(NormForward { conv, input, layer, parameters, epsilon, backward, buffers })
+    });
+    let [height, width] = shape.output_size(epilogue);
+    let output = output.into_tensor(&[shape.batch, shape.outputs, height, width]);
+    let (moments, saved) = (saved.moments.clone(), Arc::new(saved));
+    let backward = Backward::new(move |gradient, of_input| {
+        let Shape { batch, inputs, outputs, height, width } = shape;
+        let ([input, weights, _, scale, shift], gradient) =
+            (tensors.each_ref().map(values), values(&gradient));
+        let poll = &mut poll::current();
+        let means = Means { conv, parameters: [scale, shift], saved: &saved, gradient, between: &mut *poll };
+        let (normed, of_parameters) = conv.level.run(means);
+        let (argmax, normed) = (saved.argmax(), Some(&normed));
+        let back = Back { input, weights, output: &[], argmax, gradient, normed, of_input };
+        let found = conv.backward(back, poll);
+        let [of_scale, of_shift] = of_parameters.map(|values| Some(tensor(values, &[outputs])));
+        [
+            found.input.map(|found| found.into_tensor(&[batch, inputs, height, width])),
+            Some(found.weights.into_tensor(&[outputs, inputs, 3, 3])),
+            Some(tensor(found.bias, &[outputs])),
+            of_scale,
+            of_shift,
+        ]
+    });
+    (output, moments, backward)
+}

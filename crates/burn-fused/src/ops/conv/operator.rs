@@ -1,0 +1,225 @@
+//! Convolution with bias and an optional ReLU and max pooling as one operator of Burn.
+//!
+//! flex runs the kernels of [`kernels::conv`](crate::kernels::conv) forward and backward, on 16-bit images by
+//! [`mixed`]; libtorch runs its own backward; other backends, and flex for other
+//! types, compose it of Burn's operators.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2d;
+use burn::tensor::module::conv2d;
+use burn::tensor::ops::ConvOptions;
+use burn::tensor::{DType, Tensor};
+
+use super::Algorithm;
+use crate::kernels::conv::{Back, Convolution, Route, Shape, mixed};
+use crate::kernels::simd::Level;
+use crate::ops::epilogue::Epilogue;
+use crate::ops::extension::{Backward, Saved, on_flex_or};
+use crate::ops::flex_tensor::{contiguous, tensor, values};
+use crate::ops::precision::{Half, cast, in_f32, supported};
+use crate::ops::shapes;
+use crate::runtime::fallback::any_unsupported;
+use crate::runtime::poll;
+
+/// A convolution: Burn's, or [ours](crate::nn::conv::Conv2d).
+pub trait ConvLayer {
+    /// Burn's layer of the same parameters and options.
+    fn as_burns(&self) -> Cow<'_, Conv2d>;
+}
+
+impl ConvLayer for Conv2d {
+    fn as_burns(&self) -> Cow<'_, Conv2d> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl ConvLayer for crate::nn::conv::Conv2d {
+    fn as_burns(&self) -> Cow<'_, Conv2d> {
+        Cow::Owned(self.clone().into())
+    }
+}
+
+/// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
+/// a convolution that is followed by something other than ReLU, such as batch norm.
+///
+/// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is
+/// one operator on flex and libtorch; others run Burn's.
+///
+/// ```
+/// use burn::nn::PaddingConfig2d;
+/// use burn::nn::conv::Conv2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv;
+///
+/// let device = Device::flex().autodiff();
+/// let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 8, 8]);
+/// ```
+///
+/// # Panics
+/// If the channels of `images`, of the weights and of the bias do not match, the kernel is larger than the
+/// padded images, or stride, dilation, groups or kernel size are 0.
+#[track_caller]
+pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::Identity)
+}
+
+/// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
+/// and width, in one operator as [`conv`]. The gradient is 0 where the convolution
+/// gives exactly 0.
+///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert!(output.min().into_scalar::<f32>() >= 0.0);
+/// ```
+///
+/// # Panics
+/// As [`conv`].
+#[track_caller]
+pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::Relu)
+}
+
+/// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
+/// pooling: `[batch, outputs, height / 2, width / 2]`, in one operator under the
+/// conditions of [`conv`](super::conv()). Of equal values, the first in reading order
+/// gets the gradient; a last odd row or column gets none.
+///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu_pool;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu_pool(Tensor::ones([2, 3, 9, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 4, 4]);
+/// ```
+///
+/// # Panics
+/// As [`conv`](super::conv()).
+#[track_caller]
+pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
+    apply(images, &conv.as_burns(), Epilogue::ReluPool)
+}
+
+/// `conv` of `images` with `epilogue`.
+///
+/// # Panics
+/// As [`shapes::of_conv`].
+#[track_caller]
+fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
+    shapes::of_conv(images.dims(), conv);
+    let Some((weights, bias)) = parameters(conv) else {
+        return in_f32(images, |x| epilogue.composed(conv.forward(x)));
+    };
+    #[cfg(feature = "tch")]
+    if let Some(output) = super::tch::conv_epilogue([&images, &weights], &bias, epilogue) {
+        return output;
+    }
+    let tensors = [images.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
+    let forward = |tensors, shape, backward| forward(tensors, shape, epilogue, backward);
+    on_flex_or("conv2d", tensors, shape_of, forward, |[images, weights, bias]| {
+        let [images, weights] = [images, weights].map(Tensor::<4>::from_dispatch);
+        let (dtype, bias) = (images.dtype(), Tensor::<1>::from_dispatch(bias));
+        let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+        epilogue.composed(conv2d(images, cast(weights, dtype), Some(cast(bias, dtype)), options))
+    })
+}
+
+/// Weights and biases of a 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group, which
+/// the operators support; none of others, whose reason is logged once.
+pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
+    let reasons = [
+        (conv.kernel_size != [3, 3], "kernels other than 3x3"),
+        (!matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1)), "padding other than 1"),
+        (conv.stride != [1, 1], "strides"),
+        (conv.dilation != [1, 1], "dilation"),
+        (conv.groups != 1, "groups"),
+        (conv.bias.is_none(), "convolutions without a bias"),
+    ];
+    if any_unsupported("conv2d", &reasons) {
+        return None;
+    }
+    conv.bias.as_ref().map(|bias| (conv.weight.val(), bias.val()))
+}
+
+/// The sizes of the operator, if types are supported and shapes match and are not empty.
+pub(super) fn shape_of([images, weights, bias]: [&FlexTensor; 3]) -> Option<Shape> {
+    let [batch, inputs, height, width] = images.shape().dims();
+    let [outputs, weight_inputs, 3, 3] = weights.shape().dims() else { return None };
+    let fits = supported(images, &[weights, bias]) && inputs == weight_inputs;
+    let shape = Shape { batch, inputs, outputs, height, width };
+    (fits && ![batch, inputs, outputs, height, width].contains(&0)).then_some(shape)
+}
+
+/// The output of images, weights and biases.
+fn forward(
+    tensors: [FlexTensor; 3],
+    shape: Shape,
+    epilogue: Epilogue,
+    backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 3>) {
+    let [images, weights, bias] = tensors.map(contiguous);
+    let (level, mut route) = (Level::current(), Route::of(shape, Algorithm::current()));
+    if images.dtype() == DType::BF16 {
+        route = route.in_bf16(shape);
+    }
+    let conv = Convolution { level, route, shape, epilogue };
+    let [height, width] = shape.output_size(epilogue);
+    let size = [shape.batch, shape.outputs, height, width];
+    let parameters = [&weights, &bias].map(values);
+    // The argmax is of the batch, or of each block of 16-bit images.
+    let (output, argmax) = match Half::of(images.dtype()) {
+        Some(half) => {
+            let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);
+            (half.tensor(output, &size), argmax)
+        }
+        None => {
+            let (output, argmax) = conv.forward(values(&images), parameters, backward);
+            (output.into_tensor(&size), vec![argmax])
+        }
+    };
+    let (result, argmax) = (output.clone(), Arc::new(argmax));
+    let backward = Backward::new(move |gradient, of_input| {
+        let Shape { batch, inputs, outputs, height, width } = shape;
+        let size = [batch, inputs, height, width];
+        let tensors = [&images, &output, &gradient];
+        let (weights, poll) = (values(&weights), &mut poll::current());
+        let (of_images, of_weights, of_bias) = match Half::of(images.dtype()) {
+            Some(half) => {
+                let [input, output, gradient] = tensors.map(|tensor| half.bits(tensor));
+                let back = Back { input, weights, output, argmax: &[], gradient, normed: None, of_input };
+                let found = mixed::backward(half, conv, back, &argmax, poll);
+                (found.input.map(|found| half.tensor(found, &size)), found.weights, found.bias)
+            }
+            None => {
+                let [input, output, gradient] = tensors.map(values);
+                let argmax = &argmax[0];
+                let back = Back { input, weights, output, argmax, gradient, normed: None, of_input };
+                let found = conv.backward(back, poll);
+                (found.input.map(|found| found.into_tensor(&size)), found.weights, found.bias)
+            }
+        };
+        let of_weights = of_weights.into_tensor(&[outputs, inputs, 3, 3]);
+        [of_images, Some(of_weights), Some(tensor(of_bias, &[outputs]))]
+    });
+    (result, backward)
+}

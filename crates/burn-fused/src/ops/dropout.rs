@@ -1,0 +1,334 @@
+//! Dropout whose mask is computed instead of stored: backward computes it again.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Device, Distribution, Int, Tensor};
+
+use crate::kernels::simd::{Level, kernel};
+use crate::nn::Dropout;
+use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::ops::flex_tensor::{contiguous, target_of, values};
+use crate::runtime::fallback::unsupported_tensors;
+use crate::runtime::poll;
+
+/// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
+///
+/// It is a function of a key and of the value's index, so that any part of it can be computed at any time, on
+/// every SIMD level with the same result. It repeats after 2^32 values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    key: [u32; 2],
+    /// Values whose random number is below it are kept.
+    limit: u32,
+    /// The factor of values that are kept.
+    scale: f32,
+}
+
+impl Mask {
+    /// A new mask, with a key from the generator of `device`.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    pub fn draw(prob: f64, device: &Device) -> Self {
+        let key = Tensor::<1, Int>::random([1], Distribution::Default, (device, DType::I64));
+        let key = key.into_data().iter::<i64>().next().expect("one value");
+        Self::new(prob, key as u64)
+    }
+
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    fn new(prob: f64, key: u64) -> Self {
+        let message = "Dropout probability must be finite and in the range [0, 1), but got";
+        assert!((0.0..1.0).contains(&prob), "{message} {prob}");
+        let keep = 1.0 - prob;
+        // Conversion to an integer saturates.
+        let limit = (keep * 2f64.powi(32)).round() as u32;
+        // The last step of SplitMix64 (Steele et al. 2014): masks of similar keys differ as much as others do.
+        let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let key = key ^ (key >> 31);
+        Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
+    }
+
+    /// The factor of the value at `index`.
+    #[inline(always)]
+    pub fn factor(self, index: usize) -> f32 {
+        // The constants are of Ettinger's hash `lowbias32`, in which each bit of the index changes each bit of
+        // the result with a probability near 1/2. Half of the key enters in the middle: otherwise the masks of
+        // two keys would be permutations of each other.
+        let mut x = index as u32 ^ self.key[0];
+        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+        x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);
+        x ^= x >> 16;
+        if x < self.limit { self.scale } else { 0.0 }
+    }
+
+    /// The factors of the values from index `first` on.
+    #[inline(always)]
+    pub fn factors(self, first: usize, factors: &mut [f32]) {
+        for (at, factor) in factors.iter_mut().enumerate() {
+            *factor = self.factor(first.wrapping_add(at));
+        }
+    }
+}
+
+/// `x` with values set to zero at random and the others scaled, as `layer` does it.
+pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
+    let device = x.device();
+    let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { layer.mask(&device) } else { None };
+    match on_flex([x.into_dispatch()], mask, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err(tensors) => {
+            let [x] =
+                if layer.is_active(&device) { unsupported_tensors("dropout", tensors) } else { tensors };
+            burn::nn::Dropout::from(layer.clone()).forward(Tensor::from_dispatch(x))
+        }
+    }
+}
+
+fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
+    let output = apply(Some(mask), contiguous(x), &[], || ());
+    let backward =
+        Backward::new(move |gradient, _of_x| [Some(apply(Some(mask), gradient, &[], poll::current()))]);
+    (output, backward)
+}
+
+/// `residual + dropout(x)`: the end of a residual block, in one pass.
+pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
+    let device = x.device();
+    let mask = |[residual, x]: [&FlexTensor; 2]| {
+        let fits = [residual, x].iter().all(|tensor| tensor.dtype() == DType::F32);
+        (fits && residual.shape() == x.shape()).then(|| layer.mask(&device))
+    };
+    match on_flex([residual.into_dispatch(), x.into_dispatch()], mask, forward_added) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err(tensors) => {
+            let [residual, x] = tensors;
+            Tensor::from_dispatch(residual) + dropout(Tensor::<D>::from_dispatch(x), layer)
+        }
+    }
+}
+
+fn forward_added(
+    tensors: [FlexTensor; 2],
+    mask: Option<Mask>,
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 2>) {
+    let [residual, x] = tensors.map(contiguous);
+    let output = apply(mask, x, values(&residual), || ());
+    let backward = Backward::new(move |gradient, _of_residual| {
+        let of_residual = gradient.clone();
+        let of_x = match mask {
+            Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
+            None => gradient,
+        };
+        [Some(of_residual), Some(of_x)]
+    });
+    (output, backward)
+}
+
+/// Values between two polls.
+const PART: usize = 1 << 16;
+
+/// `x * mask + residual`, which may be empty; in the memory of `x` if nothing else refers to it.
+fn apply(mask: Option<Mask>, x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
+    let (level, (mut target, x)) = (Level::current(), target_of(x));
+    for (part, target) in target.storage_mut::<f32>().chunks_mut(PART).enumerate() {
+        let part = part * PART..part * PART + target.len();
+        let x = x.as_ref().map(|x| &values(x)[part.clone()]);
+        let residual = residual.get(part.clone()).unwrap_or_default();
+        drop_part(level, mask, part.start, x, residual, target);
+        poll();
+    }
+    target
+}
+
+kernel! {
+    /// `target = x * mask + residual`.
+    fn drop_part<S>(
+        _simd: S,
+        mask: Option<Mask>,
+        // Index of the first value.
+        first: usize,
+        // None if the values are in `target`.
+        x: Option<&[f32]>,
+        // As many values, or none beside a mask.
+        residual: &[f32],
+        target: &mut [f32],
+    ) {
+        if let (Some(mask), true) = (mask, residual.is_empty()) {
+            return each(x, target, |at, x| x * mask.factor(first + at));
+        }
+        // As long as the target, which saves a check of each index.
+        let residual = &residual[..target.len()];
+        match mask {
+            Some(mask) => each(x, target, |at, x| x * mask.factor(first + at) + residual[at]),
+            None => each(x, target, |at, x| x + residual[at]),
+        }
+    }
+}
+
+#[inline(always)]
+fn each(x: Option<&[f32]>, target: &mut [f32], value: impl Fn(usize, f32) -> f32) {
+    match x {
+        Some(x) => target.iter_mut().zip(x).enumerate().for_each(|(at, (y, x))| *y = value(at, *x)),
+        None => target.iter_mut().enumerate().for_each(|(at, y)| *y = value(at, *y)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::nn::DropoutConfig;
+    use crate::nn::testing::{numbers, random};
+
+    fn kept(mask: Mask, indices: impl Iterator<Item = usize>) -> Vec<bool> {
+        indices.map(|at| mask.factor(at) != 0.0).collect()
+    }
+
+    /// Asserts that events of this probability occurred about as often, within five standard deviations.
+    #[track_caller]
+    fn assert_share(events: impl Iterator<Item = bool>, probability: f64, context: &str) {
+        let (mut all, mut found) = (0.0, 0.0);
+        for event in events {
+            all += 1.0;
+            found += f64::from(u8::from(event));
+        }
+        let deviation = (all * probability * (1.0 - probability)).sqrt();
+        let distance = (found - all * probability).abs() / deviation;
+        assert!(distance < 5.0, "{context}: {found} of {all}, probability {probability}");
+    }
+
+    #[test]
+    fn values_are_kept_with_the_probability_and_independently() {
+        const COUNT: usize = 1 << 16;
+        for prob in [0.1, 0.5, 0.9] {
+            let keep = 1.0 - prob;
+            let masks = [0, 1, 1 << 32, 2, 0x1234_5678_9abc_def0, u64::MAX].map(|key| Mask::new(prob, key));
+            for mask in masks {
+                let mask_kept = kept(mask, 0..COUNT + 4096);
+                assert_share(mask_kept[..COUNT].iter().copied(), keep, "all");
+                // Of each value and another: neighbours, rows of usual widths.
+                for distance in [1, 2, 3, 16, 32, 64, 256, 512, 768, 1024, 4096] {
+                    let both = (0..COUNT).map(|at| mask_kept[at] && mask_kept[at + distance]);
+                    assert_share(both, keep * keep, &format!("{distance} apart"));
+                }
+                // Of each position in a row.
+                for position in 0..64 {
+                    let column = (0..COUNT / 64).map(|row| mask_kept[row * 64 + position]);
+                    assert_share(column, keep, &format!("position {position}"));
+                }
+                assert_share(
+                    kept(mask, (0..COUNT).map(|at| at << 15)).into_iter(),
+                    keep,
+                    "indices far apart",
+                );
+            }
+            // Of two masks: at the same index, and with one mask's indices in another order.
+            for (n, first) in masks.iter().enumerate() {
+                for second in &masks[n + 1..] {
+                    for other in [0, 1, 2, 3, 255, 1 << 15] {
+                        let both =
+                            (0..COUNT).map(|at| first.factor(at) != 0.0 && second.factor(at ^ other) != 0.0);
+                        assert_share(
+                            both,
+                            keep * keep,
+                            &format!("two masks, indices that differ by {other}"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_position_is_kept_by_as_many_keys() {
+        for position in [0, 1, 255, 256, 65_535, 1 << 31] {
+            let events = (0..10_000).map(|key: u64| Mask::new(0.3, key << 7).factor(position) != 0.0);
+            assert_share(events, 0.7, &format!("position {position}"));
+        }
+    }
+
+    #[test]
+    fn factors_are_those_of_the_indices() {
+        let mask = Mask::new(0.25, 99);
+        let mut factors = [0.0; 100];
+        mask.factors(1000, &mut factors);
+        for (at, &factor) in factors.iter().enumerate() {
+            assert_eq!(factor, mask.factor(1000 + at));
+            assert!(factor == 0.0 || factor == 1.0 / 0.75);
+        }
+    }
+
+    /// The outputs and the gradients of `residual` and `x`.
+    fn step(
+        layer: &Dropout,
+        [residual, x]: [Tensor<3>; 2],
+        operator: impl Fn(Tensor<3>, Tensor<3>, &Dropout) -> Tensor<3>,
+    ) -> [Vec<f32>; 3] {
+        let [residual, x] = [residual, x].map(|tensor| tensor.detach().require_grad());
+        let output = operator(residual.clone(), x.clone(), layer);
+        let gradients = (output.clone() * random(output.dims(), 5, &output.device())).sum().backward();
+        let gradient = |tensor: &Tensor<3>| tensor.grad(&gradients).expect("it is tracked");
+        [output, gradient(&residual), gradient(&x)]
+            .map(|tensor| tensor.into_data().try_into_vec_as().expect("f32"))
+    }
+
+    #[test]
+    fn the_gradient_passes_the_same_mask_on_every_simd_level() {
+        let device = Device::flex().autodiff();
+        for shape in [[1, 1, 1], [3, 5, 7], [2, 0, 4], [4, 33, 40], [3, 200, 256]] {
+            let inputs = [
+                random(shape, 1, &device),
+                random([shape[2], shape[1], shape[0]], 2, &device).swap_dims(0, 2),
+            ];
+            let [residual, x] =
+                inputs.clone().map(|tensor| tensor.into_data().try_into_vec_as::<f32>().expect("f32"));
+            let weights = numbers(x.len(), 5);
+            for prob in [0.0, 0.3, 0.999] {
+                let layer = DropoutConfig::new(prob).init();
+                let mut found = Vec::new();
+                for level in Level::available() {
+                    let _held = level.hold();
+                    device.seed(7);
+                    let fused = step(&layer, inputs.clone(), add_dropped);
+                    device.seed(7);
+                    let apart = |residual, x, layer: &Dropout| {
+                        // Their memory is not written to: others refer to it.
+                        let (_residual, copy) = (Tensor::clone(&residual), Tensor::clone(&x));
+                        residual + layer.forward(copy)
+                    };
+                    assert_eq!(fused, step(&layer, inputs.clone(), apart), "{shape:?}, {prob} at {level}");
+                    found.push(fused);
+                }
+                assert!(found.iter().all(|other| *other == found[0]), "levels differ");
+                let [output, of_residual, of_x] = &found[0];
+                assert_eq!(of_residual, &weights);
+                let scale = (1.0 / (1.0 - prob)) as f32;
+                for at in 0..x.len() {
+                    let factor = if of_x[at] == 0.0 { 0.0 } else { scale };
+                    assert_eq!(of_x[at], weights[at] * factor);
+                    assert_eq!(output[at], x[at] * factor + residual[at]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tensor_is_its_own_residual() {
+        let device = Device::flex().autodiff();
+        let x = random([2, 3, 40], 1, &device);
+        let layer = DropoutConfig::new(0.5).init();
+        let [output, none, of_x] = step(&layer, [x.clone(), x.clone()], |residual, x, layer| {
+            add_dropped(x.clone(), x, layer) + residual * 0.0
+        });
+        let (x, weights) = (x.into_data().try_into_vec_as::<f32>().expect("f32"), numbers(240, 5));
+        assert!(none.iter().all(|gradient| *gradient == 0.0));
+        for at in 0..240 {
+            let factor = if output[at] == x[at] { 1.0 } else { 3.0 };
+            assert_eq!(output[at], x[at] * factor);
+            assert_eq!(of_x[at], weights[at] * factor);
+        }
+    }
+}

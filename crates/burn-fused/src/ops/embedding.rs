@@ -1,0 +1,75 @@
+//! Embedding: rows of a matrix by their indices.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Int, Tensor};
+
+use crate::kernels::simd::{Level, kernel};
+use crate::ops::extension::{Backward, Saved, on_flex_or};
+use crate::ops::flex_tensor::{contiguous, values};
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// The rows of `weights` `[rows, width]` at `indices` `[batch, sequence]`: `[batch, sequence, width]`.
+///
+/// # Panics
+/// If an index is not of a row.
+pub(crate) fn embedding(weights: Tensor<2>, indices: Tensor<2, Int>) -> Tensor<3> {
+    let supported = |[weights]: [&FlexTensor; 1]| (weights.dtype() == DType::F32).then_some(());
+    let forward = |[weights]: [FlexTensor; 1], (), _backward| forward(contiguous(weights), indices.clone());
+    on_flex_or("embedding", [weights.into_dispatch()], supported, forward, |[weights]| {
+        burn::tensor::module::embedding(Tensor::from_dispatch(weights), indices.clone())
+    })
+}
+
+/// Values between two polls.
+const PART: usize = 1 << 16;
+
+fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backward<impl Saved, 1>) {
+    let [count, width] = weights.shape().dims();
+    let [batch, sequence] = indices.dims();
+    let row = |index: i64| match usize::try_from(index) {
+        Ok(row) if row < count => row,
+        // In the words of flex.
+        _ => panic!("index {index} out of bounds for dimension of size {count}"),
+    };
+    let rows: Vec<usize> = indices.into_data().iter::<i64>().map(row).collect();
+    let output = copy_rows(&rows, values(&weights), width);
+    let backward = Backward::new(move |gradient, _of_weights| {
+        let (mut of_weights, poll) = (Buffer::new(count * width), poll::current());
+        for part in of_weights.chunks_mut(PART) {
+            part.fill(0.0);
+            poll();
+        }
+        if width > 0 {
+            let some = PART.div_ceil(width);
+            for (rows, gradient) in rows.chunks(some).zip(values(&gradient).chunks(some * width)) {
+                add_rows(Level::current(), width, rows, gradient, &mut of_weights);
+                poll();
+            }
+        }
+        [Some(of_weights.into_tensor(&[count, width]))]
+    });
+    (output.into_tensor(&[batch, sequence, width]), backward)
+}
+
+/// These rows of `width` values.
+pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
+    let mut copy = Buffer::new(rows.len() * width);
+    if width > 0 {
+        for (copy, row) in copy.chunks_exact_mut(width).zip(rows) {
+            copy.copy_from_slice(&values[row * width..][..width]);
+        }
+    }
+    copy
+}
+
+kernel! {
+    /// Adds each row of `values` to the row of sums that `rows` names, in their order.
+    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[usize], values: &[f32], sums: &mut [f32]) {
+        for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
+            let sums = &mut sums[row * width..][..width];
+            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+    }
+}

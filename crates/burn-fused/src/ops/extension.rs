@@ -1,0 +1,155 @@
+//! Operators of our own on Burn's CPU backend, flex, with and without the graph of autodiff.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{self, Backward as _, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
+use burn::backend::{
+    Autodiff, AutodiffBackend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
+    Flex,
+};
+use burn::tensor::Tensor;
+
+use crate::ops::flex_tensor::contiguous;
+use crate::runtime::fallback::unsupported_tensors;
+
+/// What forward saves of an operator on flex for backward: a closure's captures.
+pub(crate) trait Saved: Clone + Send + 'static {}
+
+impl<F: Clone + Send + 'static> Saved for F {}
+
+/// Backward of an operator of `N` tensors on flex.
+#[derive(Clone)]
+pub(crate) struct Backward<F, const N: usize> {
+    saved: F,
+    /// A pointer, which is made where the operator is: programs would compile what they call, and its kernels, in units
+    /// that inline less.
+    run: fn(F, FlexTensor, bool) -> [Option<FlexTensor>; N],
+}
+
+impl<F: FnOnce(FlexTensor, bool) -> [Option<FlexTensor>; N], const N: usize> Backward<F, N> {
+    /// `backward` returns the gradients of the tensors from that of the output, which is contiguous; that of the first
+    /// is not needed unless the flag is set.
+    pub fn new(backward: F) -> Self {
+        Self { saved: backward, run: |backward, gradient, of_first| backward(gradient, of_first) }
+    }
+}
+
+impl<F, const N: usize> Backward<F, N> {
+    pub fn run(self, gradient: FlexTensor, of_first: bool) -> [Option<FlexTensor>; N] {
+        (self.run)(self.saved, gradient, of_first)
+    }
+}
+
+impl<F, const N: usize> fmt::Debug for Backward<F, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backward")
+    }
+}
+
+/// The output of an operator of float tensors on flex. `sizes` returns the sizes of tensors that the operator
+/// supports; `forward` takes the tensors, their sizes and whether backward follows, and returns the output
+/// and its backward.
+///
+/// # Errors
+/// The tensors, if they are other ones or on another backend, where Burn's operators compute.
+pub(crate) fn on_flex<F: Saved, T, const N: usize>(
+    tensors: [DispatchTensor; N],
+    sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, Backward<F, N>),
+) -> Result<DispatchTensor, [DispatchTensor; N]> {
+    let found = tensors.each_ref().map(primitive);
+    let sizes = match found.iter().all(Option::is_some) {
+        true => sizes(found.map(|tensor| tensor.expect("all are there"))),
+        false => None,
+    };
+    let Some(sizes) = sizes else { return Err(tensors) };
+    let none = DispatchAutodiffContext::Disabled;
+    let autodiff = tensors.iter().fold(none, |all, tensor| all.merge(tensor.autodiff));
+    let (mut inputs, mut nodes) = ([const { None }; N], [const { None }; N]);
+    for (at, tensor) in tensors.into_iter().enumerate() {
+        let kind = match tensor.kind {
+            DispatchTensorKind::Autodiff(kind) => *kind,
+            kind => kind,
+        };
+        let DispatchTensorKind::Flex(tensor) = kind else { unreachable!("it is on flex") };
+        let tensor = match tensor {
+            BackendTensor::Float(tensor) if autodiff == none => {
+                inputs[at] = Some(tensor);
+                continue;
+            }
+            // A constant among tensors of a graph.
+            BackendTensor::Float(tensor) => Autodiff::<Flex>::from_inner(tensor),
+            BackendTensor::Autodiff(tensor) => tensor,
+            _ => unreachable!("it is of floats"),
+        };
+        let (input, node) = tensor.into_parts();
+        (inputs[at], nodes[at]) = (Some(input), Some(node));
+    }
+    let inputs = inputs.map(|input| input.expect("one for each"));
+    if autodiff == none {
+        let output = BackendTensor::Float(forward(inputs, sizes, false).0);
+        return Ok(DispatchTensor { kind: DispatchTensorKind::Flex(output), autodiff });
+    }
+    let nodes = nodes.map(|node| node.expect("one for each"));
+    // The strategy is of operators that are computed twice, which these are not.
+    let prepared = Fused(PhantomData::<fn(Backward<F, N>)>).prepare::<NoCheckpointing>(nodes).compute_bound();
+    let output = match prepared.stateful() {
+        OpsKind::Tracked(prepared) => {
+            let (output, backward) = forward(inputs, sizes, true);
+            prepared.finish(backward, output)
+        }
+        OpsKind::UnTracked(prepared) => prepared.finish(forward(inputs, sizes, false).0),
+    };
+    let output = DispatchTensorKind::Flex(BackendTensor::Autodiff(output));
+    Ok(DispatchTensor { kind: DispatchTensorKind::Autodiff(Box::new(output)), autodiff })
+}
+
+/// [`on_flex`], or `composed` of Burn's operators for other tensors, which is logged as of the module `name`.
+pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
+    name: &str,
+    tensors: [DispatchTensor; N],
+    sizes: impl FnOnce([&FlexTensor; N]) -> Option<T>,
+    forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, Backward<F, N>),
+    composed: impl FnOnce([DispatchTensor; N]) -> Tensor<D>,
+) -> Tensor<D> {
+    match on_flex(tensors, sizes, forward) {
+        Ok(output) => Tensor::from_dispatch(output),
+        Err(tensors) => composed(unsupported_tensors(name, tensors)),
+    }
+}
+
+/// The float tensor on flex, within a graph or not.
+pub(crate) fn primitive(tensor: &DispatchTensor) -> Option<&FlexTensor> {
+    let kind = match &tensor.kind {
+        DispatchTensorKind::Autodiff(kind) => kind,
+        kind => kind,
+    };
+    match kind {
+        DispatchTensorKind::Flex(BackendTensor::Float(tensor)) => Some(tensor),
+        DispatchTensorKind::Flex(BackendTensor::Autodiff(tensor)) => Some(tensor.primitive()),
+        _ => None,
+    }
+}
+
+#[derive(Debug)]
+struct Fused<B>(PhantomData<fn(B)>);
+
+impl<F: Saved, const N: usize> ops::Backward<Flex, N> for Fused<Backward<F, N>> {
+    type State = Backward<F, N>;
+
+    fn backward(self, ops: Ops<Backward<F, N>, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
+        let mut found = ops.state.run(gradient, ops.parents[0].is_some());
+        // Those of a layer's parameters before that of its input, which earlier layers wait for.
+        for n in (0..N).rev() {
+            if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {
+                grads.register::<Flex>(parent.id, gradient);
+            }
+        }
+    }
+}

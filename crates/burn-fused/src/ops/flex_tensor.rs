@@ -1,0 +1,58 @@
+//! Conversion between flex's tensors and slices.
+
+use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{Bytes, DType, Shape, Tensor};
+
+use crate::runtime::memory::Buffer;
+
+/// The values of a contiguous f32 tensor.
+///
+/// # Panics
+/// If it is not contiguous or not f32.
+pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
+    tensor.as_slice::<f32>().expect("the tensor is f32 and contiguous")
+}
+
+/// As `to_contiguous`, without another handle for a tensor that is contiguous already.
+pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    let layout = tensor.layout();
+    let length = layout.num_elements() * tensor.dtype().size();
+    let is_whole = layout.start_offset() == 0 && tensor.bytes().len() == length;
+    match is_whole && tensor.is_contiguous() {
+        true => tensor,
+        false => tensor.to_contiguous(),
+    }
+}
+
+/// A contiguous f32 tensor whose memory nothing else refers to: itself, or a copy.
+pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
+    match tensor.is_unique() {
+        true => tensor,
+        false => Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()),
+    }
+}
+
+/// A tensor to write, of the shape of a contiguous f32 tensor: itself if nothing else refers to its memory, or a
+/// new one, and the tensor.
+pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
+    match tensor.is_unique() {
+        true => (tensor, None),
+        false => (Buffer::new(values(&tensor).len()).into_tensor(&tensor.shape()), Some(tensor)),
+    }
+}
+
+/// A tensor of `values` in this shape.
+pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+    FlexTensor::new(
+        Bytes::from_elems(values),
+        Layout::contiguous(Shape::from(shape.iter().copied())),
+        DType::F32,
+    )
+}
+
+/// The contiguous tensor of `x`, without its graph, if it is f32 on flex.
+pub(crate) fn f32_on_flex<const D: usize>(x: &Tensor<D>) -> Option<FlexTensor> {
+    let x = x.clone().without_autodiff().try_into_primitive::<Flex>().ok()?;
+    (x.dtype() == DType::F32).then(|| contiguous(x))
+}

@@ -1,0 +1,129 @@
+//! A linear layer with its bias, and in f32 with its activation, as one operator.
+//!
+//! Burn composes the backward of transposed copies, and the activation of passes of its own. Here products
+//! read their factors as they are stored.
+
+mod half;
+#[cfg(test)]
+mod tests;
+mod wide;
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+use crate::ops::activation::{Activation, activate};
+use crate::ops::extension::{on_flex, on_flex_or};
+use crate::ops::precision::{Half, Precision, cast};
+use crate::ops::shapes::expect;
+
+/// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).
+pub trait LinearLayer {
+    /// Weights `[inputs, outputs]`, and one bias for each output.
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>);
+}
+
+impl LinearLayer for burn::nn::Linear {
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
+        (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
+    }
+}
+
+impl LinearLayer for crate::nn::Linear {
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
+        (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
+    }
+}
+
+/// Sizes of a layer.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// Samples.
+    batch: usize,
+    /// Features of a sample.
+    inputs: usize,
+    /// Outputs of a sample.
+    outputs: usize,
+}
+
+impl Sizes {
+    /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if the weights are empty.
+    fn of(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
+        let [inputs, outputs] = weights.shape().dims();
+        let batch = x.shape().num_elements().checked_div(inputs)?;
+        (outputs > 0).then_some(Self { batch, inputs, outputs })
+    }
+
+    /// The shape of the output for these inputs.
+    fn output_shape(self, x: &FlexTensor) -> Vec<usize> {
+        let mut shape = x.shape().to_vec();
+        shape.pop();
+        shape.push(self.outputs);
+        shape
+    }
+}
+
+/// `layer` of `x` `[..., inputs]`: `[..., outputs]`.
+///
+/// It is one operator on flex, for `x` in f32, and in bf16 or f16 beside parameters in f32, where the output has
+/// the type of `x` ([mixed precision](crate::precision)). Other types and backends run Burn's operators.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::linear::linear;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(64, 10).init(&device);
+/// let scores = linear(Tensor::<2>::ones([2, 64], &device), &layer);
+/// assert_eq!(scores.dims(), [2, 10]);
+/// let gradients = scores.sum().backward();
+/// assert!(layer.weight.val().grad(&gradients).is_some());
+/// ```
+///
+/// # Panics
+/// If `x` does not have the layer's number of inputs, or a bias not one value for each output.
+#[track_caller]
+pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<D> {
+    linear_activated(x, layer, Activation::Identity)
+}
+
+/// `activation` of [`linear`].
+///
+/// # Panics
+/// As [`linear`].
+#[track_caller]
+pub fn linear_activated<const D: usize>(
+    x: Tensor<D>,
+    layer: &impl LinearLayer,
+    activation: Activation,
+) -> Tensor<D> {
+    let (weights, bias) = layer.parameters();
+    let [inputs, outputs] = weights.dims();
+    let rule = "Number of columns of input tensor and inputs of the layer must be equal.";
+    expect("linear", rule, x.dims()[D - 1], inputs);
+    if let Some(bias) = &bias {
+        let rule = "Number of values of the bias and outputs of the layer must be equal.";
+        expect("linear", rule, bias.dims(), [outputs]);
+    }
+    let has_bias = bias.is_some();
+    // The number of an operator's tensors is fixed: without a bias, there is an empty one.
+    let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
+    let is_half = Half::of(x.dtype()).is_some();
+    let mut tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
+    if is_half {
+        tensors = match on_flex(tensors, half::sizes_of, half::forward) {
+            Ok(output) => return activate(Tensor::from_dispatch(output), activation),
+            Err(tensors) => tensors,
+        };
+    }
+    let forward = |tensors, sizes, backward| {
+        wide::forward(tensors, sizes, (activation, Precision::current()), backward)
+    };
+    on_flex_or("linear", tensors, wide::sizes_of, forward, |[x, weights, bias]| {
+        let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));
+        let (dtype, bias) = (x.dtype(), Tensor::<1>::from_dispatch(bias));
+        let bias = has_bias.then(|| cast(bias, dtype));
+        activation.composed(burn::tensor::module::linear(x, cast(weights, dtype), bias))
+    })
+}

@@ -1,0 +1,105 @@
+//! A linear layer of f32 with its activation: three matrix products, and one pass over what is between them.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::DType;
+
+use super::Sizes;
+use crate::kernels::matrix::Matrix;
+use crate::kernels::simd::Level;
+use crate::ops::activation::{Activation, ROWS, activate_rows, add_rows, apply_slopes};
+use crate::ops::extension::{Backward, Saved};
+use crate::ops::flex_tensor::{contiguous, unshared, values};
+use crate::ops::precision::Precision;
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// The sizes of the operator, if all is f32 and the weights are not empty.
+pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
+    let f32s = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
+    f32s.then(|| Sizes::of(tensors[0], tensors[1]))?
+}
+
+/// The activation of the output of inputs, weights and biases.
+pub fn forward(
+    [x, weights, bias]: [FlexTensor; 3],
+    sizes: Sizes,
+    (activation, precision): (Activation, Precision),
+    backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 3>) {
+    let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
+    let Sizes { batch, inputs, outputs } = sizes;
+    let mut inner = Buffer::new(batch * outputs);
+    precision.multiply(level, Matrix::new(values(&x), [batch, inputs]), matrix(&weights), &mut inner);
+    let separate = backward && !activation.is_known_by_output();
+    let mut output = separate.then(|| Buffer::new(inner.len()));
+    let target = output.as_deref_mut();
+    activate_rows(level, activation, outputs, values(&bias), None, &mut inner, target);
+    // `inner` is what the activation's gradient depends on, if on anything.
+    let (output, inner) = match output {
+        Some(output) => {
+            (output.into_tensor(&sizes.output_shape(&x)), Some(inner.into_tensor(&[batch, outputs])))
+        }
+        None => {
+            let output = inner.into_tensor(&sizes.output_shape(&x));
+            let known = (backward && activation != Activation::Identity).then(|| output.clone());
+            (output, known)
+        }
+    };
+    let has_bias = !values(&bias).is_empty();
+    let backward = Backward::new(move |gradient, of_input| {
+        let poll = poll::current();
+        let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
+        let gradient = match inner {
+            None => {
+                add_rows(level, outputs, values(&gradient), &mut of_bias);
+                gradient
+            }
+            Some(known) => {
+                let (mut gradient, part) = (unshared(gradient), ROWS * outputs);
+                let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
+                for (known, gradient) in parts {
+                    apply_slopes(level, activation, known, gradient);
+                    add_rows(level, outputs, gradient, &mut of_bias);
+                    poll();
+                }
+                gradient
+            }
+        };
+        poll();
+        let g = values(&gradient);
+        let g = Matrix::new(g, [batch, outputs]);
+        let mut of_weights = Buffer::new(inputs * outputs);
+        precision.multiply(level, Matrix::new(values(&x), [batch, inputs]).transpose(), g, &mut of_weights);
+        poll();
+        let of_x = of_input.then(|| {
+            let mut of_x = Buffer::new(batch * inputs);
+            precision.multiply(level, g, matrix(&weights).transpose(), &mut of_x);
+            poll();
+            of_x.into_tensor(&x.shape())
+        });
+        let of_bias = has_bias.then(|| of_bias.into_tensor(&[outputs]));
+        [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), of_bias]
+    });
+    (output, backward)
+}
+
+/// The weights stored by row or by column: other views are copied.
+fn as_stored(weights: FlexTensor) -> FlexTensor {
+    let (layout, length) = (weights.layout(), weights.layout().num_elements() * size_of::<f32>());
+    let by_column = *layout.strides() == [1, weights.shape()[0] as isize];
+    if by_column && layout.start_offset() == 0 && weights.bytes().len() == length {
+        weights
+    } else {
+        contiguous(weights)
+    }
+}
+
+/// The matrix of weights that are [stored by row or by column](as_stored).
+fn matrix(weights: &FlexTensor) -> Matrix<'_> {
+    let [rows, columns] = weights.shape().dims();
+    match weights.is_contiguous() {
+        true => Matrix::new(values(weights), [rows, columns]),
+        false => Matrix::new(weights.storage(), [columns, rows]).transpose(),
+    }
+}

@@ -1,0 +1,89 @@
+//! 2x2 max pooling with stride 2: one pass forward, which stores the argmax of each square in a byte, and one backward.
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor};
+use rayon::prelude::*;
+
+use crate::kernels::simd::{Level, kernel};
+use crate::kernels::squares::Squares;
+use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::ops::flex_tensor::{contiguous, values};
+use crate::runtime::fallback::unsupported_tensors;
+use crate::runtime::memory::Buffer;
+
+/// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
+/// equal values, the first in reading order gets the gradient.
+///
+/// None if `x` is on another backend, not of f32, or without a square.
+pub(crate) fn max_pool(x: &Tensor<4>) -> Option<Tensor<4>> {
+    let output = on_flex([x.clone().into_dispatch()], sizes_of, forward);
+    output.map_err(|tensors| unsupported_tensors("max_pool2d", tensors)).ok().map(Tensor::from_dispatch)
+}
+
+/// Height and width, if there is a square.
+fn sizes_of([x]: [&FlexTensor; 1]) -> Option<[usize; 2]> {
+    let [batch, channels, height, width] = x.shape().dims();
+    let any = batch * channels > 0 && height > 1 && width > 1;
+    (any && x.dtype() == DType::F32).then_some([height, width])
+}
+
+fn forward(
+    [x]: [FlexTensor; 1],
+    sizes: [usize; 2],
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 1>) {
+    let (x, level, [height, width]) = (contiguous(x), Level::current(), sizes);
+    let [batch, channels, _, _] = x.shape().dims();
+    let halved = [height / 2, width / 2];
+    let squares = halved[0] * halved[1];
+    let mut output = Buffer::new(batch * channels * squares);
+    let mut argmax = Buffer::new(output.len().div_ceil(4));
+    let bytes = &mut bytemuck::cast_slice_mut(&mut argmax)[..output.len()];
+    let part = |((planes, output), argmax)| pool(level, sizes, planes, output, argmax);
+    match rayon::current_num_threads() {
+        1 => part(((values(&x), &mut output[..]), bytes)),
+        _ => {
+            let parts = values(&x).par_chunks(height * width).zip(output.par_chunks_mut(squares));
+            parts.zip(bytes.par_chunks_mut(squares)).for_each(part);
+        }
+    }
+    let output = output.into_tensor(&[batch, channels, halved[0], halved[1]]);
+    let backward = Backward::new(move |gradient, _of_x| {
+        let gradient = values(&gradient);
+        let argmax = &bytemuck::cast_slice(&argmax)[..gradient.len()];
+        let mut of_x = Buffer::new(batch * channels * height * width);
+        let part = |((of_planes, gradient), argmax)| spread(level, sizes, of_planes, gradient, argmax);
+        match rayon::current_num_threads() {
+            1 => part(((&mut of_x[..], gradient), argmax)),
+            _ => {
+                let parts = of_x.par_chunks_mut(height * width).zip(gradient.par_chunks(squares));
+                parts.zip(argmax.par_chunks(squares)).for_each(part);
+            }
+        }
+        [Some(of_x.into_tensor(&[batch, channels, height, width]))]
+    });
+    (output, backward)
+}
+
+kernel! {
+    /// The maxima of planes of this height and width.
+    fn pool<S>(simd: S, sizes: [usize; 2], planes: &[f32], output: &mut [f32], argmax: &mut [u8]) {
+        let mut squares = Squares::new(sizes);
+        let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
+        for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
+            squares.pool(simd, false, plane, output, argmax);
+        }
+    }
+}
+
+kernel! {
+    /// The gradient of planes of this height and width.
+    fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
+        let mut squares = Squares::new(sizes);
+        let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
+        for (plane, (gradient, argmax)) in of_planes.chunks_exact_mut(sizes[0] * sizes[1]).zip(sources) {
+            squares.spread(simd, gradient, argmax, plane);
+        }
+    }
+}

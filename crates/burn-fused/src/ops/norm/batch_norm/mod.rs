@@ -1,0 +1,348 @@
+//! Batch normalisation in training with its epilogue as one operator: algorithm 1 of
+//! Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+//!
+//! Burn's operator makes transposed copies of the whole batch. Here the planes of a
+//! channel are read without copies, and stay in the cache from the mean to the
+//! output.
+
+mod planes;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::Tensor;
+use burn::tensor::module::batch_norm_train;
+
+use crate::kernels::simd::{Level, kernel};
+use crate::ops::epilogue::Epilogue;
+use crate::ops::extension::{Backward, Saved, on_flex, primitive};
+use crate::ops::flex_tensor::{contiguous, tensor, values};
+use crate::ops::precision::{cast, supported, tensor_of, wide};
+use crate::ops::shapes::{expect, refuse};
+use crate::runtime::fallback::unsupported_tensors;
+use crate::runtime::memory::Buffer;
+
+/// A normalised batch, and its statistics.
+#[derive(Debug)]
+pub struct Normalised<const D: usize> {
+    /// Of the input's shape, or half as high and wide with
+    /// [`Epilogue::ReluPool`].
+    pub output: Tensor<D>,
+    /// Mean of each channel, `[channels]`; it is not differentiated.
+    pub mean: Tensor<1>,
+    /// Variance of each channel, `[channels]`, divided by the number of values (biased);
+    /// it is not differentiated.
+    pub variance: Tensor<1>,
+}
+
+/// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance
+/// over the batch, with `epsilon` added to the variance, multiplies by `scale`, adds
+/// `shift`, both `[channels]`, and applies `epilogue`.
+///
+/// It is one operator on flex, for `x` in f32, bf16 or f16: 16-bit values are normalised
+/// in f32, and the output has the type of `x`. Other backends and types run Burn's.
+///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::Epilogue;
+/// use burn_fused::norm::batch_norm;
+///
+/// let device = Device::flex().autodiff();
+/// let x = Tensor::<2>::from_data([[1.0, 5.0], [3.0, 5.0]], &device);
+/// let (scale, shift) = (Tensor::ones([2], &device), Tensor::zeros([2], &device));
+/// let normalised = batch_norm(x, scale, shift, 1e-5, Epilogue::Relu);
+/// assert_eq!(normalised.mean.into_data().to_vec::<f32>().unwrap(), [2.0, 5.0]);
+/// assert_eq!(normalised.variance.into_data().to_vec::<f32>().unwrap(), [1.0, 0.0]);
+/// // ReLU takes what is below the mean.
+/// assert_eq!(normalised.output.into_data().to_vec::<f32>().unwrap()[0], 0.0);
+/// ```
+///
+/// # Panics
+/// If `x` has fewer than two dimensions, or other than four with
+/// [`Epilogue::ReluPool`], or no channels; if `scale` or `shift` does not have one value for each
+/// channel.
+#[track_caller]
+pub fn batch_norm<const D: usize>(
+    x: Tensor<D>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    epsilon: f64,
+    epilogue: Epilogue,
+) -> Normalised<D> {
+    assert!(
+        D >= 2 && (epilogue != Epilogue::ReluPool || D == 4),
+        "{epilogue:?} does not support {D} dimensions"
+    );
+    let channels = x.dims()[1];
+    if channels == 0 {
+        refuse("batch_norm", "The input must have channels.", format_args!("got: {:?}", x.dims()));
+    }
+    let rule = "Scale and shift must have one value for each channel of the input tensor.";
+    expect("batch_norm", rule, [scale.dims(), shift.dims()], [[channels]; 2]);
+    let tensors = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
+    let mut moments = None;
+    let output = on_flex(
+        tensors,
+        |tensors| shape_of(tensors, epilogue),
+        |tensors, shape, backward| {
+            let (output, found, backward) = forward(tensors, shape, epilogue, epsilon, backward);
+            moments = Some(found);
+            (output, backward)
+        },
+    );
+    match output {
+        Ok(output) => statistics(Tensor::from_dispatch(output), &moments.expect("forward has run")),
+        Err(tensors) => {
+            let [x, scale, shift] = unsupported_tensors("batch_norm", tensors);
+            let x = Tensor::<D>::from_dispatch(x);
+            let [scale, shift] = [scale, shift].map(Tensor::<1>::from_dispatch);
+            // Statistics have the parameters' type, the output that of `x`.
+            let (activations, parameters) = (x.dtype(), scale.dtype());
+            let found = batch_norm_train(cast(x, parameters), scale, shift, epsilon);
+            let output = cast(epilogue.composed(found.output), activations);
+            Normalised { output, mean: found.mean, variance: found.variance }
+        }
+    }
+}
+
+/// The output with its statistics, on the same device.
+pub(crate) fn statistics<const D: usize>(output: Tensor<D>, moments: &Moments) -> Normalised<D> {
+    let [mean, variance] = [&moments.mean, &moments.variance].map(|values| {
+        let values = Tensor::<1>::from_primitive::<Flex>(tensor(values.clone(), &[values.len()]));
+        match output.gradient_checkpointing_strategy() {
+            Some(strategy) => Tensor::from_inner(values).with_gradient_checkpointing_strategy(strategy),
+            None => values,
+        }
+    });
+    Normalised { output, mean, variance }
+}
+
+/// As the output of [`batch_norm`], with this mean and this variance in the place of the batch's; none within a graph of
+/// autodiff, for an empty output, and on other backends and for other types than those of the operator.
+pub(crate) fn batch_norm_inference<const D: usize>(
+    x: &Tensor<D>,
+    [mean, variance, scale, shift]: [Tensor<1>; 4],
+    epsilon: f64,
+    epilogue: Epilogue,
+) -> Option<Tensor<D>> {
+    let is_in_graph = |parameter: &Tensor<1>| parameter.device().is_autodiff();
+    if x.device().is_autodiff() || [&mean, &variance, &scale, &shift].into_iter().any(is_in_graph) {
+        return None;
+    }
+    let x = x.clone().into_dispatch();
+    let parameters = [mean, variance, scale, shift].map(Tensor::into_dispatch);
+    let x = contiguous(primitive(&x)?.clone());
+    let [mean, variance, scale, shift] = parameters.each_ref().map(primitive);
+    let parameters = [mean?, variance?, scale?, shift?].map(|tensor| contiguous(tensor.clone()));
+    let [mean, variance, scale, shift] = &parameters;
+    let shape = Shape::of(&x.shape(), epilogue).filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
+    let mut moments = Moments::default();
+    for (&mean, &variance) in values(mean).iter().zip(values(variance)) {
+        moments.push(mean, f64::from(variance), epsilon);
+    }
+    let level = Level::current();
+    let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [scale, shift].map(values) };
+    let output = inferred(level, input, &moments);
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
+    Some(Tensor::from_primitive::<Flex>(output))
+}
+
+/// Sizes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    batch: usize,
+    channels: usize,
+    height: usize,
+    /// Product of all dimensions from the fourth on.
+    width: usize,
+}
+
+impl Shape {
+    /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
+    /// is empty.
+    fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
+        let [batch, channels, pixels @ ..] = dims else { return None };
+        let height = pixels.first().copied().unwrap_or(1);
+        let width = pixels.iter().skip(1).product();
+        let shape = Self { batch: *batch, channels: *channels, height, width };
+        (shape.output_len(epilogue) > 0).then_some(shape)
+    }
+
+    fn pixels(self) -> usize {
+        self.height * self.width
+    }
+
+    fn len(self) -> usize {
+        self.batch * self.channels * self.pixels()
+    }
+
+    /// Number of values of a channel.
+    fn values(self) -> usize {
+        self.batch * self.pixels()
+    }
+
+    /// Where the plane of `channel` of image `image` begins.
+    fn plane(self, image: usize, channel: usize) -> usize {
+        (image * self.channels + channel) * self.pixels()
+    }
+
+    /// The dimensions of the output for `x`.
+    fn output_dims(self, x: &FlexTensor, epilogue: Epilogue) -> Vec<usize> {
+        let mut dims = x.shape().to_vec();
+        if epilogue == Epilogue::ReluPool {
+            dims[2..].copy_from_slice(&epilogue.size([self.height, self.width]));
+        }
+        dims
+    }
+
+    fn output_len(self, epilogue: Epilogue) -> usize {
+        self.batch * self.channels * epilogue.size([self.height, self.width]).iter().product::<usize>()
+    }
+}
+
+/// What both directions read.
+#[derive(Debug, Clone, Copy)]
+struct Input<'a> {
+    shape: Shape,
+    epilogue: Epilogue,
+    /// `[batch, channels, height, width]`.
+    x: &'a [f32],
+    /// One factor and one summand for each channel.
+    parameters: [&'a [f32]; 2],
+}
+
+/// Statistics of the channels.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Moments {
+    pub mean: Vec<f32>,
+    pub variance: Vec<f32>,
+    /// Reciprocal square root of variance plus epsilon.
+    pub inverse: Vec<f32>,
+}
+
+impl Moments {
+    pub fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
+        self.mean.push(mean);
+        self.variance.push(variance as f32);
+        self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
+    }
+}
+
+kernel! {
+    /// The output, and the argmax of its pooling if `backward` follows.
+    fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
+        match input.shape.pixels() {
+            1 => rows::forward(input, epsilon),
+            _ => planes::forward(simd, input, epsilon, backward),
+        }
+    }
+}
+
+kernel! {
+    /// The output with these statistics.
+    fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
+        match input.shape.pixels() {
+            1 => rows::inference(input, moments),
+            _ => planes::inference(simd, input, moments),
+        }
+    }
+}
+
+kernel! {
+    /// The gradients of batch, scale and shift from that of the output.
+    fn gradients<S>(
+        simd: S,
+        input: Input<'_>,
+        moments: &Moments,
+        argmax: &[u8],
+        gradient: &[f32],
+    ) -> (Buffer, [Vec<f32>; 2]) {
+        match input.shape.pixels() {
+            1 => rows::backward(input, moments, gradient),
+            _ => planes::backward(simd, input, moments, argmax, gradient),
+        }
+    }
+}
+
+/// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
+/// find the values that ReLU passed.
+#[derive(Debug, Clone, Copy)]
+struct Affine {
+    mean: f32,
+    factor: f32,
+    shift: f32,
+}
+
+impl Affine {
+    #[inline(always)]
+    fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
+        let [scale, shift] = input.parameters.map(|values| values[channel]);
+        Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
+    }
+
+    #[inline(always)]
+    fn apply(self, x: f32) -> f32 {
+        (x - self.mean) * self.factor + self.shift
+    }
+}
+
+/// Gradient of a channel's values from that of the normalised values: the parts that
+/// flow through the mean and the variance are subtracted.
+#[derive(Debug, Clone, Copy)]
+struct Back {
+    mean: f32,
+    factor: f32,
+    /// Of [`level_and_slope`].
+    level: f32,
+    slope: f32,
+}
+
+/// The mean gradient of a channel, and that for a distance of 1 from the mean: from the sum of its `gradients`, and of
+/// their products with the `distances` of its values from the mean.
+#[inline(always)]
+pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
+    let (values, inverse) = (values as f64, f64::from(inverse));
+    [(gradients / values) as f32, (distances / values * inverse * inverse) as f32]
+}
+
+impl Back {
+    #[inline(always)]
+    fn apply(self, x: f32, gradient: f32) -> f32 {
+        self.factor * (gradient - self.level - (x - self.mean) * self.slope)
+    }
+}
+
+/// The sizes of the batch, if types are supported and the output is not empty.
+fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<Shape> {
+    Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
+}
+
+/// The output of a batch, its scale and its shift, with its statistics and its backward.
+fn forward(
+    tensors: [FlexTensor; 3],
+    shape: Shape,
+    epilogue: Epilogue,
+    epsilon: f64,
+    backward: bool,
+) -> (FlexTensor, Moments, Backward<impl Saved, 3>) {
+    let tensors = tensors.map(contiguous);
+    let [x, scale, shift] = &tensors;
+    let level = Level::current();
+    let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
+    let (output, moments, argmax) = normalised(level, input, epsilon, backward);
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(x, epilogue));
+    let (found, results) = (moments.clone(), Arc::new((moments, argmax)));
+    let backward = Backward::new(move |gradient, _of_x| {
+        let ([x, scale, shift], (moments, argmax)) = (&tensors, &*results);
+        let gradient = &wide(level, &gradient);
+        let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
+        let (of_x, [of_scale, of_shift]) = gradients(level, input, moments, argmax, gradient);
+        let of_x = tensor_of(x.dtype(), level, of_x, &x.shape());
+        [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
+    });
+    (output, found, backward)
+}

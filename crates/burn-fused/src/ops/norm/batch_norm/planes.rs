@@ -1,0 +1,267 @@
+//! Batch normalisation of images: one channel at a time, plane by plane.
+//!
+//! The order of each sum is fixed, so all SIMD levels give the same bits. Loops instead of closures: the closures of
+//! iterators may be compiled apart, without the level.
+
+use super::{Affine, Back, Input, Moments, Shape, level_and_slope};
+use crate::kernels::simd::{Lanes, load};
+use crate::kernels::squares::Squares;
+use crate::ops::epilogue::{Epilogue, passes, relu};
+use crate::runtime::memory::Buffer;
+
+/// Independent partial sums, so that no addition waits for another.
+const PARTS: usize = 32;
+/// Values that are summed in f32; sums of blocks are summed in f64.
+const BLOCK: usize = 1024;
+
+/// See [`Forward`](super::Forward).
+#[inline(always)]
+pub(super) fn forward<S: Lanes>(
+    simd: S,
+    input: Input<'_>,
+    epsilon: f64,
+    backward: bool,
+) -> (Buffer, Moments, Vec<u8>) {
+    let Input { shape, x, .. } = input;
+    let (pixels, values) = (shape.pixels(), shape.values() as f64);
+    assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+    let mut moments = Moments::default();
+    let mut target = Target::new(&input, backward);
+    for channel in 0..shape.channels {
+        let (mut sum, mut square) = (0.0, 0.0);
+        for image in 0..shape.batch {
+            let plane = &x[shape.plane(image, channel)..][..pixels];
+            sum += sums(simd, plane, plane, Values)[0];
+        }
+        let mean = (sum / values) as f32;
+        for image in 0..shape.batch {
+            let plane = &x[shape.plane(image, channel)..][..pixels];
+            square += sums(simd, plane, plane, Distances { mean })[0];
+        }
+        moments.push(mean, square / values, epsilon);
+        target.normalise(simd, &input, &moments, channel);
+    }
+    (target.output, moments, target.argmax)
+}
+
+/// See [`Inference`](super::Inference).
+#[inline(always)]
+pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
+    let mut target = Target::new(&input, false);
+    for channel in 0..input.shape.channels {
+        target.normalise(simd, &input, moments, channel);
+    }
+    target.output
+}
+
+/// The output, channel by channel.
+struct Target {
+    output: Buffer,
+    /// Of pooling, if backward follows.
+    argmax: Vec<u8>,
+    squares: Squares,
+    /// A plane before it is pooled.
+    normalised: Vec<f32>,
+}
+
+impl Target {
+    fn new(&Input { shape, epilogue, .. }: &Input<'_>, backward: bool) -> Self {
+        let pooled = epilogue == Epilogue::ReluPool;
+        let output = Buffer::new(shape.output_len(epilogue));
+        let argmax = vec![0; if pooled && backward { output.len() } else { 0 }];
+        let normalised = vec![0.0; if pooled { shape.pixels() } else { 0 }];
+        Self { output, argmax, squares: squares(shape, epilogue), normalised }
+    }
+
+    /// Normalises, scales and shifts a channel, and applies the epilogue.
+    #[inline(always)]
+    fn normalise<S: Lanes>(&mut self, simd: S, input: &Input<'_>, moments: &Moments, channel: usize) {
+        let Self { output, argmax, squares, normalised } = self;
+        let &Input { shape, epilogue, x, .. } = input;
+        let affine = Affine::of(input, moments, channel);
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let plane = &x[from..][..shape.pixels()];
+            let pooled = epilogue == Epilogue::ReluPool;
+            let target = if pooled { &mut normalised[..] } else { &mut output[from..][..plane.len()] };
+            for (to, &x) in target.iter_mut().zip(plane) {
+                let x = affine.apply(x);
+                *to = if epilogue == Epilogue::Relu { relu(x) } else { x };
+            }
+            if pooled {
+                let at = (image * shape.channels + channel) * squares.len();
+                let argmax = if argmax.is_empty() { &mut [] } else { &mut argmax[at..][..squares.len()] };
+                squares.pool(simd, true, normalised, &mut output[at..][..squares.len()], argmax);
+            }
+        }
+    }
+}
+
+/// See [`Backward`](super::Backward).
+#[inline(always)]
+pub(super) fn backward<S: Lanes>(
+    simd: S,
+    input: Input<'_>,
+    moments: &Moments,
+    argmax: &[u8],
+    gradient: &[f32],
+) -> (Buffer, [Vec<f32>; 2]) {
+    let Input { shape, epilogue, x, .. } = input;
+    let pixels = shape.pixels();
+    assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+    let mut of_x = Buffer::new(x.len());
+    let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
+    let mut squares = squares(shape, epilogue);
+    // One channel's gradient before the epilogue.
+    let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
+    for channel in 0..shape.channels {
+        let affine = Affine::of(&input, moments, channel);
+        let (mut gradients, mut distances) = (0.0, 0.0);
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let plane = &x[from..][..pixels];
+            let of_plane = match epilogue {
+                Epilogue::Identity => &gradient[from..][..pixels],
+                Epilogue::Relu => {
+                    let passed = &mut passed[image * pixels..][..pixels];
+                    let pairs = gradient[from..][..pixels].iter().zip(plane);
+                    for (to, (&gradient, &x)) in passed.iter_mut().zip(pairs) {
+                        *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
+                    }
+                    passed
+                }
+                Epilogue::ReluPool => {
+                    let passed = &mut passed[image * pixels..][..pixels];
+                    let at = (image * shape.channels + channel) * squares.len();
+                    let range = at..at + squares.len();
+                    squares.spread(simd, &gradient[range.clone()], &argmax[range], passed);
+                    passed
+                }
+            };
+            let found = sums(simd, of_plane, plane, Gradients { mean: affine.mean });
+            gradients += found[0];
+            distances += found[1];
+        }
+        let inverse = moments.inverse[channel];
+        of_scale.push((distances * f64::from(inverse)) as f32);
+        of_shift.push(gradients as f32);
+        let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
+        let back = Back { mean: affine.mean, factor: affine.factor, level, slope };
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let of_plane = match epilogue {
+                Epilogue::Identity => &gradient[from..][..pixels],
+                Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
+            };
+            let target = &mut of_x[from..][..pixels];
+            let pairs = x[from..][..pixels].iter().zip(of_plane);
+            for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
+                *to = back.apply(x, gradient);
+            }
+        }
+    }
+    (of_x, [of_scale, of_shift])
+}
+
+/// Pools a plane, if `epilogue` does.
+fn squares(shape: Shape, epilogue: Epilogue) -> Squares {
+    let pooled = epilogue == Epilogue::ReluPool;
+    Squares::new(if pooled { [shape.height, shape.width] } else { [0, 0] })
+}
+
+/// The terms of `K` sums.
+trait Terms<const K: usize>: Copy {
+    /// Of pairs of values.
+    fn of<S: Lanes>(self, simd: S, x: S::f32s, y: S::f32s) -> [S::f32s; K];
+}
+
+/// The first value.
+#[derive(Clone, Copy)]
+struct Values;
+
+impl Terms<1> for Values {
+    #[inline(always)]
+    fn of<S: Lanes>(self, _simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+        [x]
+    }
+}
+
+/// The square of the first value's distance from the mean.
+#[derive(Clone, Copy)]
+struct Distances {
+    mean: f32,
+}
+
+impl Terms<1> for Distances {
+    #[inline(always)]
+    fn of<S: Lanes>(self, simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+        let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
+        [simd.mul_f32s(distance, distance)]
+    }
+}
+
+/// A gradient, and its product with its value's distance from the mean.
+#[derive(Clone, Copy)]
+struct Gradients {
+    mean: f32,
+}
+
+impl Terms<2> for Gradients {
+    #[inline(always)]
+    fn of<S: Lanes>(self, simd: S, gradient: S::f32s, x: S::f32s) -> [S::f32s; 2] {
+        let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
+        [gradient, simd.mul_f32s(gradient, distance)]
+    }
+}
+
+/// The sums of `terms` of all pairs of `x` and `y`, in a fixed order.
+#[inline(always)]
+fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], terms: T) -> [f64; K] {
+    let mut found = [0.0; K];
+    let lanes = S::F32_LANES;
+    for (x, y) in x.chunks(BLOCK).zip(y.chunks(BLOCK)) {
+        // As many vectors as have the parts in their lanes.
+        let mut parts = [[simd.splat_f32s(0.0); K]; PARTS];
+        let parts = &mut parts[..PARTS / lanes];
+        let whole = x.len() / PARTS * PARTS;
+        for at in (0..whole).step_by(PARTS) {
+            for (i, parts) in parts.iter_mut().enumerate() {
+                let from = at + i * lanes;
+                let terms = terms.of(simd, load(simd, &x[from..][..lanes]), load(simd, &y[from..][..lanes]));
+                for k in 0..K {
+                    parts[k] = simd.add_f32s(parts[k], terms[k]);
+                }
+            }
+        }
+        for (at, parts) in (whole..x.len()).step_by(lanes).zip(&mut *parts) {
+            let part = at..x.len().min(at + lanes);
+            let inside = simd.mask_between_m32s(0, part.len() as u32).mask();
+            let terms = terms.of(simd, load(simd, &x[part.clone()]), load(simd, &y[part]));
+            for k in 0..K {
+                let term = simd.select_f32s(inside, terms[k], simd.splat_f32s(0.0));
+                parts[k] = simd.add_f32s(parts[k], term);
+            }
+        }
+        for k in 0..K {
+            let mut values = [0.0; PARTS];
+            for (values, parts) in values.chunks_exact_mut(lanes).zip(&*parts) {
+                simd.partial_store_f32s(values, parts[k]);
+            }
+            found[k] += total(values);
+        }
+    }
+    found
+}
+
+/// The sum of all parts, pairwise.
+#[inline(always)]
+fn total(mut parts: [f32; PARTS]) -> f64 {
+    let mut half = PARTS / 2;
+    while half > 0 {
+        for i in 0..half {
+            parts[i] += parts[half + i];
+        }
+        half /= 2;
+    }
+    f64::from(parts[0])
+}

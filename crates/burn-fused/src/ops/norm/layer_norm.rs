@@ -1,0 +1,319 @@
+//! Layer normalisation, and RMS normalisation, which is the same without the mean.
+//!
+//! Burn composes both of a dozen operators, each of which is a pass over memory. Here forward reads a row once
+//! from memory and saves two numbers of it, and backward reads the row and its gradient once.
+
+use std::array::from_fn;
+
+use burn::backend::TensorMetadata;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::{DType, Tensor};
+use rayon::prelude::*;
+
+use crate::kernels::simd::{Lanes, Level, MAX_LANES, kernel, load};
+use crate::nn::{LayerNorm, RmsNorm};
+use crate::ops::extension::{Backward, Saved, on_flex_or};
+use crate::ops::flex_tensor::{contiguous, unshared, values};
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// `x` `[..., width]` by `layer`, whose parameters have `width` values.
+pub(crate) fn layer_norm<const D: usize>(x: Tensor<D>, layer: &LayerNorm) -> Tensor<D> {
+    let rule = Rule { epsilon: layer.epsilon as f32, centred: true };
+    let beta = layer.beta.as_ref().map(|beta| beta.val());
+    normalise(x, layer.gamma.val(), beta, rule, |x| burn::nn::LayerNorm::from(layer.clone()).forward(x))
+}
+
+/// `x` `[..., width]` by `layer`, whose parameter has `width` values.
+pub(crate) fn rms_norm<const D: usize>(x: Tensor<D>, layer: &RmsNorm) -> Tensor<D> {
+    let rule = Rule { epsilon: layer.epsilon as f32, centred: false };
+    normalise(x, layer.gamma.val(), None, rule, |x| burn::nn::RmsNorm::from(layer.clone()).forward(x))
+}
+
+/// How a row is normalised.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    epsilon: f32,
+    /// Whether the mean is subtracted.
+    centred: bool,
+}
+
+/// `x` by `rule`, or by `burns` if the operator does not support it.
+fn normalise<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    rule: Rule,
+    burns: impl FnOnce(Tensor<D>) -> Tensor<D>,
+) -> Tensor<D> {
+    // The number of an operator's tensors is fixed: without beta, there is an empty one.
+    let beta = beta.unwrap_or_else(|| Tensor::empty([0], &x.device()));
+    let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
+    let name = if rule.centred { "layer_norm" } else { "rms_norm" };
+    let forward = |tensors, width, _backward| forward(tensors, width, rule);
+    on_flex_or(name, tensors, width_of, forward, |[x, ..]| burns(Tensor::from_dispatch(x)))
+}
+
+/// The width of a row, if all is f32 and nothing is empty but beta.
+fn width_of(tensors: [&FlexTensor; 3]) -> Option<usize> {
+    let [x, gamma, beta] = tensors.map(|tensor| tensor.shape());
+    let (width, betas) = (gamma[0], beta[0]);
+    let fits = x.last() == Some(&width) && (betas == 0 || betas == width) && x.num_elements() > 0;
+    (fits && tensors.iter().all(|tensor| tensor.dtype() == DType::F32)).then_some(width)
+}
+
+fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, Backward<impl Saved, 3>) {
+    let [x, gamma, beta] = tensors.map(contiguous);
+    let level = Level::current();
+    let rows = values(&x);
+    let (mut output, mut statistics) =
+        (Buffer::new(rows.len()), vec![Statistics::default(); rows.len() / width]);
+    let parameters = [&gamma, &beta].map(values);
+    let part = |((rows, output), statistics)| {
+        normalise_rows(level, rule, rows, parameters, output, statistics);
+    };
+    match rayon::current_num_threads() {
+        1 => part(((rows, &mut output[..]), &mut statistics[..])),
+        _ => {
+            let parts = rows.par_chunks(ROWS * width).zip(output.par_chunks_mut(ROWS * width));
+            parts.zip(statistics.par_chunks_mut(ROWS)).for_each(part);
+        }
+    }
+    let output = output.into_tensor(&x.shape());
+    let has_beta = !values(&beta).is_empty();
+    let backward = Backward::new(move |gradient, _of_x| {
+        let (gamma, poll) = (values(&gamma), poll::current());
+        // The gradient of x is written over that of the output.
+        let mut of_x = unshared(gradient);
+        let mut of_parameters = [(); 2].map(|()| Buffer::zeroed(width));
+        let mut sums = Buffer::new(2 * width);
+        let (of_gamma, of_beta) = sums.split_at_mut(width);
+        let blocks = of_x.storage_mut::<f32>().chunks_mut(ROWS * width);
+        for ((rows, statistics), gradient) in
+            values(&x).chunks(ROWS * width).zip(statistics.chunks(ROWS)).zip(blocks)
+        {
+            of_gamma.fill(0.0);
+            of_beta.fill(0.0);
+            let centred = rule.centred;
+            rows_backward(level, centred, rows, statistics, gamma, gradient, of_gamma, of_beta);
+            for (total, sum) in of_parameters.iter_mut().zip([&of_gamma, &of_beta]) {
+                total.iter_mut().zip(sum.iter()).for_each(|(total, sum)| *total += sum);
+            }
+            poll();
+        }
+        let [of_gamma, of_beta] = of_parameters.map(|gradient| gradient.into_tensor(&[width]));
+        [Some(of_x), Some(of_gamma), has_beta.then_some(of_beta)]
+    });
+    (output, backward)
+}
+
+/// Of a row.
+#[derive(Debug, Clone, Copy, Default)]
+struct Statistics {
+    /// 0 if the rule does not subtract it.
+    mean: f32,
+    inverse_deviation: f32,
+}
+
+/// Rows of a thread's part; and rows whose terms of the parameters' gradients are summed before the sum is added to
+/// that of all, for its accuracy.
+const ROWS: usize = 64;
+
+/// Rows that are computed side by side: the end of one row's sum overlaps with the next row's, and backward reads
+/// and writes sums of columns once for all of them.
+const GROUP: usize = 4;
+
+kernel! {
+    /// `output = (rows - mean) * inverse deviation * gamma + beta`.
+    fn normalise_rows<S>(
+        simd: S,
+        rule: Rule,
+        rows: &[f32],
+        // Gamma, and beta, which may be empty.
+        parameters: [&[f32]; 2],
+        output: &mut [f32],
+        statistics: &mut [Statistics],
+    ) {
+        let [gamma, beta] = parameters;
+        let width = gamma.len();
+        let groups = rows.chunks(GROUP * width).zip(output.chunks_mut(GROUP * width));
+        for ((rows, output), statistics) in groups.zip(statistics.chunks_mut(GROUP)) {
+            let rows = rows.chunks_exact(width);
+            for (row, statistics) in rows.clone().zip(&mut *statistics) {
+                let sum = if rule.centred { sum::<S, false>(simd, row, 0.0) } else { 0.0 };
+                statistics.mean = sum / width as f32;
+            }
+            for (row, statistics) in rows.clone().zip(&mut *statistics) {
+                // Of the distances from the mean: the difference of two large numbers would lose digits.
+                let variance = sum::<S, true>(simd, row, statistics.mean) / width as f32;
+                statistics.inverse_deviation = 1.0 / (variance + rule.epsilon).sqrt();
+            }
+            for ((row, output), statistics) in rows.zip(output.chunks_exact_mut(width)).zip(statistics) {
+                let &mut Statistics { mean, inverse_deviation } = statistics;
+                let values = row.iter().zip(gamma).map(|(x, gamma)| (x - mean) * inverse_deviation * gamma);
+                match beta.is_empty() {
+                    true => output.iter_mut().zip(values).for_each(|(y, value)| *y = value),
+                    false => {
+                        let values = values.zip(beta).map(|(value, beta)| value + beta);
+                        output.iter_mut().zip(values).for_each(|(y, value)| *y = value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The sum of a row's distances from `origin`, or of their squares.
+#[inline(always)]
+fn sum<S: Lanes, const SQUARED: bool>(simd: S, row: &[f32], origin: f32) -> f32 {
+    let (vectors, rest) = S::as_simd_f32s(row);
+    // Lanes without a value are at no distance.
+    let mut last = [origin; MAX_LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = load(simd, &last[..S::F32_LANES]);
+    let origin = simd.splat_f32s(origin);
+    // Additions overlap.
+    let mut sums = [simd.splat_f32s(0.0); 4];
+    let (fours, ones) = vectors.as_chunks::<4>();
+    for four in fours {
+        for n in 0..4 {
+            sums[n] = add_distance::<S, SQUARED>(simd, sums[n], four[n], origin);
+        }
+    }
+    for &one in ones {
+        sums[0] = add_distance::<S, SQUARED>(simd, sums[0], one, origin);
+    }
+    sums[1] = add_distance::<S, SQUARED>(simd, sums[1], last, origin);
+    let [a, b, c, d] = sums;
+    simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)))
+}
+
+#[inline(always)]
+fn add_distance<S: Lanes, const SQUARED: bool>(
+    simd: S,
+    sum: S::f32s,
+    x: S::f32s,
+    origin: S::f32s,
+) -> S::f32s {
+    let distance = simd.sub_f32s(x, origin);
+    if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
+}
+
+kernel! {
+    /// The gradients of [`normalise_rows`]' rows and parameters. With `h` the normalised row and `g` its gradient, that of
+    /// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
+    fn rows_backward<S>(
+        simd: S,
+        centred: bool,
+        rows: &[f32],
+        statistics: &[Statistics],
+        gamma: &[f32],
+        // Of the outputs, and then of the rows.
+        gradient: &mut [f32],
+        // Sums so far.
+        of_gamma: &mut [f32],
+        of_beta: &mut [f32],
+    ) {
+        let width = gamma.len();
+        let groups = rows.chunks(GROUP * width).zip(gradient.chunks_mut(GROUP * width));
+        for ((rows, gradient), statistics) in groups.zip(statistics.chunks(GROUP)) {
+            let mut sums = [[0.0; 2]; GROUP];
+            if let Ok(statistics) = <&[Statistics; GROUP]>::try_from(statistics) {
+                sums = column_sums(simd, rows, gradient, statistics, gamma, [of_gamma, of_beta]);
+            } else {
+                let rows = rows.chunks_exact(width).zip(gradient.chunks_exact(width));
+                for ((row, gradient), (sums, &one)) in rows.zip(sums.iter_mut().zip(statistics)) {
+                    [*sums] = column_sums(simd, row, gradient, &[one], gamma, [of_gamma, of_beta]);
+                }
+            }
+            let rows = rows.chunks_exact(width).zip(gradient.chunks_exact_mut(width));
+            for ((row, gradient), (sums, statistics)) in rows.zip(sums.iter().zip(statistics)) {
+                let [of_mean, of_deviation] = sums.map(|sum| sum / width as f32);
+                let of_mean = if centred { of_mean } else { 0.0 };
+                let &Statistics { mean, inverse_deviation } = statistics;
+                for ((gradient, x), gamma) in gradient.iter_mut().zip(row).zip(gamma) {
+                    let normalised = (x - mean) * inverse_deviation;
+                    *gradient = (*gradient * gamma - of_mean - normalised * of_deviation) * inverse_deviation;
+                }
+            }
+        }
+    }
+}
+
+/// Adds the terms of `R` rows to the gradients of gamma and beta, and returns the sums of `g` and `g * h` of each
+/// row.
+#[inline(always)]
+fn column_sums<S: Lanes, const R: usize>(
+    simd: S,
+    rows: &[f32],
+    gradient: &[f32],
+    statistics: &[Statistics; R],
+    gamma: &[f32],
+    [of_gamma, of_beta]: [&mut [f32]; 2],
+) -> [[f32; 2]; R] {
+    let width = gamma.len();
+    let [x, g]: [[_; R]; 2] =
+        [rows, gradient].map(|values| from_fn(|r| S::as_simd_f32s(&values[r * width..][..width])));
+    let (gamma, gamma_rest) = S::as_simd_f32s(gamma);
+    let (of_gamma, of_gamma_rest) = S::as_mut_simd_f32s(of_gamma);
+    let (of_beta, of_beta_rest) = S::as_mut_simd_f32s(of_beta);
+    let mut terms = Terms::new(simd, statistics);
+    // As long as each other, which saves checks in the loop.
+    let vectors = gamma.len();
+    let (of_gamma, of_beta) = (&mut of_gamma[..vectors], &mut of_beta[..vectors]);
+    let (x_vectors, g_vectors) = (x.map(|(x, _)| &x[..vectors]), g.map(|(g, _)| &g[..vectors]));
+    for at in 0..vectors {
+        let (x, g) = (from_fn(|r| x_vectors[r][at]), from_fn(|r| g_vectors[r][at]));
+        [of_gamma[at], of_beta[at]] = terms.add(simd, x, g, gamma[at], [of_gamma[at], of_beta[at]]);
+    }
+    if !gamma_rest.is_empty() {
+        // Lanes without a value are 0, as are their gradients.
+        let (x, g) = (from_fn(|r| load(simd, x[r].1)), from_fn(|r| load(simd, g[r].1)));
+        let sums = [load(simd, of_gamma_rest), load(simd, of_beta_rest)];
+        let [of_gamma, of_beta] = terms.add(simd, x, g, load(simd, gamma_rest), sums);
+        simd.partial_store_f32s(of_gamma_rest, of_gamma);
+        simd.partial_store_f32s(of_beta_rest, of_beta);
+    }
+    terms.sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
+}
+
+/// The sums of `R` rows, in lanes.
+struct Terms<S: Lanes, const R: usize> {
+    means: [S::f32s; R],
+    inverse_deviations: [S::f32s; R],
+    /// Of `g` and `g * h`.
+    sums: [[S::f32s; 2]; R],
+}
+
+impl<S: Lanes, const R: usize> Terms<S, R> {
+    #[inline(always)]
+    fn new(simd: S, statistics: &[Statistics; R]) -> Self {
+        Self {
+            means: statistics.map(|row| simd.splat_f32s(row.mean)),
+            inverse_deviations: statistics.map(|row| simd.splat_f32s(row.inverse_deviation)),
+            sums: [[simd.splat_f32s(0.0); 2]; R],
+        }
+    }
+
+    /// Adds a vector of columns to the sums of the rows, and returns those of the columns with it.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the index names a register")]
+    fn add(
+        &mut self,
+        simd: S,
+        x: [S::f32s; R],
+        g: [S::f32s; R],
+        gamma: S::f32s,
+        [mut of_gamma, mut of_beta]: [S::f32s; 2],
+    ) -> [S::f32s; 2] {
+        for r in 0..R {
+            let normalised = simd.mul_f32s(simd.sub_f32s(x[r], self.means[r]), self.inverse_deviations[r]);
+            let weighted = simd.mul_f32s(g[r], gamma);
+            let [of_mean, of_deviation] = self.sums[r];
+            self.sums[r] = [simd.add_f32s(of_mean, weighted), simd.fma(weighted, normalised, of_deviation)];
+            of_gamma = simd.fma(g[r], normalised, of_gamma);
+            of_beta = simd.add_f32s(of_beta, g[r]);
+        }
+        [of_gamma, of_beta]
+    }
+}

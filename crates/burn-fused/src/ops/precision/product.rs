@@ -1,0 +1,121 @@
+//! Matrix products of 16-bit values, summed in f32.
+//!
+//! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one
+//! instruction, at twice the rate of f32; AMX multiplies tiles. Elsewhere, and for f16, values are
+//! widened and Burn's f32 product runs.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use burn::backend::Flex;
+use burn::backend::ops::FloatTensorOps;
+
+use super::Half;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::half::{amx, avx512bf16};
+use crate::kernels::matrix::Matrix;
+use crate::kernels::simd::Level;
+use crate::ops::flex_tensor::{tensor, values};
+use crate::runtime::memory::Buffer;
+
+/// A matrix of the bits of 16-bit values.
+pub(crate) type Bits<'a> = Matrix<'a, u16>;
+
+/// How products of bf16 activations are computed. The three differ in rounding, and
+/// the instructions of the last two take denormal values for zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Bf16Products {
+    /// In f32, on widened values.
+    Widened,
+    /// On the instructions of AVX-512 BF16.
+    Avx512,
+    /// On AMX tiles.
+    Amx,
+}
+
+impl Bf16Products {
+    /// All, in the order of their speed.
+    pub const ALL: [Self; 3] = [Self::Widened, Self::Avx512, Self::Amx];
+
+    /// Its name: `f32`, `avx512` or `amx`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Widened => "f32",
+            Self::Avx512 => "avx512",
+            Self::Amx => "amx",
+        }
+    }
+}
+
+/// The fastest kind that [`limit_bf16_products`] allows.
+static LIMIT: AtomicU8 = AtomicU8::new(Bf16Products::Amx as u8);
+
+/// How this process computes products of bf16 activations: the fastest way of its processor at
+/// [`Level::Avx512`], and in f32 at other levels; no faster than [`limit_bf16_products`] allows.
+pub fn bf16_products() -> Bf16Products {
+    let limit = Bf16Products::ALL[usize::from(LIMIT.load(Ordering::Relaxed))];
+    match Level::current() {
+        Level::Avx512 => fastest().min(limit),
+        _ => Bf16Products::Widened,
+    }
+}
+
+/// Makes all later operators of this process compute products in this way at most. Processes that
+/// train together should have the same, the least of all.
+///
+/// ```
+/// use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
+///
+/// limit_bf16_products(Bf16Products::Widened);
+/// assert_eq!(bf16_products(), Bf16Products::Widened);
+/// ```
+pub fn limit_bf16_products(limit: Bf16Products) {
+    LIMIT.store(limit as u8, Ordering::Relaxed);
+}
+
+fn fastest() -> Bf16Products {
+    #[cfg(target_arch = "x86_64")]
+    match (amx::is_available(), avx512bf16::is_available()) {
+        (true, _) => return Bf16Products::Amx,
+        (false, true) => return Bf16Products::Avx512,
+        (false, false) => (),
+    }
+    Bf16Products::Widened
+}
+
+/// `a` times `b`, by row, in f32.
+///
+/// # Panics
+/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
+pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Buffer {
+    let mut product = Buffer::zeroed(a.rows * b.columns);
+    if half == Half::Bf16 && add_product(level, a, b, &mut product) {
+        return product;
+    }
+    let [a, b] = [a, b].map(|matrix| {
+        let wide = half.widened(level, matrix.values);
+        match matrix.transposed {
+            true => tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1),
+            false => tensor(wide, &[matrix.rows, matrix.columns]),
+        }
+    });
+    Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
+}
+
+/// Adds the product of bf16 values to `sums` by row; whether this process has instructions for it.
+///
+/// # Panics
+/// As [`multiply`].
+pub(super) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
+    assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
+    assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 {
+        return match bf16_products() {
+            Bf16Products::Amx => amx::multiply(a, b, sums),
+            Bf16Products::Avx512 => avx512bf16::multiply(a, b, sums),
+            Bf16Products::Widened => false,
+        };
+    }
+    false
+}

@@ -1,0 +1,63 @@
+//! The setting of the products of f32 activations.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::product::{Bf16Products, add_product, bf16_products};
+use super::{Half, Matrix};
+use crate::kernels::simd::Level;
+
+/// How linear layers multiply activations in f32, alone and within other modules: what PyTorch's
+/// `set_float32_matmul_precision` selects with `highest` and with `medium`.
+///
+/// ```
+/// use burn_fused::precision::Precision;
+///
+/// assert_eq!(Precision::current(), Precision::F32);
+/// Precision::Bf16.use_precision();
+/// assert_eq!(Precision::current(), Precision::Bf16);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// In f32.
+    F32,
+    /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in f32.
+    /// Activations, parameters and gradients remain in f32. Products remain in f32 as well where [`bf16_products`] has
+    /// no instructions for them, and where a layer has fewer than 64 inputs, outputs or rows: rounding would take
+    /// longer than it saves. Denormal values are zero in products of bf16.
+    Bf16,
+}
+
+/// Smallest height, width and number of terms of a product in bf16: in smaller ones, each rounded value is in too few
+/// products.
+const LEAST: usize = 64;
+
+static IS_BF16: AtomicBool = AtomicBool::new(false);
+
+impl Precision {
+    /// The precision in use: [`F32`](Self::F32), unless [`use_precision`](Self::use_precision) selected another.
+    pub fn current() -> Self {
+        if IS_BF16.load(Ordering::Relaxed) { Self::Bf16 } else { Self::F32 }
+    }
+
+    /// Makes later linear layers of this process use `self`; the backward of an earlier one has the precision of its
+    /// forward. Processes that train together should use the same, and the same [`bf16_products`].
+    pub fn use_precision(self) {
+        IS_BF16.store(self == Self::Bf16, Ordering::Relaxed);
+    }
+
+    /// `product = a b`, stored row by row.
+    ///
+    /// # Panics
+    /// If the sizes of the matrices do not match.
+    pub(crate) fn multiply(self, level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32]) {
+        let is_large = a.rows.min(a.columns).min(b.columns) >= LEAST;
+        if self == Self::Bf16 && is_large && bf16_products() != Bf16Products::Widened {
+            let [left, right] = [a, b].map(|matrix| Half::Bf16.narrowed(level, matrix.values));
+            product.fill(0.0);
+            if add_product(level, a.with(&left), b.with(&right), product) {
+                return;
+            }
+        }
+        crate::kernels::product::multiply(level, a, b, product, false);
+    }
+}

@@ -1,0 +1,179 @@
+//! Parameters of the gates of a layer, side by side: all of them in one product.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::{DispatchTensor, TensorMetadata};
+use burn::tensor::Tensor;
+
+use super::sequences::Sequences;
+use crate::kernels::matrix::Matrix;
+use crate::kernels::product::multiply;
+use crate::kernels::recurrent::repeated::Repeated;
+use crate::kernels::simd::Level;
+use crate::ops::flex_tensor::{contiguous, values};
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// Weights and biases of a gate: of the input, then of the hidden state.
+pub type Gate = ([Tensor<2>; 2], [Option<Tensor<1>>; 2]);
+
+/// Positions of a gate's tensors.
+pub const INPUT_WEIGHTS: usize = 0;
+pub const INPUT_BIAS: usize = 1;
+pub const HIDDEN_WEIGHTS: usize = 2;
+pub const HIDDEN_BIAS: usize = 3;
+
+/// The tensors of an operator: inputs, states before the first step, and four of each gate. Absent ones are empty.
+///
+/// # Panics
+/// If there are more than `N`.
+pub fn tensors<const N: usize>(
+    x: &Tensor<3>,
+    states: impl IntoIterator<Item = Option<Tensor<2>>>,
+    gates: impl IntoIterator<Item = Gate>,
+) -> [DispatchTensor; N] {
+    let device = x.device();
+    let absent = || Tensor::<1>::empty([0], &device).into_dispatch();
+    let mut tensors = vec![x.clone().into_dispatch()];
+    for state in states {
+        tensors.push(state.unwrap_or_else(|| Tensor::empty([0, 0], &device)).into_dispatch());
+    }
+    for (weights, biases) in gates {
+        for (weights, bias) in weights.into_iter().zip(biases) {
+            tensors.extend([weights.into_dispatch(), bias.map_or_else(absent, |bias| bias.into_dispatch())]);
+        }
+    }
+    assert!(tensors.len() <= N, "tensors of a recurrent layer");
+    tensors.resize_with(N, absent);
+    let Ok(tensors) = tensors.try_into() else { unreachable!("resized") };
+    tensors
+}
+
+/// The parameters of `G` gates.
+#[derive(Debug, Clone)]
+pub struct Parameters<const G: usize>([[FlexTensor; 4]; G]);
+
+impl<const G: usize> Parameters<G> {
+    /// Of the tensors of gates.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn new(tensors: impl IntoIterator<Item = FlexTensor>) -> Self {
+        let mut tensors = tensors.into_iter().map(contiguous);
+        let mut next = |_| tensors.next().expect("four for each gate");
+        Self(std::array::from_fn(|_| std::array::from_fn(&mut next)))
+    }
+
+    /// The values of one of the four, of each gate.
+    pub fn each(&self, which: usize) -> [&[f32]; G] {
+        self.0.each_ref().map(|gate| values(&gate[which]))
+    }
+
+    /// Padded biases side by side, zeros if there are none.
+    pub fn biases(&self, which: usize, sequences: Sequences) -> Buffer {
+        let mut biases = Buffer::zeroed(G * sequences.width());
+        for (target, bias) in biases.chunks_exact_mut(sequences.width()).zip(self.each(which)) {
+            target[..bias.len()].copy_from_slice(bias);
+        }
+        biases
+    }
+
+    /// The input weights, `[inputs, gates, width]`.
+    fn input_weights(&self, sequences: Sequences) -> Buffer {
+        let (hidden, width) = (sequences.hidden, sequences.width());
+        let weights = self.each(INPUT_WEIGHTS);
+        let mut joined = Buffer::new(sequences.inputs * G * width);
+        for (at, target) in joined.chunks_exact_mut(width).enumerate() {
+            let (row, gate) = (at / G, at % G);
+            target[..hidden].copy_from_slice(&weights[gate][row * hidden..][..hidden]);
+            target[hidden..].fill(0.0);
+        }
+        joined
+    }
+
+    /// The products of the inputs, `[rows, gates, width]`.
+    pub fn multiply_inputs(
+        &self,
+        level: Level,
+        x: &[f32],
+        repeated: Option<&Repeated>,
+        sequences: Sequences,
+    ) -> Buffer {
+        let (inputs, columns) = (sequences.inputs, G * sequences.width());
+        let weights = self.input_weights(sequences);
+        let products = |x: &[f32]| {
+            let rows = x.len() / inputs;
+            let mut products = Buffer::new(rows * columns);
+            let [x, weights] = [Matrix::new(x, [rows, inputs]), Matrix::new(&weights, [inputs, columns])];
+            multiply(level, x, weights, &mut products, false);
+            products
+        };
+        match repeated {
+            Some(repeated) => repeated.all(&products(&repeated.once(x, inputs)), columns),
+            None => products(x),
+        }
+    }
+
+    /// The gradient of inputs of this shape from that of their products.
+    pub fn of_inputs(&self, level: Level, gates: &[f32], x: &FlexTensor, sequences: Sequences) -> FlexTensor {
+        let (rows, columns) = (sequences.rows(), G * sequences.width());
+        let weights = self.input_weights(sequences);
+        let weights = Matrix::new(&weights, [sequences.inputs, columns]);
+        let mut of_x = Buffer::new(rows * sequences.inputs);
+        multiply(level, Matrix::new(gates, [rows, columns]), weights.transpose(), &mut of_x, false);
+        poll::current()();
+        of_x.into_tensor(&x.shape())
+    }
+}
+
+/// The gradient of weights side by side, `[terms, gates, width]`: of rows of `terms` inputs or states, and of the
+/// gradient of their products, `columns` for each row.
+pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
+    let rows = gates.len() / columns;
+    let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();
+    let gates = Matrix::new(gates, [rows, columns]);
+    let mut of_weights = Buffer::new(terms.rows * gates.columns);
+    multiply(level, terms, gates, &mut of_weights, false);
+    poll::current()();
+    of_weights
+}
+
+/// The same of inputs, which may be `repeated`, of `width` values.
+pub fn of_input_weights(
+    level: Level,
+    (x, width): (&[f32], usize),
+    repeated: Option<&Repeated>,
+    gates: &[f32],
+    columns: usize,
+) -> Buffer {
+    match repeated {
+        Some(repeated) => {
+            let sums = repeated.sums(level, gates, columns);
+            of_weights(level, &repeated.once(x, width), &sums, columns)
+        }
+        None => of_weights(level, x, gates, columns),
+    }
+}
+
+/// The gradients of the tensors of each of `gates`, from those of weights and biases side by side: of the input, then
+/// of the hidden state.
+pub fn of_gates(
+    gates: usize,
+    weights: [&[f32]; 2],
+    biases: [&[f32]; 2],
+    sequences: Sequences,
+) -> impl Iterator<Item = Option<FlexTensor>> {
+    let (hidden, width) = (sequences.hidden, sequences.width());
+    let of_gate = move |gate: usize| {
+        [0, 1].into_iter().flat_map(move |part| {
+            let rows = weights[part].chunks_exact(gates * width);
+            let mut of_weights = Buffer::new(rows.len() * hidden);
+            let shape = [rows.len(), hidden];
+            for (target, row) in of_weights.chunks_exact_mut(hidden).zip(rows) {
+                target.copy_from_slice(&row[gate * width..][..hidden]);
+            }
+            let of_bias = Buffer::copy_of(&biases[part][gate * width..][..hidden]);
+            [of_weights.into_tensor(&shape), of_bias.into_tensor(&[hidden])].map(Some)
+        })
+    };
+    (0..gates).flat_map(of_gate)
+}
