@@ -116,10 +116,12 @@ pub mod nn;
 mod ops;
 pub mod optim;
 mod runtime;
+#[cfg(test)]
+mod tests;
 
+pub use kernels::epilogue::Epilogue;
 pub use kernels::simd;
 pub use ops::activation::Activation;
-pub use ops::epilogue::Epilogue;
 pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;

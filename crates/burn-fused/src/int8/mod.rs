@@ -38,7 +38,7 @@ mod model;
 mod requantize;
 mod rows;
 #[cfg(test)]
-pub(crate) mod testing;
+mod testing;
 #[cfg(test)]
 mod tests;
 mod words;

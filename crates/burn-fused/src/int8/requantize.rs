@@ -104,7 +104,7 @@ impl Requantization {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::int8::testing::Random;
+    use crate::kernels::testing::Random;
 
     /// Multipliers with 31 bits are at least this.
     const FULL: i32 = 1 << 30;

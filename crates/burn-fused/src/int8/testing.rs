@@ -1,29 +1,9 @@
-//! Test helpers: random numbers, and models computed by plain loops.
+//! Models computed by plain loops.
 
 use super::{Layer, Model, Weights};
 
-/// A linear congruential generator (Knuth, MMIX), sufficient for tests.
-pub(crate) struct Random(pub u64);
-
-impl Random {
-    /// Below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % bound
-    }
-
-    /// From -`size` to `size`.
-    pub fn float(&mut self, size: f32) -> f32 {
-        (self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * size
-    }
-
-    pub fn floats(&mut self, len: usize, size: f32) -> Vec<f32> {
-        (0..len).map(|_| self.float(size)).collect()
-    }
-}
-
 /// The scores of `images` as the documentation defines them, in 64 bits.
-pub(crate) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
+pub(super) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
     let size: usize = model.input_shape().iter().product();
     images.chunks_exact(size).flat_map(|image| of_image(model, image)).collect()
 }

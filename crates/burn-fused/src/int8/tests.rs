@@ -1,8 +1,9 @@
 //! Models of random sizes, compared bit by bit with plain loops.
 
-use super::testing::{Random, reference};
+use super::testing::reference;
 use super::*;
 use crate::kernels::simd::Level;
+use crate::kernels::testing::Random;
 
 /// Scales of random weights, per channel or per tensor.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {

@@ -1,11 +1,14 @@
 //! Loops over slices, in SIMD code that is selected at run time. Nothing here knows Burn.
 
 pub(crate) mod conv;
-#[cfg(target_arch = "x86_64")]
+pub(crate) mod epilogue;
 pub(crate) mod half;
 pub(crate) mod matrix;
 pub(crate) mod product;
 pub(crate) mod quantization;
 pub(crate) mod recurrent;
+pub(crate) mod rows;
 pub mod simd;
 pub(crate) mod squares;
+#[cfg(test)]
+pub(crate) mod testing;

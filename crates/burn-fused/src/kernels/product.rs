@@ -327,7 +327,7 @@ fn add_scaled<S: Lanes, const R: usize>(simd: S, scalars: &[f32], values: &[f32]
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::testing::numbers;
+    use crate::kernels::testing::numbers;
 
     /// In f64.
     fn expected(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {

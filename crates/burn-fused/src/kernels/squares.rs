@@ -1,8 +1,8 @@
 //! 2x2 max pooling with stride 2 of planes, in lanes: the pixels of even and those of odd columns are taken apart, so
 //! that the four of each square are at the same place in four rows.
 
-use crate::kernels::simd::{Lanes, load};
-use crate::ops::epilogue::NO_MAXIMUM;
+use crate::kernels::epilogue::NO_MAXIMUM;
+use crate::kernels::simd::{Lanes, kernel, load};
 
 /// Pools planes of one size; the memory between the steps is kept.
 pub(crate) struct Squares {
@@ -110,6 +110,28 @@ impl Squares {
     #[inline(always)]
     fn run(&self) -> usize {
         if self.width.is_multiple_of(2) { 4 * self.index.len() } else { self.width }
+    }
+}
+
+kernel! {
+    /// The maxima of planes of this height and width.
+    pub(crate) fn pool<S>(simd: S, sizes: [usize; 2], planes: &[f32], output: &mut [f32], argmax: &mut [u8]) {
+        let mut squares = Squares::new(sizes);
+        let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
+        for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
+            squares.pool(simd, false, plane, output, argmax);
+        }
+    }
+}
+
+kernel! {
+    /// The gradient of planes of this height and width.
+    pub(crate) fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
+        let mut squares = Squares::new(sizes);
+        let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
+        for (plane, (gradient, argmax)) in of_planes.chunks_exact_mut(sizes[0] * sizes[1]).zip(sources) {
+            squares.spread(simd, gradient, argmax, plane);
+        }
     }
 }
 

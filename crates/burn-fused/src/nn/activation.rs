@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::simd::Level;
-    use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
+    use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
     /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
     fn of<M: Module>(

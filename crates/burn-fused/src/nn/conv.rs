@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::BatchNorm;
 use super::convert::{config, module};
-use crate::Epilogue;
+use crate::kernels::epilogue::Epilogue;
 use crate::ops::conv::{conv, conv_relu, conv_relu_pool};
 
 pub use burn::nn::conv::*;
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::simd::Level;
-    use crate::nn::testing::{Part, assert_close, autodiff_devices, fixed, random, results};
+    use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, random, results};
 
     const ONE: PaddingConfig2d = PaddingConfig2d::Explicit(1, 1, 1, 1);
 

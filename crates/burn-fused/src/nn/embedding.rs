@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::simd::Level;
-    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+    use crate::ops::testing::{assert_close, autodiff_devices, random, results};
 
     fn indices(shape: [usize; 2], rows: usize, device: &Device) -> Tensor<2, Int> {
         Tensor::random(shape, Distribution::Uniform(0.0, rows as f64), device)

@@ -5,7 +5,7 @@ use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module};
-use crate::Activation;
+use crate::ops::activation::Activation;
 use crate::ops::linear::linear_activated;
 
 config! {
@@ -68,7 +68,7 @@ mod tests {
     use burn::tensor::DType;
 
     use super::*;
-    use crate::nn::testing::{assert_close, fixed, random, results};
+    use crate::ops::testing::{assert_close, fixed, random, results};
 
     type Function = fn(Tensor<2>) -> Tensor<2>;
 

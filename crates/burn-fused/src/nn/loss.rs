@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::simd::Level;
-    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+    use crate::ops::testing::{assert_close, autodiff_devices, random, results};
 
     fn targets(batch: usize, classes: usize, seed: usize, device: &Device) -> Tensor<1, Int> {
         let targets: Vec<i64> = (0..batch).map(|row| ((row + seed) * 7919 % classes) as i64).collect();

@@ -45,8 +45,6 @@ pub mod modules {
 }
 mod rnn;
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
 pub mod transformer;
 

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::kernels::simd::Level;
-    use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
+    use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
     fn compare(config: &MaxPool2dConfig, x: Tensor<4>) {
         let (ours, burns) = (config.init(), nn::pool::MaxPool2d::from(config.init()));

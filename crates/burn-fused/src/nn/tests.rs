@@ -7,10 +7,10 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::attention::{MhaInput, MultiHeadAttention};
 use super::conv::Conv2d;
-use super::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 use super::transformer as ours;
 use super::{BatchNorm, Embedding, Gru, LayerNorm, Linear, Lstm, RmsNorm};
 use crate::ops::linear::{LinearLayer, linear};
+use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 
 /// Seeds of sizes.
 const SEEDS: std::ops::Range<u64> = 1..6;

@@ -6,9 +6,9 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
+use crate::kernels::epilogue::{passes, relu};
 use crate::kernels::simd::math::{normal, tanh};
 use crate::kernels::simd::{Level, kernel};
-use crate::ops::epilogue::{passes, relu};
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::runtime::memory::Buffer;

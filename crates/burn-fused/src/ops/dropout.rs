@@ -6,9 +6,8 @@ use burn::tensor::{DType, Device, Distribution, Int, Tensor};
 
 use crate::kernels::simd::{Level, kernel};
 use crate::nn::Dropout;
-use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, target_of, values};
-use crate::runtime::fallback::unsupported_tensors;
 use crate::runtime::poll;
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
@@ -181,7 +180,7 @@ mod tests {
 
     use super::*;
     use crate::nn::DropoutConfig;
-    use crate::nn::testing::{numbers, random};
+    use crate::ops::testing::{numbers, random};
 
     fn kept(mask: Mask, indices: impl Iterator<Item = usize>) -> Vec<bool> {
         indices.map(|at| mask.factor(at) != 0.0).collect()

@@ -4,7 +4,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Int, Tensor};
 
-use crate::kernels::simd::{Level, kernel};
+use crate::kernels::rows::{add_rows, copy_rows};
+use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
@@ -51,25 +52,4 @@ fn forward(weights: FlexTensor, indices: Tensor<2, Int>) -> (FlexTensor, Backwar
         [Some(of_weights.into_tensor(&[count, width]))]
     });
     (output.into_tensor(&[batch, sequence, width]), backward)
-}
-
-/// These rows of `width` values.
-pub(crate) fn copy_rows(rows: &[usize], values: &[f32], width: usize) -> Buffer {
-    let mut copy = Buffer::new(rows.len() * width);
-    if width > 0 {
-        for (copy, row) in copy.chunks_exact_mut(width).zip(rows) {
-            copy.copy_from_slice(&values[row * width..][..width]);
-        }
-    }
-    copy
-}
-
-kernel! {
-    /// Adds each row of `values` to the row of sums that `rows` names, in their order.
-    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[usize], values: &[f32], sums: &mut [f32]) {
-        for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
-            let sums = &mut sums[row * width..][..width];
-            sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-        }
-    }
 }

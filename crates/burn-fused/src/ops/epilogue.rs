@@ -1,30 +1,12 @@
-//! The epilogue of an operator: applied to its output before the output is stored.
+//! Epilogues composed of Burn's operators.
 
 use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Tensor, activation};
 
-/// Applied to an operator's output before the output is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Epilogue {
-    /// None.
-    Identity,
-    /// ReLU.
-    Relu,
-    /// ReLU, then 2x2 max pooling with stride 2.
-    ReluPool,
-}
+use crate::kernels::epilogue::Epilogue;
 
 impl Epilogue {
-    /// Height and width of the result for images of this height and width, in
-    /// pixels.
-    pub fn size(self, [height, width]: [usize; 2]) -> [usize; 2] {
-        match self {
-            Self::Identity | Self::Relu => [height, width],
-            Self::ReluPool => [height / 2, width / 2],
-        }
-    }
-
     /// `x` with the epilogue, composed of Burn's operators; pooling expects
     /// `[batch, channels, height, width]`.
     pub(crate) fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
@@ -37,20 +19,4 @@ impl Epilogue {
             }
         }
     }
-}
-
-/// Argmax of a 2x2 square whose maximum ReLU sets to zero: no pixel gets its
-/// gradient.
-pub(crate) const NO_MAXIMUM: u32 = 4;
-
-/// ReLU, which propagates NaN.
-#[inline(always)]
-pub(crate) fn relu(x: f32) -> f32 {
-    if passes(x) { x } else { 0.0 }
-}
-
-/// Whether ReLU passes `x` on.
-#[inline(always)]
-pub(crate) fn passes(x: f32) -> bool {
-    x > 0.0 || x.is_nan()
 }

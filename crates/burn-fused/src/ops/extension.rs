@@ -10,12 +10,12 @@ use burn::backend::autodiff::ops::{self, Backward as _, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::{
     Autodiff, AutodiffBackend, BackendTensor, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind,
-    Flex,
+    Flex, TensorMetadata,
 };
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use crate::ops::flex_tensor::contiguous;
-use crate::runtime::fallback::unsupported_tensors;
+use crate::runtime::fallback::unsupported;
 
 /// What forward saves of an operator on flex for backward: a closure's captures.
 pub(crate) trait Saved: Clone + Send + 'static {}
@@ -121,6 +121,28 @@ pub(crate) fn on_flex_or<F: Saved, T, const N: usize, const D: usize>(
         Ok(output) => Tensor::from_dispatch(output),
         Err(tensors) => composed(unsupported_tensors(name, tensors)),
     }
+}
+
+/// [`unsupported`] for these tensors, which `on_flex` returned; the first is the input.
+pub(crate) fn unsupported_tensors<const N: usize>(
+    module: &str,
+    tensors: [DispatchTensor; N],
+) -> [DispatchTensor; N] {
+    let found: Option<Vec<_>> = tensors.iter().map(primitive).collect();
+    let what = match found {
+        None => "backends other than flex".into(),
+        Some(found) if found[0].shape().num_elements() == 0 => "empty inputs".into(),
+        Some(found) => {
+            let mut types: Vec<DType> = found.iter().map(|tensor| tensor.dtype()).collect();
+            types.dedup();
+            match types[..] {
+                [DType::F32] => "these shapes or options".into(),
+                _ => format!("types {types:?}"),
+            }
+        }
+    };
+    unsupported(module, &what);
+    tensors
 }
 
 /// The float tensor on flex, within a graph or not.

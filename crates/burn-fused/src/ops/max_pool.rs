@@ -5,11 +5,10 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::kernels::simd::{Level, kernel};
-use crate::kernels::squares::Squares;
-use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::kernels::simd::Level;
+use crate::kernels::squares::{pool, spread};
+use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
-use crate::runtime::fallback::unsupported_tensors;
 use crate::runtime::memory::Buffer;
 
 /// The maximum of each square of `x` `[batch, channels, height, width]`; a last odd row or column is left out. Of
@@ -64,26 +63,4 @@ fn forward(
         [Some(of_x.into_tensor(&[batch, channels, height, width]))]
     });
     (output, backward)
-}
-
-kernel! {
-    /// The maxima of planes of this height and width.
-    fn pool<S>(simd: S, sizes: [usize; 2], planes: &[f32], output: &mut [f32], argmax: &mut [u8]) {
-        let mut squares = Squares::new(sizes);
-        let targets = output.chunks_exact_mut(squares.len()).zip(argmax.chunks_exact_mut(squares.len()));
-        for (plane, (output, argmax)) in planes.chunks_exact(sizes[0] * sizes[1]).zip(targets) {
-            squares.pool(simd, false, plane, output, argmax);
-        }
-    }
-}
-
-kernel! {
-    /// The gradient of planes of this height and width.
-    fn spread<S>(simd: S, sizes: [usize; 2], of_planes: &mut [f32], gradient: &[f32], argmax: &[u8]) {
-        let mut squares = Squares::new(sizes);
-        let sources = gradient.chunks_exact(squares.len()).zip(argmax.chunks_exact(squares.len()));
-        for (plane, (gradient, argmax)) in of_planes.chunks_exact_mut(sizes[0] * sizes[1]).zip(sources) {
-            squares.spread(simd, gradient, argmax, plane);
-        }
-    }
 }

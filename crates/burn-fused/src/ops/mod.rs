@@ -17,3 +17,5 @@ pub mod precision;
 pub(crate) mod recurrent;
 pub(crate) mod shapes;
 pub(crate) mod stamp;
+#[cfg(test)]
+pub(crate) mod testing;

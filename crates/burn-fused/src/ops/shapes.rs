@@ -75,7 +75,3 @@ fn padding(conv: &Conv2d, axis: usize, size: usize) -> usize {
         PaddingConfig2d::Explicit(top, left, bottom, right) => [top + bottom, left + right][axis],
     }
 }
-
-#[cfg(test)]
-#[path = "shapes_tests.rs"]
-mod tests;

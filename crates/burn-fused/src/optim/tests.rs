@@ -10,8 +10,8 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::*;
 use crate::kernels::simd::Level;
-use crate::nn::testing::{Part, assert_close, random};
 use crate::ops::flex_tensor::f32_on_flex;
+use crate::ops::testing::{Part, assert_close, random};
 
 /// Parameters of all ranks that a module has.
 #[derive(Module, Debug)]

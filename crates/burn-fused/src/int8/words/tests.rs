@@ -1,7 +1,7 @@
 //! The instructions of all levels, compared with the portable ones.
 
 use super::*;
-use crate::int8::testing::Random;
+use crate::kernels::testing::Random;
 
 /// Every instruction, on the same words.
 struct All<'a> {

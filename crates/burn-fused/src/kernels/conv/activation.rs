@@ -2,10 +2,10 @@
 
 use super::blocks::keep_argmax;
 use super::plane::Plane;
+use crate::kernels::epilogue::{Epilogue, NO_MAXIMUM};
 use crate::kernels::quantization::Step;
 use crate::kernels::simd::Lanes;
 use crate::kernels::squares::{largest, passes};
-use crate::ops::epilogue::{Epilogue, NO_MAXIMUM};
 
 /// ReLU, which propagates NaN.
 #[inline(always)]

@@ -3,8 +3,8 @@
 
 use super::Shape;
 use super::plane::Plane;
+use crate::kernels::epilogue::NO_MAXIMUM;
 use crate::kernels::simd::{Lanes, MAX_LANES};
-use crate::ops::epilogue::NO_MAXIMUM;
 
 /// Backward of pooling: stores each gradient of a channel's pooled pixels, of this
 /// height and width, at its maximum, and zeros everywhere else. Returns their sum.

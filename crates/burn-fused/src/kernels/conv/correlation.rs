@@ -4,9 +4,9 @@
 use super::Shape;
 use super::activation::relu;
 use super::plane::Plane;
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Lanes;
 use crate::kernels::squares::largest;
-use crate::ops::epilogue::Epilogue;
 
 /// Weights and biases of a convolution over planes in lanes.
 pub struct Correlation<'a> {

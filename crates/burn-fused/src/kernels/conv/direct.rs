@@ -8,9 +8,9 @@ use super::plane::Plane;
 use super::scratch::{Buffers, Kept};
 use super::source::{Planes, Source};
 use super::{Back, Gradients, Shape};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::quantization::{Extremes, Int8Error, QParams, Scheme, Step};
 use crate::kernels::simd::{Kernel, Lanes};
-use crate::ops::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
 /// The parameters, affine, for activations of this minimum and maximum; `None` leaves them as

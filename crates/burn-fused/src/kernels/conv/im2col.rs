@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use super::scratch::{Buffers, with_buffers};
 use super::{Back, Convolution, Gradients, Shape};
+use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::kernels::matrix::Matrix;
 use crate::kernels::product::multiply;
 use crate::kernels::simd::kernel;
 use crate::kernels::squares::Squares;
-use crate::ops::epilogue::{Epilogue, passes, relu};
 use crate::runtime::memory::Buffer;
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.

@@ -1,4 +1,4 @@
-//! The operator of [`crate::ops::conv::operator`] for 16-bit images: on AMX tiles, or blocks of images
+//! Convolutions of 16-bit images: on AMX tiles, or blocks of images
 //! are widened to f32 and run the same kernels.
 //!
 //! Winograd in f32 is faster than direct convolutions with AVX-512's bf16 instructions, so without
@@ -7,8 +7,8 @@
 use super::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]
 use super::{Route, tiles};
+use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
-use crate::ops::precision::Half;
 use crate::runtime::memory::Buffer;
 
 /// Images of a block at least: a vector of the direct convolution.

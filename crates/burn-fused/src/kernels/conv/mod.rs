@@ -27,9 +27,9 @@ pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
 pub use norm::{Forward as NormForward, Means, Normed};
 pub use scratch::with_buffers;
 
+use crate::kernels::epilogue::Epilogue;
+use crate::kernels::half::{Bf16Products, bf16_products};
 use crate::kernels::simd::Level;
-use crate::ops::epilogue::Epilogue;
-use crate::ops::precision::{Bf16Products, bf16_products};
 use crate::runtime::memory::Buffer;
 
 /// Sizes of a convolution.
@@ -131,7 +131,7 @@ pub struct Gradients<T = Buffer> {
 impl Convolution {
     /// The output of `input` `[batch, inputs, height, width]` and, if `backward` follows and there is
     /// pooling, its argmax: for each 2x2 square 0 to 3 in reading order, or
-    /// [`NO_MAXIMUM`](crate::ops::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
+    /// [`NO_MAXIMUM`](crate::kernels::epilogue::NO_MAXIMUM). Its layout depends on the route and the level:
     /// in the order of the output with im2col, images in lanes with the direct convolution, channels in
     /// lanes with the others.
     pub fn forward(self, input: &[f32], parameters: [&[f32]; 2], backward: bool) -> (Buffer, Vec<u8>) {

@@ -9,9 +9,9 @@ use super::scratch::Buffers;
 use super::source::{Planes, Source};
 use super::winograd::Convolve;
 use super::{Convolution, Route, Shape};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
 use crate::kernels::squares::passes;
-use crate::ops::epilogue::Epilogue;
 use crate::ops::norm::{Moments, level_and_slope};
 use crate::runtime::memory::Buffer;
 

@@ -4,8 +4,8 @@ use super::blocks::spread;
 use super::norm::Normed;
 use super::plane::Plane;
 use super::{Back, Shape};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Lanes;
-use crate::ops::epilogue::Epilogue;
 
 /// Values `[batch, channels, height, width]`, in f32 or as bits of bf16.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,101 @@
-//! Products of bf16 values in the instructions for them.
+//! 16-bit floating-point values: conversions, and matrix products of bf16.
 
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
-pub(crate) mod avx512bf16;
+#[cfg(target_arch = "x86_64")]
+mod avx512bf16;
+mod product;
+mod setting;
 
-use crate::ops::precision::Bits;
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::kernels::matrix::Matrix;
+use crate::kernels::simd::{Level, kernel};
+
+pub use product::{Bf16Products, bf16_products, limit_bf16_products};
+pub(crate) use product::{Bits, add_product};
+pub use setting::Precision;
+
+/// A 16-bit type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// The range of f32, 8 bits of precision.
+    Bf16,
+    /// Values to 65504, 11 bits of precision.
+    F16,
+}
+
+impl Half {
+    /// Converts to f32, exactly.
+    ///
+    /// # Panics
+    /// If lengths differ, as in the next.
+    pub(crate) fn widen(self, level: Level, bits: &[u16], values: &mut [f32]) {
+        assert_eq!(bits.len(), values.len());
+        match self {
+            Self::Bf16 => widen_bf16(level, bits, values),
+            Self::F16 => bytemuck::cast_slice::<_, f16>(bits).convert_to_f32_slice(values),
+        }
+    }
+
+    /// The values in f32.
+    pub(crate) fn widened(self, level: Level, bits: &[u16]) -> Vec<f32> {
+        let mut values = vec![0.0; bits.len()];
+        self.widen(level, bits, &mut values);
+        values
+    }
+
+    /// Rounds to nearest, ties to even. NaN and infinity are preserved; f16 rounds
+    /// magnitudes from 65520 to infinity.
+    pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
+        assert_eq!(bits.len(), values.len());
+        match self {
+            Self::Bf16 => narrow_bf16(level, values, bits),
+            Self::F16 => bytemuck::cast_slice_mut::<_, f16>(bits).convert_from_f32_slice(values),
+        }
+    }
+
+    /// The bits of the rounded values.
+    pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Vec<u16> {
+        let mut bits = vec![0; values.len()];
+        self.narrow(level, values, &mut bits);
+        bits
+    }
+
+    /// The rounded values, as f32.
+    pub(crate) fn rounded(self, level: Level, values: &[f32]) -> Vec<f32> {
+        self.widened(level, &self.narrowed(level, values))
+    }
+
+    /// Rounds the gradient of weights to what the weights' own type stores: f32 for bf16. In
+    /// f16 it is that of a f16 copy, as with PyTorch's autocast, so that it overflows.
+    pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
+        if self == Self::F16 {
+            gradient.copy_from_slice(&self.rounded(level, gradient));
+        }
+    }
+}
+
+kernel! {
+    /// bf16 to f32: the upper half of its bits.
+    fn widen_bf16<S>(_simd: S, bits: &[u16], values: &mut [f32]) {
+        for (value, &bits) in values.iter_mut().zip(bits) {
+            *value = f32::from_bits(u32::from(bits) << 16);
+        }
+    }
+}
+
+kernel! {
+    /// f32 to bf16.
+    fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
+        for (bits, &value) in bits.iter_mut().zip(values) {
+            let all = value.to_bits();
+            // Half of the last place is added, less one where the result would be odd.
+            let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
+            // A NaN whose lower half was all of it must not become infinity.
+            let quiet = (all >> 16) | 0x40;
+            *bits = (if value.is_nan() { quiet } else { rounded }) as u16;
+        }
+    }
+}

@@ -146,7 +146,7 @@ impl Observer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::int8::testing::Random;
+    use crate::kernels::testing::Random;
 
     #[test]
     fn ranges_equal_those_of_a_plain_loop_on_every_level() {

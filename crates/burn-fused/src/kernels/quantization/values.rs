@@ -112,7 +112,7 @@ kernel! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::int8::testing::Random;
+    use crate::kernels::testing::Random;
 
     /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether
     /// the gradient passes.

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use bytemuck::cast_slice;
 
+use crate::kernels::rows::{add_rows, copy_rows};
 use crate::kernels::simd::Level;
-use crate::ops::embedding::{add_rows, copy_rows};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 

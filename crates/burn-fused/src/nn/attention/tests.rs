@@ -8,7 +8,7 @@ use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 use super::*;
 use crate::kernels::simd::Level;
-use crate::nn::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
+use crate::ops::testing::{Part, assert_close, autodiff_devices, fixed, numbers, random, results};
 
 /// A mask that is true with this probability.
 fn mask<const D: usize>(shape: [usize; D], share: f32, seed: u64) -> Tensor<D, Bool> {

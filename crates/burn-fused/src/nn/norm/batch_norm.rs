@@ -3,7 +3,7 @@
 use burn::module::{Flag, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
-use crate::Epilogue;
+use crate::kernels::epilogue::Epilogue;
 use crate::nn::conv::Conv2d;
 use crate::nn::convert::{config, module};
 use crate::ops::conv::{ConvLayer, conv_norm};
@@ -124,7 +124,7 @@ mod tests {
     use burn::tensor::activation::relu;
 
     use super::*;
-    use crate::nn::testing::{assert_close, autodiff_devices, random, results};
+    use crate::ops::testing::{assert_close, autodiff_devices, random, results};
 
     #[test]
     fn activations_of_16_bits_are_normalised_in_training_and_in_inference() {

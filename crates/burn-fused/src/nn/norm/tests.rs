@@ -4,7 +4,7 @@ use burn::tensor::DType;
 
 use super::*;
 use crate::kernels::simd::Level;
-use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
+use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
 /// `gamma` and `beta` are not 1 and 0.
 fn burns_layer(width: usize, bias: bool, epsilon: f64, device: &Device) -> burn::nn::LayerNorm {

@@ -7,7 +7,7 @@ use burn::tensor::Int;
 
 use super::*;
 use crate::kernels::simd::Level;
-use crate::nn::testing::{Part, assert_close, autodiff_devices, random, results};
+use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
 /// Of batches, steps, inputs and hidden units.
 const SIZES: [[usize; 4]; 6] =

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, Device, Tensor};
 use super::*;
 use crate::nn::activation::ActivationConfig;
 use crate::nn::attention::generate_autoregressive_mask;
-use crate::nn::testing::{assert_close, fixed, random, results};
+use crate::ops::testing::{assert_close, fixed, random, results};
 
 fn pad(batch: usize, length: usize) -> Tensor<2, Bool> {
     random([batch, length], 3, &Device::flex()).greater_elem(0.6)

@@ -24,8 +24,7 @@ use self::masks::Masks;
 use crate::kernels::simd::{Level, MAX_LANES};
 use crate::nn::Dropout;
 use crate::ops::dropout::Mask;
-use crate::ops::extension::on_flex;
-use crate::runtime::fallback::unsupported_tensors;
+use crate::ops::extension::{on_flex, unsupported_tensors};
 use crate::runtime::memory::Buffer;
 
 /// What attention computes, beside its tensors.

@@ -4,7 +4,7 @@ use burn::tensor::TensorData;
 
 use super::*;
 use crate::nn::DropoutConfig;
-use crate::nn::testing::{Part, assert_close, numbers, random};
+use crate::ops::testing::{Part, assert_close, numbers, random};
 
 /// Output, weights, and the gradients of queries, keys and values.
 fn parts(x: [Tensor<3>; 3], run: impl Fn([Tensor<3>; 3]) -> (Tensor<3>, Tensor<4>)) -> Vec<Part> {

@@ -17,11 +17,12 @@ use burn::tensor::{DType, Tensor};
 
 use super::Algorithm;
 use crate::kernels::conv::{Back, Convolution, Route, Shape, mixed};
+use crate::kernels::epilogue::Epilogue;
+use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
-use crate::ops::epilogue::Epilogue;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::precision::{Half, cast, in_f32, supported};
+use crate::ops::precision::{cast, in_f32, supported};
 use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
 use crate::runtime::poll;

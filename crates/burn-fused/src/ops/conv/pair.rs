@@ -13,9 +13,9 @@ use burn::tensor::{DType, Tensor};
 
 use super::operator::{ConvLayer, conv_relu_pool, parameters, shape_of};
 use crate::kernels::conv::{Back, BackwardPass, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::quantization::{Int8Error, QParams, Scheme};
 use crate::kernels::simd::Level;
-use crate::ops::epilogue::Epilogue;
 use crate::ops::extension::{Backward, Saved, on_flex};
 use crate::ops::fake_quantize::{fake_quantize, range};
 use crate::ops::flex_tensor::{contiguous, tensor, values};

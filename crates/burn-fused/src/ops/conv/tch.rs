@@ -14,7 +14,7 @@ use burn::backend::libtorch::TchTensor;
 use burn::tensor::Tensor;
 use tch::Kind;
 
-use crate::ops::epilogue::Epilogue;
+use crate::kernels::epilogue::Epilogue;
 
 /// The operator's output, on Burn's graph; none on other backends, and without the graph.
 pub(super) fn conv_epilogue(

@@ -13,11 +13,12 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::relu;
 use burn::tensor::{DType, Tensor, TensorData};
 
+use crate::kernels::half::Half;
 use crate::kernels::quantization::{self, Int8Error, QParams, Scheme, Step};
 use crate::kernels::simd::{Level, kernel};
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, f32_on_flex, values};
-use crate::ops::precision::{Half, cast};
+use crate::ops::precision::cast;
 use crate::ops::shapes::refuse;
 use crate::runtime::memory::Buffer;
 

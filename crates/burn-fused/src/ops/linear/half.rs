@@ -4,11 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 
 use super::Sizes;
+use crate::kernels::half::Half;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::precision::{Half, multiply, supported, tensor_of};
+use crate::ops::precision::{multiply, supported, tensor_of};
 
 /// The sizes and the type of the operator, if types are supported and nothing is empty but the bias.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<(Sizes, Half)> {

@@ -12,9 +12,10 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
+use crate::kernels::half::{Half, Precision};
 use crate::ops::activation::{Activation, activate};
 use crate::ops::extension::{on_flex, on_flex_or};
-use crate::ops::precision::{Half, Precision, cast};
+use crate::ops::precision::cast;
 use crate::ops::shapes::expect;
 
 /// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).

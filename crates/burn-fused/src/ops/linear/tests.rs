@@ -5,9 +5,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, TensorData};
 
 use super::*;
+use crate::kernels::half::{Bf16Products, Half, bf16_products};
 use crate::kernels::simd::Level;
 use crate::ops::flex_tensor::{tensor, values};
-use crate::ops::precision::{Bf16Products, Half, bf16_products};
 
 fn numbers(count: usize, mut state: u64) -> Vec<f32> {
     let next = |_| {

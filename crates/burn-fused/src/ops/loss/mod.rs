@@ -11,10 +11,9 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use crate::kernels::simd::Level;
 use crate::kernels::simd::math::exp_each;
-use crate::ops::extension::{Backward, on_flex};
+use crate::ops::extension::{Backward, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::tensor;
 use crate::ops::shapes::{expect, refuse};
-use crate::runtime::fallback::unsupported_tensors;
 
 pub(crate) use indices::cross_entropy_of_indices;
 

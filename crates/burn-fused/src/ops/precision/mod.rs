@@ -6,34 +6,22 @@
 //! are, and round the output. Gradients of activations have the type of the activations.
 //! Micikevicius et al., "Mixed precision training" (2018).
 
-mod product;
-mod setting;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 
+use burn::backend::Flex;
 use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
-use half::slice::HalfFloatSliceExt;
 
-use crate::kernels::matrix::Matrix;
-use crate::kernels::simd::{Level, kernel};
-use crate::ops::flex_tensor::values;
+use crate::kernels::half::{Bits, Half, add_product};
+use crate::kernels::simd::Level;
+use crate::ops::flex_tensor::{tensor, values};
 use crate::runtime::memory::Buffer;
 
-pub use product::{Bf16Products, bf16_products, limit_bf16_products};
-pub(crate) use product::{Bits, multiply};
-pub use setting::Precision;
-
-/// A 16-bit type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Half {
-    /// The range of f32, 8 bits of precision.
-    Bf16,
-    /// Values to 65504, 11 bits of precision.
-    F16,
-}
+pub use crate::kernels::half::{Bf16Products, Precision, bf16_products, limit_bf16_products};
 
 impl Half {
     /// The 16-bit type among Burn's types; none for the others.
@@ -68,55 +56,6 @@ impl Half {
     pub(crate) fn tensor(self, bits: Vec<u16>, shape: &[usize]) -> FlexTensor {
         FlexTensor::new(Bytes::from_elems(bits), Layout::contiguous(shape.to_vec().into()), self.dtype())
     }
-
-    /// Converts to f32, exactly.
-    ///
-    /// # Panics
-    /// If lengths differ, as in the next.
-    pub(crate) fn widen(self, level: Level, bits: &[u16], values: &mut [f32]) {
-        assert_eq!(bits.len(), values.len());
-        match self {
-            Self::Bf16 => widen_bf16(level, bits, values),
-            Self::F16 => bytemuck::cast_slice::<_, f16>(bits).convert_to_f32_slice(values),
-        }
-    }
-
-    /// The values in f32.
-    pub(crate) fn widened(self, level: Level, bits: &[u16]) -> Vec<f32> {
-        let mut values = vec![0.0; bits.len()];
-        self.widen(level, bits, &mut values);
-        values
-    }
-
-    /// Rounds to nearest, ties to even. NaN and infinity are preserved; f16 rounds
-    /// magnitudes from 65520 to infinity.
-    pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
-        assert_eq!(bits.len(), values.len());
-        match self {
-            Self::Bf16 => narrow_bf16(level, values, bits),
-            Self::F16 => bytemuck::cast_slice_mut::<_, f16>(bits).convert_from_f32_slice(values),
-        }
-    }
-
-    /// The bits of the rounded values.
-    pub(crate) fn narrowed(self, level: Level, values: &[f32]) -> Vec<u16> {
-        let mut bits = vec![0; values.len()];
-        self.narrow(level, values, &mut bits);
-        bits
-    }
-
-    /// The rounded values, as f32.
-    pub(crate) fn rounded(self, level: Level, values: &[f32]) -> Vec<f32> {
-        self.widened(level, &self.narrowed(level, values))
-    }
-
-    /// Rounds the gradient of weights to what the weights' own type stores: f32 for bf16. In
-    /// f16 it is that of a f16 copy, as with PyTorch's autocast, so that it overflows.
-    pub(crate) fn weight_gradient(self, level: Level, gradient: &mut [f32]) {
-        if self == Self::F16 {
-            gradient.copy_from_slice(&self.rounded(level, gradient));
-        }
-    }
 }
 
 /// Whether an operator supports these types: f32, or activations in 16 bits beside
@@ -143,6 +82,25 @@ pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usi
     }
 }
 
+/// `a` times `b`, by row, in f32.
+///
+/// # Panics
+/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
+pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Buffer {
+    let mut product = Buffer::zeroed(a.rows * b.columns);
+    if half == Half::Bf16 && add_product(level, a, b, &mut product) {
+        return product;
+    }
+    let [a, b] = [a, b].map(|matrix| {
+        let wide = half.widened(level, matrix.values);
+        match matrix.transposed {
+            true => tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1),
+            false => tensor(wide, &[matrix.rows, matrix.columns]),
+        }
+    });
+    Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
+}
+
 /// `layer` of 16-bit activations in f32, and of others as they are; the output has the
 /// type of `x`. For layers without an operator here: Burn's need one type for
 /// activations and parameters.
@@ -160,27 +118,4 @@ pub(crate) fn in_f32<const D: usize, const E: usize>(
 pub(crate) fn cast<const D: usize>(tensor: Tensor<D>, dtype: DType) -> Tensor<D> {
     // Without a node of the graph that does nothing.
     if tensor.dtype() == dtype { tensor } else { tensor.cast(dtype) }
-}
-
-kernel! {
-    /// bf16 to f32: the upper half of its bits.
-    fn widen_bf16<S>(_simd: S, bits: &[u16], values: &mut [f32]) {
-        for (value, &bits) in values.iter_mut().zip(bits) {
-            *value = f32::from_bits(u32::from(bits) << 16);
-        }
-    }
-}
-
-kernel! {
-    /// f32 to bf16.
-    fn narrow_bf16<S>(_simd: S, values: &[f32], bits: &mut [u16]) {
-        for (bits, &value) in bits.iter_mut().zip(values) {
-            let all = value.to_bits();
-            // Half of the last place is added, less one where the result would be odd.
-            let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
-            // A NaN whose lower half was all of it must not become infinity.
-            let quiet = (all >> 16) | 0x40;
-            *bits = (if value.is_nan() { quiet } else { rounded }) as u16;
-        }
-    }
 }

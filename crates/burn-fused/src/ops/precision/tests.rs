@@ -8,23 +8,14 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData, bf16, f16};
 
 use super::{Half, multiply};
-use crate::Epilogue;
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::Level;
 use crate::ops::linear::linear;
 use crate::ops::norm::batch_norm;
+use crate::ops::testing::numbers;
 
 const HALVES: [Half; 2] = [Half::Bf16, Half::F16];
-
-/// Values from -1 to 1.
-fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
-}
 
 fn rounded(half: Half, values: &[f32]) -> Vec<f32> {
     half.rounded(Level::Portable, values)

@@ -14,9 +14,8 @@ use crate::kernels::recurrent::repeated::Repeated;
 use crate::kernels::recurrent::units::{Units, clipped, store_units, units, units_mut};
 use crate::kernels::simd::math::{sigmoid, tanh};
 use crate::kernels::simd::{Level, MAX_LANES, Scalars, kernel};
-use crate::ops::extension::{Backward, Saved, on_flex};
+use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, values};
-use crate::runtime::fallback::unsupported_tensors;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 

@@ -11,8 +11,6 @@ use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
-use burn::backend::flex::{self, FlexTensor};
-use burn::tensor::{Bytes, DType, Shape};
 use cubecl_environment::bytes::{AccessError, AccessPolicy, AllocationController, AllocationProperty};
 
 use super::counting_allocator::{add, allocations, recount, uncount};
@@ -49,18 +47,6 @@ impl Buffer {
         let mut buffer = Self::new(values.len());
         buffer.copy_from_slice(values);
         buffer
-    }
-
-    /// A tensor of these values in this shape.
-    ///
-    /// # Panics
-    /// If there are not as many values.
-    pub fn into_tensor(self, shape: &[usize]) -> FlexTensor {
-        let len = self.len;
-        assert_eq!(len, shape.iter().product::<usize>(), "values of a tensor {shape:?}");
-        // SAFETY: all of the buffer's memory is initialised, and it has this many values.
-        let bytes = unsafe { Bytes::from_controller(Box::new(self), len * size_of::<f32>()) };
-        FlexTensor::new(bytes, flex::Layout::contiguous(Shape::from(shape.iter().copied())), DType::F32)
     }
 }
 
@@ -232,19 +218,5 @@ mod tests {
             assert_eq!((pool.used, pool.idle_lines), (lines(&used), lines(&pool.idle)));
             assert!(pool.used + pool.idle_lines <= pool.limit());
         }
-    }
-
-    #[test]
-    fn a_tensor_of_a_buffer_has_its_values() {
-        for len in [0, 3, 5000] {
-            let values: Vec<f32> = (0..len).map(|i| i as f32).collect();
-            let mut tensor = Buffer::copy_of(&values).into_tensor(&[len, 1]);
-            assert_eq!(tensor.as_slice::<f32>(), Some(&values[..]));
-            let copy = tensor.clone();
-            tensor.storage_mut::<f32>().fill(7.0);
-            assert_eq!(copy.as_slice::<f32>(), Some(&values[..]));
-            assert_eq!(copy.into_data().try_into_vec_as::<f32>().ok(), Some(values));
-        }
-        assert!(Buffer::zeroed(5000).iter().all(|&value| value == 0.0));
     }
 }

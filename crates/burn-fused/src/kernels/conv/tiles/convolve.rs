@@ -3,10 +3,10 @@
 use super::super::activation::finish;
 use super::super::scratch::Scratch;
 use super::{Flat, LEVEL, padded};
+use crate::kernels::epilogue::Epilogue;
+use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, Operands, TILE, WORDS, tiles};
 use crate::kernels::simd::{Kernel, Lanes};
-use crate::ops::epilogue::Epilogue;
-use crate::ops::precision::Half;
 
 /// Steps of tiles between two polls: some tens of microseconds.
 const STEPS: usize = 1024;

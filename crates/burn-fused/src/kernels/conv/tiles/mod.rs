@@ -23,9 +23,9 @@ use super::plane::Plane;
 use super::scratch::{Buffers, Scratch, with_buffers};
 use super::source::Source;
 use super::{Back, Gradients, Shape};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::half::amx::{BLOCK, TILE};
 use crate::kernels::simd::Level;
-use crate::ops::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
 /// The SIMD level of all processors with tiles.

@@ -5,9 +5,9 @@ use super::super::blocks::total;
 use super::super::scratch::Scratch;
 use super::super::source::{Mask, Planes, Source};
 use super::{Flat, LEVEL, padded};
+use crate::kernels::half::Half;
 use crate::kernels::half::amx::{BLOCK, TILE, WORDS};
 use crate::kernels::simd::{Kernel, Lanes};
-use crate::ops::precision::Half;
 
 /// Weights `[outputs, inputs, 3, 3]`, rounded, as the right matrix of a convolution: for each 32
 /// results, tap and 32 terms, two tiles. Results are outputs and terms inputs, or with `flipped`, for

@@ -2,8 +2,8 @@
 
 use super::super::{Convolution, Route};
 use super::*;
+use crate::kernels::half::Half;
 use crate::kernels::half::amx::testing;
-use crate::ops::precision::Half;
 
 /// Values of -1 to 1 that are exact in bf16.
 fn numbers(count: usize, by: usize) -> Vec<f32> {

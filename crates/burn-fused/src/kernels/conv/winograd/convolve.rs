@@ -9,8 +9,8 @@ use super::super::source::Source;
 use super::blocks::{Block, Pace, TILE};
 use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
 use super::transform::{Half, Input, Output, POINTS, PRODUCTS, square};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products, load};
-use crate::ops::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
 /// Approximate number of tiles of a block: their factors for 256 channels are 2.4 MB,

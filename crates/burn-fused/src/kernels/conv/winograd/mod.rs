@@ -31,7 +31,7 @@ use weight_gradient::WeightGradient;
 use super::scratch::with_buffers;
 use super::source::Source;
 use super::{Back, Convolution, Gradients, Shape};
-use crate::ops::epilogue::Epilogue;
+use crate::kernels::epilogue::Epilogue;
 use crate::runtime::memory::Buffer;
 
 /// See [`Convolution::forward`]; the argmax is kept if `keeps`.

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::testing::{Reference, gradients, product};
-use crate::ops::epilogue::NO_MAXIMUM;
+use crate::kernels::epilogue::NO_MAXIMUM;
 
 /// Largest error over the largest value.
 const TOLERANCE: f64 = 5e-6;

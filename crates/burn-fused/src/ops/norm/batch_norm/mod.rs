@@ -17,13 +17,12 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
 
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Level, kernel};
-use crate::ops::epilogue::Epilogue;
-use crate::ops::extension::{Backward, Saved, on_flex, primitive};
+use crate::ops::extension::{Backward, Saved, on_flex, primitive, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{cast, supported, tensor_of, wide};
 use crate::ops::shapes::{expect, refuse};
-use crate::runtime::fallback::unsupported_tensors;
 use crate::runtime::memory::Buffer;
 
 /// A normalised batch, and its statistics.

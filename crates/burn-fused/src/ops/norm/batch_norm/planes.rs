@@ -4,9 +4,9 @@
 //! iterators may be compiled apart, without the level.
 
 use super::{Affine, Back, Input, Moments, Shape, level_and_slope};
+use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::kernels::simd::{Lanes, load};
 use crate::kernels::squares::Squares;
-use crate::ops::epilogue::{Epilogue, passes, relu};
 use crate::runtime::memory::Buffer;
 
 /// Independent partial sums, so that no addition waits for another.

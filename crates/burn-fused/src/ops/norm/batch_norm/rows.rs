@@ -2,7 +2,7 @@
 //! channels at once, row by row.
 
 use super::{Affine, Back, Input, Moments, level_and_slope};
-use crate::ops::epilogue::{Epilogue, passes, relu};
+use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::runtime::memory::Buffer;
 
 /// See [`Forward`](super::Forward).

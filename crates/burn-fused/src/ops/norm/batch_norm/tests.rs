@@ -6,9 +6,9 @@ use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use super::{Input, Shape, batch_norm, gradients, normalised};
+use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Level;
-use crate::nn::testing::{autodiff_devices, random};
-use crate::ops::epilogue::Epilogue;
+use crate::ops::testing::{autodiff_devices, random};
 
 const EPSILON: f64 = 1e-5;
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];

@@ -11,8 +11,8 @@ use burn::tensor::module::{batch_norm_train, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
-use crate::Epilogue;
 use crate::int8::{Layer, Model, QParams, Scheme, Weights};
+use crate::kernels::epilogue::Epilogue;
 use crate::ops::conv::*;
 use crate::ops::fake_quantize::{channel_ranges, fake_quantize};
 use crate::ops::linear::linear;

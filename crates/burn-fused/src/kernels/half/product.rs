@@ -2,20 +2,14 @@
 //!
 //! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one
 //! instruction, at twice the rate of f32; AMX multiplies tiles. Elsewhere, and for f16, values are
-//! widened and Burn's f32 product runs.
+//! widened, and the caller multiplies in f32.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use burn::backend::Flex;
-use burn::backend::ops::FloatTensorOps;
-
-use super::Half;
+use super::Matrix;
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::half::{amx, avx512bf16};
-use crate::kernels::matrix::Matrix;
+use super::{amx, avx512bf16};
 use crate::kernels::simd::Level;
-use crate::ops::flex_tensor::{tensor, values};
-use crate::runtime::memory::Buffer;
 
 /// A matrix of the bits of 16-bit values.
 pub(crate) type Bits<'a> = Matrix<'a, u16>;
@@ -83,30 +77,11 @@ fn fastest() -> Bf16Products {
     Bf16Products::Widened
 }
 
-/// `a` times `b`, by row, in f32.
-///
-/// # Panics
-/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
-pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Buffer {
-    let mut product = Buffer::zeroed(a.rows * b.columns);
-    if half == Half::Bf16 && add_product(level, a, b, &mut product) {
-        return product;
-    }
-    let [a, b] = [a, b].map(|matrix| {
-        let wide = half.widened(level, matrix.values);
-        match matrix.transposed {
-            true => tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1),
-            false => tensor(wide, &[matrix.rows, matrix.columns]),
-        }
-    });
-    Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
-}
-
 /// Adds the product of bf16 values to `sums` by row; whether this process has instructions for it.
 ///
 /// # Panics
-/// As [`multiply`].
-pub(super) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
+/// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
+pub(crate) fn add_product(level: Level, a: Bits<'_>, b: Bits<'_>, sums: &mut [f32]) -> bool {
     assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
     assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
     #[cfg(target_arch = "x86_64")]

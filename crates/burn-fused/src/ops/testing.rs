@@ -3,15 +3,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor, TensorData};
 
-/// Numbers from -1 to 1.
-pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(next).collect()
-}
+pub use crate::kernels::testing::numbers;
 
 /// The CPU with autodiff, without and with gradient checkpointing.
 pub fn autodiff_devices() -> [Device; 2] {

@@ -1,0 +1,78 @@
+//! Modules outside of what their operators support log why.
+
+use std::sync::Mutex;
+
+use burn::module::{Module, Param};
+use burn::nn::conv::Conv2dConfig;
+use burn::tensor::{DType, Device, Int, Tensor};
+
+use crate::nn::activation::ActivationConfig;
+use crate::nn::{self, loss, pool};
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Recorder;
+
+impl log::Log for Recorder {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES.lock().expect("a list").push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// Runs modules outside of what their operators support.
+fn compose(device: &Device) {
+    let lstm = nn::LstmConfig::new(3, 4, true);
+    let x = Tensor::<3>::ones([2, 3, 3], device);
+    lstm.clone().with_cell_activation(ActivationConfig::Relu).init(device).forward(x.clone(), None);
+    lstm.clone().with_clip(Some(-1.0)).init(device).forward(x.clone(), None);
+    lstm.init(device).forward(x.clone().slice([0..0, 0..3, 0..3]), None);
+    nn::GruConfig::new(3, 4, true).with_reset_after(false).init(device).forward(x.clone(), None);
+    nn::BatchNormConfig::new(3).init(device).freeze().forward(x);
+    let images = Tensor::<4>::ones([1, 1, 4, 4], device);
+    nn::conv::Conv2d::from(Conv2dConfig::new([1, 1], [1, 1]).init(device)).forward(images.clone());
+    pool::MaxPool2dConfig::new([3, 3]).init().forward(images);
+    let half = Tensor::<2>::ones([2, 4], device).cast(DType::BF16);
+    nn::Gelu::new().forward(half.clone());
+    nn::DropoutConfig::new(0.5).init().forward(half.clone());
+    nn::DropoutConfig::new(0.0).init().forward(half.cast(DType::F64));
+    let scores = Tensor::<2>::ones([2, 3], device);
+    let loss = loss::CrossEntropyLossConfig::new().with_logits(false).init(device);
+    loss.forward(scores, Tensor::<1, Int>::zeros([2], device));
+    let weights = Tensor::<2>::ones([2, 2], device).cast(DType::F64);
+    nn::Linear { weight: Param::from_tensor(weights.clone()), bias: None }.forward(weights);
+}
+
+#[test]
+fn each_module_and_reason_is_one_debug_line() {
+    log::set_logger(&Recorder).expect("no other logger");
+    log::set_max_level(log::LevelFilter::Debug);
+    for _ in 0..2 {
+        compose(&Device::flex().autodiff());
+    }
+    let lines = LINES.lock().expect("a list");
+    // Dropout of probability 0 is inactive.
+    assert!(!lines.iter().any(|line| line.starts_with("dropout") && line.contains("F64")), "{lines:?}");
+    for expected in [
+        "lstm is composed of Burn's operators: activations other than sigmoid and tanh are not supported",
+        "lstm is composed of Burn's operators: negative clips are not supported",
+        "lstm is composed of Burn's operators: empty inputs are not supported",
+        "gru is composed of Burn's operators: layers without reset_after are not supported",
+        "batch_norm is composed of Burn's operators: inference within a graph, empty outputs, other types and \
+         backends are not supported",
+        "conv2d is composed of Burn's operators: kernels other than 3x3 are not supported",
+        "max_pool2d is composed of Burn's operators: windows other than 2x2 with stride 2 are not supported",
+        "activation is composed of Burn's operators: types [BF16] are not supported",
+        "dropout is composed of Burn's operators: types [BF16] are not supported",
+        "cross_entropy is composed of Burn's operators: probabilities are not supported",
+        "linear is composed of Burn's operators: types [F64, F32] are not supported",
+    ] {
+        let times = lines.iter().filter(|line| *line == expected).count();
+        assert_eq!(times, 1, "{expected}: {lines:?}");
+    }
+}

@@ -1,0 +1,35 @@
+//! The callback of backward passes.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::Conv2dConfig;
+use burn::tensor::{DType, Device, Tensor};
+
+use crate::ops::conv::{conv_relu_pool, conv_relu_pool_twice};
+use crate::runtime::poll::set_poll;
+
+static POLLS: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn backward_of_convolutions_calls_the_poll_callback() {
+    set_poll(|| _ = POLLS.fetch_add(1, Relaxed));
+    let device = Device::flex().autodiff();
+    let layer = |inputs, outputs| {
+        let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+        Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(&device)
+    };
+    let images = |channels| Tensor::<4>::ones([2, channels, 8, 8], &device);
+    let outputs = [
+        conv_relu_pool(images(1), &layer(1, 4)),
+        conv_relu_pool(images(12), &layer(12, 12)),
+        conv_relu_pool(images(32), &layer(32, 32)),
+        conv_relu_pool(images(32).cast(DType::BF16), &layer(32, 32)),
+        conv_relu_pool_twice(images(1), &layer(1, 4), &layer(4, 8)),
+    ];
+    for output in outputs {
+        let before = POLLS.load(Relaxed);
+        output.sum().backward();
+        assert!(POLLS.load(Relaxed) > before);
+    }
+}
