@@ -4,6 +4,7 @@ pub(crate) mod conv;
 pub(crate) mod epilogue;
 pub(crate) mod half;
 pub(crate) mod matrix;
+pub(crate) mod norm;
 pub(crate) mod product;
 pub(crate) mod quantization;
 pub(crate) mod recurrent;

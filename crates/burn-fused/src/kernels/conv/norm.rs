@@ -10,9 +10,9 @@ use super::source::{Planes, Source};
 use super::winograd::Convolve;
 use super::{Convolution, Route, Shape};
 use crate::kernels::epilogue::Epilogue;
+use crate::kernels::norm::{Moments, level_and_slope};
 use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, load};
 use crate::kernels::squares::passes;
-use crate::ops::norm::{Moments, level_and_slope};
 use crate::runtime::memory::Buffer;
 
 /// Where sums are: one plane after the other, of all channels of a block of images with the direct convolution, whose

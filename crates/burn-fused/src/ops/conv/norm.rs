@@ -13,10 +13,11 @@ use super::operator::{parameters, shape_of};
 use super::{Algorithm, ConvLayer};
 use crate::kernels::conv::{Back, Convolution, Means, NormForward, Route, Shape, with_buffers};
 use crate::kernels::epilogue::Epilogue;
+use crate::kernels::norm::Moments;
 use crate::kernels::simd::{Level, MAX_LANES};
 use crate::ops::extension::{Backward, Saved, on_flex};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::norm::{Moments, Normalised, statistics};
+use crate::ops::norm::{Normalised, statistics};
 use crate::runtime::poll;
 
 /// The convolution of `images`, normalised as by [`batch_norm`](crate::norm::batch_norm) with these factors and

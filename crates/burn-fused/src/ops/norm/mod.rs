@@ -10,8 +10,8 @@ use crate::ops::flex_tensor::{f32_on_flex, tensor, values};
 use crate::ops::shapes::expect;
 use crate::runtime::fallback::unsupported;
 
-pub(crate) use batch_norm::{Moments, batch_norm_inference, level_and_slope, statistics};
 pub use batch_norm::{Normalised, batch_norm};
+pub(crate) use batch_norm::{batch_norm_inference, statistics};
 pub(crate) use layer_norm::{layer_norm, rms_norm};
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running

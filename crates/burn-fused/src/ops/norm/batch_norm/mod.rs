@@ -5,8 +5,6 @@
 //! channel are read without copies, and stay in the cache from the mean to the
 //! output.
 
-mod planes;
-mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -18,12 +16,12 @@ use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
 
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::simd::{Level, kernel};
+use crate::kernels::norm::{Input, Moments, Shape, gradients, inferred, normalised};
+use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, primitive, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
 use crate::ops::precision::{cast, supported, tensor_of, wide};
 use crate::ops::shapes::{expect, refuse};
-use crate::runtime::memory::Buffer;
 
 /// A normalised batch, and its statistics.
 #[derive(Debug)]
@@ -146,173 +144,8 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [scale, shift].map(values) };
     let output = inferred(level, input, &moments);
-    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(&x, epilogue));
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(&x.shape(), epilogue));
     Some(Tensor::from_primitive::<Flex>(output))
-}
-
-/// Sizes of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    batch: usize,
-    channels: usize,
-    height: usize,
-    /// Product of all dimensions from the fourth on.
-    width: usize,
-}
-
-impl Shape {
-    /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
-    /// is empty.
-    fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
-        let [batch, channels, pixels @ ..] = dims else { return None };
-        let height = pixels.first().copied().unwrap_or(1);
-        let width = pixels.iter().skip(1).product();
-        let shape = Self { batch: *batch, channels: *channels, height, width };
-        (shape.output_len(epilogue) > 0).then_some(shape)
-    }
-
-    fn pixels(self) -> usize {
-        self.height * self.width
-    }
-
-    fn len(self) -> usize {
-        self.batch * self.channels * self.pixels()
-    }
-
-    /// Number of values of a channel.
-    fn values(self) -> usize {
-        self.batch * self.pixels()
-    }
-
-    /// Where the plane of `channel` of image `image` begins.
-    fn plane(self, image: usize, channel: usize) -> usize {
-        (image * self.channels + channel) * self.pixels()
-    }
-
-    /// The dimensions of the output for `x`.
-    fn output_dims(self, x: &FlexTensor, epilogue: Epilogue) -> Vec<usize> {
-        let mut dims = x.shape().to_vec();
-        if epilogue == Epilogue::ReluPool {
-            dims[2..].copy_from_slice(&epilogue.size([self.height, self.width]));
-        }
-        dims
-    }
-
-    fn output_len(self, epilogue: Epilogue) -> usize {
-        self.batch * self.channels * epilogue.size([self.height, self.width]).iter().product::<usize>()
-    }
-}
-
-/// What both directions read.
-#[derive(Debug, Clone, Copy)]
-struct Input<'a> {
-    shape: Shape,
-    epilogue: Epilogue,
-    /// `[batch, channels, height, width]`.
-    x: &'a [f32],
-    /// One factor and one summand for each channel.
-    parameters: [&'a [f32]; 2],
-}
-
-/// Statistics of the channels.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Moments {
-    pub mean: Vec<f32>,
-    pub variance: Vec<f32>,
-    /// Reciprocal square root of variance plus epsilon.
-    pub inverse: Vec<f32>,
-}
-
-impl Moments {
-    pub fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
-        self.mean.push(mean);
-        self.variance.push(variance as f32);
-        self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
-    }
-}
-
-kernel! {
-    /// The output, and the argmax of its pooling if `backward` follows.
-    fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
-        match input.shape.pixels() {
-            1 => rows::forward(input, epsilon),
-            _ => planes::forward(simd, input, epsilon, backward),
-        }
-    }
-}
-
-kernel! {
-    /// The output with these statistics.
-    fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
-        match input.shape.pixels() {
-            1 => rows::inference(input, moments),
-            _ => planes::inference(simd, input, moments),
-        }
-    }
-}
-
-kernel! {
-    /// The gradients of batch, scale and shift from that of the output.
-    fn gradients<S>(
-        simd: S,
-        input: Input<'_>,
-        moments: &Moments,
-        argmax: &[u8],
-        gradient: &[f32],
-    ) -> (Buffer, [Vec<f32>; 2]) {
-        match input.shape.pixels() {
-            1 => rows::backward(input, moments, gradient),
-            _ => planes::backward(simd, input, moments, argmax, gradient),
-        }
-    }
-}
-
-/// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
-/// find the values that ReLU passed.
-#[derive(Debug, Clone, Copy)]
-struct Affine {
-    mean: f32,
-    factor: f32,
-    shift: f32,
-}
-
-impl Affine {
-    #[inline(always)]
-    fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
-        let [scale, shift] = input.parameters.map(|values| values[channel]);
-        Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
-    }
-
-    #[inline(always)]
-    fn apply(self, x: f32) -> f32 {
-        (x - self.mean) * self.factor + self.shift
-    }
-}
-
-/// Gradient of a channel's values from that of the normalised values: the parts that
-/// flow through the mean and the variance are subtracted.
-#[derive(Debug, Clone, Copy)]
-struct Back {
-    mean: f32,
-    factor: f32,
-    /// Of [`level_and_slope`].
-    level: f32,
-    slope: f32,
-}
-
-/// The mean gradient of a channel, and that for a distance of 1 from the mean: from the sum of its `gradients`, and of
-/// their products with the `distances` of its values from the mean.
-#[inline(always)]
-pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
-    let (values, inverse) = (values as f64, f64::from(inverse));
-    [(gradients / values) as f32, (distances / values * inverse * inverse) as f32]
-}
-
-impl Back {
-    #[inline(always)]
-    fn apply(self, x: f32, gradient: f32) -> f32 {
-        self.factor * (gradient - self.level - (x - self.mean) * self.slope)
-    }
 }
 
 /// The sizes of the batch, if types are supported and the output is not empty.
@@ -333,7 +166,7 @@ fn forward(
     let level = Level::current();
     let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
     let (output, moments, argmax) = normalised(level, input, epsilon, backward);
-    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(x, epilogue));
+    let output = tensor_of(x.dtype(), level, output, &shape.output_dims(&x.shape(), epilogue));
     let (found, results) = (moments.clone(), Arc::new((moments, argmax)));
     let backward = Backward::new(move |gradient, _of_x| {
         let ([x, scale, shift], (moments, argmax)) = (&tensors, &*results);

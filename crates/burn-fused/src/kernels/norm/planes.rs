@@ -14,7 +14,7 @@ const PARTS: usize = 32;
 /// Values that are summed in f32; sums of blocks are summed in f64.
 const BLOCK: usize = 1024;
 
-/// See [`Forward`](super::Forward).
+/// See [`normalised`](super::normalised).
 #[inline(always)]
 pub(super) fn forward<S: Lanes>(
     simd: S,
@@ -44,7 +44,7 @@ pub(super) fn forward<S: Lanes>(
     (target.output, moments, target.argmax)
 }
 
-/// See [`Inference`](super::Inference).
+/// See [`inferred`](super::inferred).
 #[inline(always)]
 pub(super) fn inference<S: Lanes>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
     let mut target = Target::new(&input, false);
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// See [`Backward`](super::Backward).
+/// See [`gradients`](super::gradients).
 #[inline(always)]
 pub(super) fn backward<S: Lanes>(
     simd: S,

@@ -5,7 +5,7 @@ use super::{Affine, Back, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::runtime::memory::Buffer;
 
-/// See [`Forward`](super::Forward).
+/// See [`normalised`](super::normalised).
 #[inline(always)]
 pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u8>) {
     let Input { shape, x, .. } = input;
@@ -27,7 +27,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u
     (inference(input, &moments), moments, Vec::new())
 }
 
-/// See [`Inference`](super::Inference).
+/// See [`inferred`](super::inferred).
 #[inline(always)]
 pub(super) fn inference(input: Input<'_>, moments: &Moments) -> Buffer {
     let Input { shape, epilogue, x, .. } = input;
@@ -42,7 +42,7 @@ pub(super) fn inference(input: Input<'_>, moments: &Moments) -> Buffer {
     output
 }
 
-/// See [`Backward`](super::Backward).
+/// See [`gradients`](super::gradients).
 #[inline(always)]
 pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) -> (Buffer, [Vec<f32>; 2]) {
     let Input { shape, epilogue, x, .. } = input;

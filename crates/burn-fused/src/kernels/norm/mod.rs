@@ -1,0 +1,173 @@
+//! Batch normalisation with its epilogue: statistics, output and gradients of each channel.
+
+mod planes;
+mod rows;
+
+use crate::kernels::epilogue::Epilogue;
+use crate::kernels::simd::kernel;
+use crate::runtime::memory::Buffer;
+
+/// Sizes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub batch: usize,
+    pub channels: usize,
+    pub height: usize,
+    /// Product of all dimensions from the fourth on.
+    pub width: usize,
+}
+
+impl Shape {
+    /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
+    /// is empty.
+    pub fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
+        let [batch, channels, pixels @ ..] = dims else { return None };
+        let height = pixels.first().copied().unwrap_or(1);
+        let width = pixels.iter().skip(1).product();
+        let shape = Self { batch: *batch, channels: *channels, height, width };
+        (shape.output_len(epilogue) > 0).then_some(shape)
+    }
+
+    pub fn pixels(self) -> usize {
+        self.height * self.width
+    }
+
+    pub fn len(self) -> usize {
+        self.batch * self.channels * self.pixels()
+    }
+
+    /// Number of values of a channel.
+    pub fn values(self) -> usize {
+        self.batch * self.pixels()
+    }
+
+    /// Where the plane of `channel` of image `image` begins.
+    pub fn plane(self, image: usize, channel: usize) -> usize {
+        (image * self.channels + channel) * self.pixels()
+    }
+
+    /// The dimensions of the output for an input of these.
+    pub fn output_dims(self, input: &[usize], epilogue: Epilogue) -> Vec<usize> {
+        let mut dims = input.to_vec();
+        if epilogue == Epilogue::ReluPool {
+            dims[2..].copy_from_slice(&epilogue.size([self.height, self.width]));
+        }
+        dims
+    }
+
+    pub fn output_len(self, epilogue: Epilogue) -> usize {
+        self.batch * self.channels * epilogue.size([self.height, self.width]).iter().product::<usize>()
+    }
+}
+
+/// What both directions read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Input<'a> {
+    pub shape: Shape,
+    pub epilogue: Epilogue,
+    /// `[batch, channels, height, width]`.
+    pub x: &'a [f32],
+    /// One factor and one summand for each channel.
+    pub parameters: [&'a [f32]; 2],
+}
+
+/// Statistics of the channels.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Moments {
+    pub mean: Vec<f32>,
+    pub variance: Vec<f32>,
+    /// Reciprocal square root of variance plus epsilon.
+    pub inverse: Vec<f32>,
+}
+
+impl Moments {
+    pub fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
+        self.mean.push(mean);
+        self.variance.push(variance as f32);
+        self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
+    }
+}
+
+kernel! {
+    /// The output, and the argmax of its pooling if `backward` follows.
+    pub(crate) fn normalised<S>(simd: S, input: Input<'_>, epsilon: f64, backward: bool) -> (Buffer, Moments, Vec<u8>) {
+        match input.shape.pixels() {
+            1 => rows::forward(input, epsilon),
+            _ => planes::forward(simd, input, epsilon, backward),
+        }
+    }
+}
+
+kernel! {
+    /// The output with these statistics.
+    pub(crate) fn inferred<S>(simd: S, input: Input<'_>, moments: &Moments) -> Buffer {
+        match input.shape.pixels() {
+            1 => rows::inference(input, moments),
+            _ => planes::inference(simd, input, moments),
+        }
+    }
+}
+
+kernel! {
+    /// The gradients of batch, scale and shift from that of the output.
+    pub(crate) fn gradients<S>(
+        simd: S,
+        input: Input<'_>,
+        moments: &Moments,
+        argmax: &[u8],
+        gradient: &[f32],
+    ) -> (Buffer, [Vec<f32>; 2]) {
+        match input.shape.pixels() {
+            1 => rows::backward(input, moments, gradient),
+            _ => planes::backward(simd, input, moments, argmax, gradient),
+        }
+    }
+}
+
+/// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
+/// find the values that ReLU passed.
+#[derive(Debug, Clone, Copy)]
+struct Affine {
+    mean: f32,
+    factor: f32,
+    shift: f32,
+}
+
+impl Affine {
+    #[inline(always)]
+    fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
+        let [scale, shift] = input.parameters.map(|values| values[channel]);
+        Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
+    }
+
+    #[inline(always)]
+    fn apply(self, x: f32) -> f32 {
+        (x - self.mean) * self.factor + self.shift
+    }
+}
+
+/// Gradient of a channel's values from that of the normalised values: the parts that
+/// flow through the mean and the variance are subtracted.
+#[derive(Debug, Clone, Copy)]
+struct Back {
+    mean: f32,
+    factor: f32,
+    /// Of [`level_and_slope`].
+    level: f32,
+    slope: f32,
+}
+
+/// The mean gradient of a channel, and that for a distance of 1 from the mean: from the sum of its `gradients`, and of
+/// their products with the `distances` of its values from the mean.
+#[inline(always)]
+pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, values: usize) -> [f32; 2] {
+    let (values, inverse) = (values as f64, f64::from(inverse));
+    [(gradients / values) as f32, (distances / values * inverse * inverse) as f32]
+}
+
+impl Back {
+    #[inline(always)]
+    fn apply(self, x: f32, gradient: f32) -> f32 {
+        self.factor * (gradient - self.level - (x - self.mean) * self.slope)
+    }
+}
