@@ -1,5 +1,8 @@
-//! What steps of recurrent layers compute on slices.
+//! Steps of recurrent layers.
 
-pub(crate) mod panel;
+pub(crate) mod gru;
+pub(crate) mod lstm;
+mod panel;
 pub(crate) mod repeated;
-pub(crate) mod units;
+pub(crate) mod sequences;
+mod units;

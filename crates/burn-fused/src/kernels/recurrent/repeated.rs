@@ -5,6 +5,8 @@ use std::collections::HashMap;
 
 use bytemuck::cast_slice;
 
+use crate::kernels::matrix::Matrix;
+use crate::kernels::product::multiply;
 use crate::kernels::rows::{add_rows, copy_rows};
 use crate::kernels::simd::Level;
 use crate::runtime::memory::Buffer;
@@ -72,6 +74,35 @@ impl Repeated {
             poll();
         }
         sums
+    }
+}
+
+/// The gradient of weights side by side, `[terms, gates, width]`: of rows of `terms` inputs or states, and of the
+/// gradient of their products, `columns` for each row.
+pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
+    let rows = gates.len() / columns;
+    let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();
+    let gates = Matrix::new(gates, [rows, columns]);
+    let mut of_weights = Buffer::new(terms.rows * gates.columns);
+    multiply(level, terms, gates, &mut of_weights, false);
+    poll::current()();
+    of_weights
+}
+
+/// The same of inputs, which may be `repeated`, of `width` values.
+pub fn of_input_weights(
+    level: Level,
+    (x, width): (&[f32], usize),
+    repeated: Option<&Repeated>,
+    gates: &[f32],
+    columns: usize,
+) -> Buffer {
+    match repeated {
+        Some(repeated) => {
+            let sums = repeated.sums(level, gates, columns);
+            of_weights(level, &repeated.once(x, width), &sums, columns)
+        }
+        None => of_weights(level, x, gates, columns),
     }
 }
 

@@ -11,7 +11,7 @@ mod lstm;
 mod parameters;
 mod sequences;
 
+pub(crate) use crate::kernels::recurrent::sequences::Order;
 pub(crate) use gru::gru;
 pub(crate) use lstm::lstm;
 pub(crate) use parameters::Gate;
-pub(crate) use sequences::Order;

@@ -4,10 +4,10 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
-use super::sequences::Sequences;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::product::multiply;
 use crate::kernels::recurrent::repeated::Repeated;
+use crate::kernels::recurrent::sequences::Sequences;
 use crate::kernels::simd::Level;
 use crate::ops::flex_tensor::{contiguous, values};
 use crate::runtime::memory::Buffer;
@@ -122,35 +122,6 @@ impl<const G: usize> Parameters<G> {
         multiply(level, Matrix::new(gates, [rows, columns]), weights.transpose(), &mut of_x, false);
         poll::current()();
         of_x.into_tensor(&x.shape())
-    }
-}
-
-/// The gradient of weights side by side, `[terms, gates, width]`: of rows of `terms` inputs or states, and of the
-/// gradient of their products, `columns` for each row.
-pub fn of_weights(level: Level, terms: &[f32], gates: &[f32], columns: usize) -> Buffer {
-    let rows = gates.len() / columns;
-    let terms = Matrix::new(terms, [rows, terms.len() / rows]).transpose();
-    let gates = Matrix::new(gates, [rows, columns]);
-    let mut of_weights = Buffer::new(terms.rows * gates.columns);
-    multiply(level, terms, gates, &mut of_weights, false);
-    poll::current()();
-    of_weights
-}
-
-/// The same of inputs, which may be `repeated`, of `width` values.
-pub fn of_input_weights(
-    level: Level,
-    (x, width): (&[f32], usize),
-    repeated: Option<&Repeated>,
-    gates: &[f32],
-    columns: usize,
-) -> Buffer {
-    match repeated {
-        Some(repeated) => {
-            let sums = repeated.sums(level, gates, columns);
-            of_weights(level, &repeated.once(x, width), &sums, columns)
-        }
-        None => of_weights(level, x, gates, columns),
     }
 }
 

@@ -1,0 +1,224 @@
+//! Steps of an LSTM.
+
+use super::panel::{Columns, Gates};
+use super::sequences::Sequences;
+use super::units::{Units, clipped, store_units, units, units_mut};
+use crate::kernels::simd::math::{sigmoid, tanh};
+use crate::kernels::simd::{MAX_LANES, Scalars, kernel};
+use crate::runtime::memory::Buffer;
+use crate::runtime::poll;
+
+/// Numbers of the gates.
+const INPUT: usize = 0;
+const OUTPUT: usize = 1;
+const CELL: usize = 2;
+pub const FORGET: usize = 3;
+
+kernel! {
+    /// The steps of forward.
+    pub fn steps<S, const G: usize>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; G],
+        bias: &[f32],
+        // Padded rows of the states before the first step; those of cells become the last.
+        before: Buffer,
+        cell: &mut [f32],
+        // `[rows, gates, width]`: products of the inputs, which become gates.
+        gates: &mut [f32],
+        // `[rows, width]`, or empty.
+        cells: &mut [f32],
+        output: &mut [f32],
+    ) {
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
+        let panel = Gates::<G>::pack(simd, weights, [hidden, width]);
+        let (mut before, mut after) = (before, Buffer::new(batch * width));
+        let mut products = Buffer::new(batch * G * MAX_LANES);
+        for time in 0..steps {
+            for first in (0..width).step_by(MAX_LANES) {
+                panel.multiply(simd, first, (batch, &before, width), &mut products);
+                let row = |sequence| sequences.row(sequence, sequences.step(time));
+                // Two loops, because a processor looks ahead a few hundred instructions: not as far as past
+                // functions of the cell to the next one.
+                for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
+                    let gates = &mut gates[row(sequence) * G * width..][..G * width];
+                    let mut values = Values { bias, products, gates, width, first };
+                    let cell = units_mut(cell, sequence * width + first);
+                    new_cells::<G>(&mut values, clip, cell);
+                    if !cells.is_empty() {
+                        *units_mut(cells, row(sequence) * width + first) = *cell;
+                    }
+                }
+                for (sequence, products) in products.chunks_exact(G * MAX_LANES).enumerate() {
+                    let gates = &mut gates[row(sequence) * G * width..][..G * width];
+                    let mut values = Values { bias, products, gates, width, first };
+                    let at = sequence * width + first;
+                    let hidden_state = units_mut(&mut after, at);
+                    new_hidden_states(&mut values, units(cell, at), hidden_state);
+                    store_units(&mut output[row(sequence) * hidden..][..hidden], first, hidden_state);
+                }
+            }
+            std::mem::swap(&mut before, &mut after);
+        }
+    }
+}
+
+/// What the gates of units are computed of.
+struct Values<'a> {
+    bias: &'a [f32],
+    products: &'a [f32],
+    /// Products of the inputs, which become gates.
+    gates: &'a mut [f32],
+    width: usize,
+    first: usize,
+}
+
+impl Values<'_> {
+    /// The sums that a gate is a function of.
+    #[inline(always)]
+    fn sums(&self, gate: usize) -> Units {
+        let at = gate * self.width + self.first;
+        let (inputs, bias) = (units(self.gates, at), units(self.bias, at));
+        let products = units(self.products, gate * MAX_LANES);
+        let mut sums = [0.0; MAX_LANES];
+        for lane in 0..MAX_LANES {
+            sums[lane] = inputs[lane] + products[lane] + bias[lane];
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn set(&mut self, gate: usize, values: &Units) {
+        *units_mut(self.gates, gate * self.width + self.first) = *values;
+    }
+}
+
+/// The gates of cells, and their new values.
+#[inline(always)]
+fn new_cells<const G: usize>(values: &mut Values<'_>, clip: f32, cell: &mut Units) {
+    let [mut input, mut candidate] = [INPUT, CELL].map(|gate| values.sums(gate));
+    let mut forget = if G > FORGET { values.sums(FORGET) } else { [0.0; MAX_LANES] };
+    for lane in 0..MAX_LANES {
+        input[lane] = sigmoid(input[lane]);
+        candidate[lane] = tanh(candidate[lane]);
+        forget[lane] = if G > FORGET { sigmoid(forget[lane]) } else { 1.0 - input[lane] };
+        cell[lane] = clipped(forget[lane] * cell[lane] + input[lane] * candidate[lane], clip);
+    }
+    values.set(INPUT, &input);
+    values.set(CELL, &candidate);
+    if G > FORGET {
+        values.set(FORGET, &forget);
+    }
+}
+
+/// The output gate, and the new hidden states.
+#[inline(always)]
+fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) {
+    let mut output = values.sums(OUTPUT);
+    for lane in 0..MAX_LANES {
+        output[lane] = sigmoid(output[lane]);
+        hidden[lane] = output[lane] * tanh(cell[lane]);
+    }
+    values.set(OUTPUT, &output);
+}
+
+kernel! {
+    /// The steps of backward: the gradients of the hidden states before the first step, in padded rows, and of the bias.
+    pub fn steps_back<S, const G: usize>(
+        simd: S,
+        sequences: Sequences,
+        // Of the hidden state.
+        weights: [&[f32]; G],
+        // Of the output.
+        gradient: &[f32],
+        // Padded rows of the cells before the first step.
+        first_cells: &[f32],
+        // `[rows, width]`, after each step.
+        cells: &[f32],
+        // `[rows, gates, width]`, which become gradients of the sums.
+        gates: &mut [f32],
+        // Padded rows of gradients: of the last cells first, then of those before the first step.
+        of_cell: &mut [f32],
+        // Whether the gradient of the hidden states before the first step is needed.
+        of_state: bool,
+    ) -> [Buffer; 2] {
+        let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
+        let mut found = [batch * width, G * width].map(Buffer::zeroed);
+        let [of_hidden, of_bias] = found.each_mut().map(|buffer| &mut buffer[..]);
+        let (panel, poll) = (Columns::<G>::pack(simd, weights, [hidden, width]), poll::current());
+        let mut sums = Buffer::new(G * width);
+        for time in (0..steps).rev() {
+            sums.fill(0.0);
+            for sequence in 0..batch {
+                let row = sequences.row(sequence, sequences.step(time));
+                let gates = &mut gates[row * G * width..][..G * width];
+                let after = &cells[row * width..][..width];
+                let before = match time {
+                    0 => &first_cells[sequence * width..][..width],
+                    _ => &cells[sequences.row(sequence, sequences.step(time - 1)) * width..][..width],
+                };
+                let of_hidden = &mut of_hidden[sequence * width..][..width];
+                let gradient = &gradient[row * hidden..][..hidden];
+                of_hidden.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient);
+                for first in (0..width).step_by(MAX_LANES) {
+                    let mut values = [[0.0; MAX_LANES]; G];
+                    for (gate, values) in values.iter_mut().enumerate() {
+                        *values = *units(gates, gate * width + first);
+                    }
+                    let cells = [units(before, first), units(after, first)];
+                    let of_cell = units_mut(of_cell, sequence * width + first);
+                    step_back(&mut values, clip, cells, units(of_hidden, first), of_cell);
+                    for (gate, values) in values.iter().enumerate() {
+                        let at = gate * width + first;
+                        *units_mut(gates, at) = *values;
+                        for (sum, value) in units_mut(&mut sums, at).iter_mut().zip(values) {
+                            *sum += value;
+                        }
+                    }
+                }
+                for gate in gates.chunks_exact_mut(width) {
+                    // Zero times the infinite gradient of a unit beyond the hidden ones would be NaN.
+                    gate[hidden..].fill(0.0);
+                }
+            }
+            of_bias.iter_mut().zip(sums.iter()).for_each(|(total, sum)| *total += sum);
+            if time > 0 || of_state {
+                let (first, row_step) = (sequences.row(0, sequences.step(time)), sequences.stride());
+                let [first, row_step] = [first, row_step].map(|rows| rows * G * width);
+                let scalars = Scalars { values: gates, first, term_step: 1, row_step };
+                panel.multiply(simd, batch, scalars, of_hidden);
+            }
+            poll();
+        }
+        found
+    }
+}
+
+/// The gradients of a step: of the sums into `gates`, and of the cells before, into `of_cell`.
+#[inline(always)]
+fn step_back<const G: usize>(
+    gates: &mut [Units; G],
+    clip: f32,
+    [before, after]: [&Units; 2],
+    of_hidden: &Units,
+    of_cell: &mut Units,
+) {
+    for lane in 0..MAX_LANES {
+        let [input, output, candidate] = [INPUT, OUTPUT, CELL].map(|gate| gates[gate][lane]);
+        let forget = if G > FORGET { gates[G - 1][lane] } else { 1.0 - input };
+        let bounded = tanh(after[lane]);
+        let passed = of_cell[lane] + of_hidden[lane] * output * (1.0 - bounded * bounded);
+        let new = forget * before[lane] + input * candidate;
+        let passed = if new > clip || new < -clip { 0.0 } else { passed };
+        let of_forget = passed * before[lane];
+        let of_input = if G > FORGET { passed * candidate } else { passed * candidate - of_forget };
+        gates[INPUT][lane] = of_input * input * (1.0 - input);
+        gates[OUTPUT][lane] = of_hidden[lane] * bounded * output * (1.0 - output);
+        gates[CELL][lane] = passed * input * (1.0 - candidate * candidate);
+        if G > FORGET {
+            gates[G - 1][lane] = of_forget * forget * (1.0 - forget);
+        }
+        of_cell[lane] = passed * forget;
+    }
+}

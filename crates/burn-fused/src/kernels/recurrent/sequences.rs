@@ -1,0 +1,100 @@
+//! Sizes of a batch of sequences, and rows of their states.
+//!
+//! Rows of gates are padded to whole vectors: each has `width` values, of which `hidden` are of units.
+
+use crate::kernels::simd::MAX_LANES;
+use crate::runtime::memory::Buffer;
+
+/// Sizes, the order of steps in memory and in time, and the limit of states.
+#[derive(Debug, Clone, Copy)]
+pub struct Sequences {
+    pub batch: usize,
+    pub steps: usize,
+    /// Values of an input.
+    pub inputs: usize,
+    /// Hidden units.
+    pub hidden: usize,
+    pub order: Order,
+    /// Maximum magnitude of a hidden state of GRU, or of a cell of LSTM.
+    pub clip: f32,
+}
+
+/// The order of steps.
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    /// Whether the steps of a sequence are side by side in memory, or the sequences of a step.
+    pub batch_first: bool,
+    /// Whether time runs from the last step to the first.
+    pub reverse: bool,
+}
+
+impl Sequences {
+    /// The shape of the hidden states of all steps.
+    pub fn output_shape(self) -> [usize; 3] {
+        let Self { batch, steps, hidden, .. } = self;
+        if self.order.batch_first { [batch, steps, hidden] } else { [steps, batch, hidden] }
+    }
+
+    /// Values of a padded row.
+    pub fn width(self) -> usize {
+        self.hidden.next_multiple_of(MAX_LANES)
+    }
+
+    /// Rows of a batch.
+    pub fn rows(self) -> usize {
+        self.batch * self.steps
+    }
+
+    /// The row of a sequence at a step.
+    #[inline(always)]
+    pub fn row(self, sequence: usize, step: usize) -> usize {
+        match self.order.batch_first {
+            true => sequence * self.steps + step,
+            false => step * self.batch + sequence,
+        }
+    }
+
+    /// Rows from a sequence to the next at the same step.
+    pub fn stride(self) -> usize {
+        if self.order.batch_first { self.steps } else { 1 }
+    }
+
+    /// The step that is computed at this time.
+    #[inline(always)]
+    pub fn step(self, time: usize) -> usize {
+        if self.order.reverse { self.steps - 1 - time } else { time }
+    }
+
+    /// Rows of states, padded with zeros: all zeros if there is no state.
+    pub fn padded(self, state: &[f32]) -> Buffer {
+        let mut padded = Buffer::zeroed(self.batch * self.width());
+        for (target, row) in padded.chunks_exact_mut(self.width()).zip(state.chunks(self.hidden)) {
+            target[..self.hidden].copy_from_slice(row);
+        }
+        padded
+    }
+
+    /// Each row of inputs and the hidden state before it, `[rows, inputs + padded]`, with zeros behind the state.
+    /// `output` has the states after each row, and the first are `initial`, or zeros if that is empty.
+    pub fn inputs_and_states(self, x: &[f32], output: &[f32], initial: &[f32], padded: usize) -> Buffer {
+        let Self { inputs, hidden, .. } = self;
+        let mut rows = Buffer::new(self.rows() * (inputs + padded));
+        for sequence in 0..self.batch {
+            for time in 0..self.steps {
+                let row = self.row(sequence, self.step(time));
+                let (input, state) = rows[row * (inputs + padded)..][..inputs + padded].split_at_mut(inputs);
+                input.copy_from_slice(&x[row * inputs..][..inputs]);
+                state[hidden..].fill(0.0);
+                match time {
+                    0 if initial.is_empty() => state.fill(0.0),
+                    0 => state[..hidden].copy_from_slice(&initial[sequence * hidden..][..hidden]),
+                    _ => {
+                        let before = self.row(sequence, self.step(time - 1));
+                        state[..hidden].copy_from_slice(&output[before * hidden..][..hidden]);
+                    }
+                }
+            }
+        }
+        rows
+    }
+}
