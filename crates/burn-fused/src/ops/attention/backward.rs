@@ -6,8 +6,9 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::kernels::{Multiply, PANEL, View, pack, pack_transposed, row_products, softmax_backward};
+use super::softmax::softmax_backward;
 use super::{Block, Setup, Sizes};
+use crate::kernels::attention::{Multiply, PANEL, View, pack, pack_transposed, row_products};
 use crate::kernels::simd::Scalars;
 use crate::ops::flex_tensor::values;
 use crate::runtime::memory::Buffer;

@@ -7,8 +7,9 @@ use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
 use super::backward::State;
-use super::kernels::{Multiply, PANEL, View, pack, pack_transposed, softmax};
+use super::softmax::softmax;
 use super::{Block, Setup, Sizes};
+use crate::kernels::attention::{Multiply, PANEL, View, pack, pack_transposed};
 use crate::kernels::simd::Scalars;
 use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, values};

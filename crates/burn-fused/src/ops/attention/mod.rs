@@ -7,8 +7,8 @@
 
 mod backward;
 mod forward;
-mod kernels;
 mod masks;
+mod softmax;
 #[cfg(test)]
 mod tests;
 
@@ -19,8 +19,8 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::{quiet_softmax, softmax};
 use burn::tensor::{Bool, DType, Device, Tensor};
 
-use self::kernels::{Multiply, PANEL, View, all_finite};
 use self::masks::Masks;
+use crate::kernels::attention::{Multiply, PANEL, View, all_finite};
 use crate::kernels::simd::{Level, MAX_LANES};
 use crate::nn::Dropout;
 use crate::ops::dropout::Mask;

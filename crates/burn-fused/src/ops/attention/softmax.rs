@@ -1,0 +1,90 @@
+//! Softmax of a block of scores, with masks and dropout, and its gradient.
+
+use super::{Block, Setup};
+use crate::kernels::attention::{maximum, sum};
+use crate::kernels::simd::math::exp;
+use crate::kernels::simd::{MAX_LANES, kernel};
+
+kernel! {
+    /// The weights of a block from its scores, in place.
+    pub fn softmax<S>(
+        simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout. The rows end with a whole vector.
+        scores: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // For each row, its maximum and the factor of the exponentials.
+        stats: &mut [[f32; 2]],
+        // The weights of all keys, or empty.
+        weights: &mut [f32],
+    ) {
+        let mut factors = vec![0.0; if setup.dropout.is_some() { block.width() } else { 0 }];
+        for (r, (row, stats)) in scores.chunks_mut(step).zip(stats).enumerate() {
+            let row = &mut row[..block.width()];
+            setup.mask(block, r, row);
+            let mut most = maximum(simd, row);
+            if setup.quiet && most == f32::NEG_INFINITY {
+                most = 0.0;
+            }
+            let mut sums = [0.0; MAX_LANES];
+            for chunk in row.chunks_mut(MAX_LANES) {
+                for (sum, x) in sums.iter_mut().zip(chunk) {
+                    *x = exp(*x - most);
+                    *sum += *x;
+                }
+            }
+            let rest = if setup.quiet { (-most).exp() } else { 0.0 };
+            *stats = [most, 1.0 / (sum(simd, &sums) + rest)];
+            row.iter_mut().for_each(|x| *x *= stats[1]);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+                row.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
+            }
+            if !weights.is_empty() {
+                let weights = &mut weights[r * setup.sizes.keys..][..setup.sizes.keys];
+                weights.fill(0.0);
+                weights[block.keys.clone()].copy_from_slice(&row[..block.keys.len()]);
+            }
+        }
+    }
+}
+
+kernel! {
+    /// The gradient of a block's scores from that of its weights, in place.
+    pub fn softmax_backward<S>(
+        _simd: S,
+        setup: &Setup,
+        block: &Block,
+        // Scores of the block's keys, then weights after dropout.
+        scores: &mut [f32],
+        // Of the weights after dropout, then of the products of queries and keys.
+        gradient: &mut [f32],
+        // Distance of rows.
+        step: usize,
+        // As of [`softmax`].
+        stats: &[[f32; 2]],
+        // Of each row, the sum of the products of weights and their gradients.
+        means: &[f32],
+    ) {
+        let mut factors = vec![1.0; block.width()];
+        let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats.iter().zip(means));
+        for (r, ((row, gradient), (&[most, factor], mean))) in rows.enumerate() {
+            let (row, gradient) = (&mut row[..block.width()], &mut gradient[..block.width()]);
+            setup.mask(block, r, row);
+            if let Some(dropout) = setup.dropout {
+                dropout.factors(setup.sizes.weight(block, r) + block.keys.start, &mut factors);
+            }
+            for ((x, g), dropped) in row.iter_mut().zip(&mut *gradient).zip(&factors) {
+                let weight = exp(*x - most) * factor;
+                // Nothing moves a weight that is all of a row, as far as f32 tells; the mean is rounded otherwise than the
+                // gradient.
+                let slope = if weight == 1.0 { 0.0 } else { weight };
+                *g = slope * (*g * dropped - mean) * setup.scale;
+                *x = weight * dropped;
+            }
+            setup.masks.fill(block, r, &mut gradient[..block.keys.len()], 0.0);
+        }
+    }
+}
