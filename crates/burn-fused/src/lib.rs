@@ -20,6 +20,7 @@
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //! | [`optim`] | AdamW, Adam and SGD: parameters and moments in one pass |
+//! | [`optim::flat`] | the same passes over slices, and RMSprop |
 //! | [`int8::quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of

@@ -6,8 +6,9 @@ use burn::optim::decay::WeightDecayConfig;
 use burn::optim::{AdamState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-use super::adaptive::{AdaptiveMomentum, Decay};
-use super::update::PARAMETERS;
+use super::adaptive::{adam_step, is_state_supported};
+use super::flat::{AdamOptions, Decay};
+use super::tensors::PARAMETERS;
 use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`Adam`], as [`burn::optim::AdamConfig`].
@@ -74,17 +75,20 @@ impl Optimizer for Adam {
         grad: Tensor<D>,
         state: Option<AdamState<D>>,
     ) -> (Tensor<D>, Option<AdamState<D>>) {
-        if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+        if !is_state_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
             unsupported("adam", PARAMETERS);
             return self.burns.step(lr, tensor, grad, state);
         }
-        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
-        let decay = match &self.config.weight_decay {
-            Some(decay) => Decay::Coupled(decay.penalty),
-            None => Decay::Decoupled(1.0),
+        let AdamConfig { beta_1, beta_2, epsilon, amsgrad, weight_decay, .. } = &self.config;
+        let penalty = weight_decay.as_ref().map_or(0.0, |decay| decay.penalty);
+        let options = AdamOptions {
+            lr,
+            beta_1: f64::from(*beta_1),
+            beta_2: f64::from(*beta_2),
+            epsilon: f64::from(*epsilon),
+            decay: Decay::L2(f64::from(penalty)),
         };
-        let momentum = AdaptiveMomentum { beta_1, beta_2, epsilon, amsgrad };
-        let (tensor, state) = momentum.step(lr, decay, tensor, grad, state.map(|state| state.momentum));
+        let (tensor, state) = adam_step(options, *amsgrad, tensor, grad, state.map(|state| state.momentum));
         (tensor, Some(AdamState::new(state)))
     }
 

@@ -5,8 +5,9 @@ use burn::grad_clipping::GradientClippingConfig;
 use burn::optim::{AdamWState, LearningRate, ModuleOptimizer, Optimizer};
 use burn::tensor::{Device, Tensor};
 
-use super::adaptive::{AdaptiveMomentum, Decay};
-use super::update::PARAMETERS;
+use super::adaptive::{adam_step, is_state_supported};
+use super::flat::{AdamOptions, Decay};
+use super::tensors::PARAMETERS;
 use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`AdamW`], as [`burn::optim::AdamWConfig`].
@@ -78,18 +79,21 @@ impl Optimizer for AdamW {
         grad: Tensor<D>,
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
-        if !AdaptiveMomentum::is_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
+        if !is_state_supported(&tensor, &grad, state.as_ref().map(|state| &state.momentum)) {
             unsupported("adamw", PARAMETERS);
             return self.burns.step(lr, tensor, grad, state);
         }
-        let AdamWConfig { beta_1, beta_2, epsilon, amsgrad, .. } = self.config;
-        let decay = lr * f64::from(self.config.weight_decay);
-        let decay = match self.config.cautious_weight_decay && decay != 0.0 {
-            true => Decay::Cautious(decay as f32),
-            false => Decay::Decoupled((1.0 - decay) as f32),
+        let AdamWConfig { beta_1, beta_2, epsilon, weight_decay, cautious_weight_decay, amsgrad, .. } =
+            self.config;
+        let decay = f64::from(weight_decay);
+        let options = AdamOptions {
+            lr,
+            beta_1: f64::from(beta_1),
+            beta_2: f64::from(beta_2),
+            epsilon: f64::from(epsilon),
+            decay: if cautious_weight_decay { Decay::Cautious(decay) } else { Decay::Decoupled(decay) },
         };
-        let momentum = AdaptiveMomentum { beta_1, beta_2, epsilon, amsgrad };
-        let (tensor, state) = momentum.step(lr, decay, tensor, grad, state.map(|state| state.momentum));
+        let (tensor, state) = adam_step(options, amsgrad, tensor, grad, state.map(|state| state.momentum));
         (tensor, Some(AdamWState::new(state)))
     }
 

@@ -3,7 +3,7 @@
 //! All of [`burn::optim`] is here at the same paths. [`AdamW`], [`Adam`] and [`Sgd`] are ours: they read the
 //! parameter, its gradient and its moments once and write them once, in place, where Burn's make a pass over memory
 //! for each operation. They are optimizers of Burn's [`ModuleOptimizer`], with its parameter groups and gradient
-//! clipping; records of either load into the other.
+//! clipping; records of either load into the other. [`flat`] has the same passes for slices.
 //!
 //! Results equal those of Burn's optimizers within rounding. Parameters of another type than f32 or on another
 //! backend than flex are updated by Burn's operators.
@@ -32,18 +32,19 @@
 //! | weight decay of AdamW | 1e-4 | 1e-2 |
 //! | dampening of momentum in SGD | 0.1 | 0 |
 //!
-//! The decay rates and bias corrections are computed in f32, as in Burn, and in f64 in PyTorch, which differs by up
-//! to 7e-5 of a correction of the second moment.
+//! Decay rates are f32, as in Burn. Bias corrections are computed in f64, as in PyTorch; Burn computes them in f32,
+//! which differs by up to 7e-5 of a correction of the second moment.
 
 use burn::grad_clipping::GradientClippingConfig;
 
 mod adam;
 mod adamw;
 mod adaptive;
+pub mod flat;
 mod sgd;
+mod tensors;
 #[cfg(test)]
 mod tests;
-mod update;
 
 pub use adam::{Adam, AdamConfig};
 pub use adamw::{AdamW, AdamWConfig};

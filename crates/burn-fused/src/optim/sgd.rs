@@ -7,7 +7,8 @@ use burn::optim::momentum::{MomentumConfig, MomentumState};
 use burn::optim::{LearningRate, ModuleOptimizer, Optimizer, RecordState, StateSink, StateSource, join_path};
 use burn::tensor::{Device, Tensor};
 
-use super::update::{PARAMETERS, Rule, Values, is_supported, update, zeros_like};
+use super::flat::SgdOptions;
+use super::tensors::{PARAMETERS, is_supported, update_tensors, zeros_like};
 use crate::runtime::fallback::unsupported;
 
 /// Configuration of [`Sgd`], as [`burn::optim::SgdConfig`].
@@ -79,22 +80,22 @@ impl Optimizer for Sgd {
         state: Option<SgdState<D>>,
     ) -> (Tensor<D>, Option<SgdState<D>>) {
         let velocity = state.and_then(|state| state.velocity);
-        let penalty = self.weight_decay.as_ref().map(|decay| decay.penalty);
         if !is_supported(&tensor, velocity.iter().chain([&grad])) {
             unsupported("sgd", PARAMETERS);
             let (tensor, velocity) = self.composed(lr, tensor, grad, velocity);
             return (tensor, Some(SgdState { velocity }));
         }
+        let penalty = self.weight_decay.as_ref().map_or(0.0, |decay| decay.penalty);
+        let options = SgdOptions { lr, weight_decay: f64::from(penalty), ..SgdOptions::default() };
         let Some(momentum) = &self.momentum else {
-            let rule = Descent { penalty, rate: lr as f32, kept: 0.0, added: 1.0, nesterov: false };
-            return (update(rule, tensor, grad, []).0, Some(SgdState { velocity }));
+            return (update_tensors(options.rule(), tensor, grad, []).0, Some(SgdState { velocity }));
         };
+        let MomentumConfig { momentum, dampening, nesterov } = *momentum;
         // The first gradient is not dampened.
-        let added = if velocity.is_some() { (1.0 - momentum.dampening) as f32 } else { 1.0 };
-        let MomentumConfig { momentum: kept, nesterov, .. } = *momentum;
-        let rule = Descent { penalty, rate: lr as f32, kept: kept as f32, added, nesterov };
+        let dampening = if velocity.is_some() { dampening } else { 0.0 };
+        let rule = SgdOptions { momentum, dampening, nesterov, ..options }.rule();
         let velocity = velocity.unwrap_or_else(|| zeros_like(&tensor));
-        let (tensor, [velocity]) = update(rule, tensor, grad, [velocity]);
+        let (tensor, [velocity]) = update_tensors(rule, tensor, grad, [velocity]);
         (tensor, Some(SgdState { velocity: Some(velocity) }))
     }
 
@@ -125,41 +126,5 @@ impl Sgd {
             velocity = Some(now);
         }
         (tensor - grad * lr, velocity)
-    }
-}
-
-/// The numbers of a step, without a moment or with the velocity.
-#[derive(Debug, Clone, Copy)]
-struct Descent {
-    penalty: Option<f32>,
-    rate: f32,
-    kept: f32,
-    added: f32,
-    nesterov: bool,
-}
-
-impl<const M: usize> Rule<M> for Descent {
-    #[inline(always)]
-    fn run(self, values: Values<'_, M>) {
-        match self.penalty {
-            Some(penalty) => self.update(values, |x, g| x * penalty + g),
-            None => self.update(values, |_, g| g),
-        }
-    }
-}
-
-impl Descent {
-    #[inline(always)]
-    fn update<const M: usize>(self, values: Values<'_, M>, gradient: impl Fn(f32, f32) -> f32) {
-        let Self { rate, kept, added, nesterov, .. } = self;
-        values.each(|x, g, mut moments| {
-            let g = gradient(x, g);
-            let mut step = g;
-            if M == 1 {
-                moments[0] = g * added + moments[0] * kept;
-                step = if nesterov { moments[0] * kept + g } else { moments[0] };
-            }
-            (x - step * rate, moments)
-        });
     }
 }

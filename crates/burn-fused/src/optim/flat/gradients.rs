@@ -1,0 +1,61 @@
+//! What a recipe does to gradients before the update.
+
+use crate::kernels::simd::{Level, kernel};
+
+/// Adds the slopes of `l1 * sum |w|` and `l2 * sum w^2` over `weights` to `gradients`. The slope of `|w|` at 0 is 0, as
+/// in PyTorch.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn add_penalties(l1: f32, l2: f32, weights: &[f32], gradients: &mut [f32]) {
+    assert_eq!(weights.len(), gradients.len(), "weights and their gradients");
+    penalise(Level::current(), l1, l2, weights, gradients);
+}
+
+/// The sum of the squares of `values`, in f64 and in an order that does not depend on the SIMD level: ranks that sum
+/// the same values get the same bits.
+pub fn square_sum(values: &[f32]) -> f64 {
+    sixteen_sums(Level::current(), values)
+}
+
+/// Multiplies `values` by `factor`. Returns whether all of them were finite before.
+pub fn scale(values: &mut [f32], factor: f32) -> bool {
+    scaled(Level::current(), values, factor)
+}
+
+kernel! {
+    fn penalise<S>(_simd: S, l1: f32, l2: f32, weights: &[f32], gradients: &mut [f32]) {
+        for (gradient, &weight) in gradients.iter_mut().zip(weights) {
+            let sign = if weight > 0.0 { l1 } else { 0.0 } - if weight < 0.0 { l1 } else { 0.0 };
+            *gradient += sign + 2.0 * l2 * weight;
+        }
+    }
+}
+
+kernel! {
+    fn sixteen_sums<S>(_simd: S, values: &[f32]) -> f64 {
+        let mut sums = [0.0f64; 16];
+        let (whole, rest) = values.as_chunks::<16>();
+        for chunk in whole {
+            for (sum, &value) in sums.iter_mut().zip(chunk) {
+                *sum += f64::from(value) * f64::from(value);
+            }
+        }
+        for (sum, &value) in sums.iter_mut().zip(rest) {
+            *sum += f64::from(value) * f64::from(value);
+        }
+        sums.iter().sum()
+    }
+}
+
+kernel! {
+    fn scaled<S>(_simd: S, values: &mut [f32], factor: f32) -> bool {
+        // Counted without a branch, so that the loop is vectorised.
+        let mut others = 0;
+        for value in values {
+            others += u32::from(!value.is_finite());
+            *value *= factor;
+        }
+        others == 0
+    }
+}

@@ -1,0 +1,152 @@
+//! Optimizers over flat slices: one pass over a parameter, its gradient and its moments.
+//!
+//! For training loops whose weights and gradients are slices, such as the gradients that an all-reduce averaged in a
+//! bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
+//!
+//! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a step, and
+//! [`update`] applies it to one parameter. Moments start at zero. [`add_penalties`], [`square_sum`] and [`scale`] are
+//! what a recipe does to the gradients before.
+//!
+//! ```
+//! use burn_fused::optim::flat::{self, AdamOptions};
+//!
+//! let mut weights = vec![0.5; 1000];
+//! let [mut first, mut second] = [vec![0.0; 1000], vec![0.0; 1000]];
+//! for step in 1..=3 {
+//!     // The averaged gradients of this step, in a bucket.
+//!     let mut averaged = vec![0.25; 1000];
+//!     // The slope of 1e-4 * sum w^2, which is part of the loss.
+//!     flat::add_penalties(0.0, 1e-4, &weights, &mut averaged);
+//!     // Clip gradients to norm 1.
+//!     let norm = flat::square_sum(&averaged).sqrt();
+//!     if norm > 1.0 {
+//!         flat::scale(&mut averaged, (1.0 / norm) as f32);
+//!     }
+//!     let adam = AdamOptions { lr: 0.01, ..AdamOptions::default() };
+//!     flat::update(adam.rule(step), &mut weights, &averaged, [&mut first, &mut second]);
+//! }
+//! assert!(weights.iter().all(|weight| (weight - 0.47).abs() < 1e-4));
+//! ```
+//!
+//! The arithmetic is that of `torch.optim`: numbers that depend only on the step are computed in f64, everything else
+//! element by element in f32. Elements are independent of each other, so a result has the same bits at every SIMD
+//! level and on any number of threads.
+
+mod gradients;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use gradients::{add_penalties, scale, square_sum};
+pub use rules::{AdamOptions, Decay, RmspropOptions, SgdOptions};
+
+use crate::kernels::simd::{Kernel, Lanes, Level};
+
+/// The update rule of a step, for weights with `M` moments.
+///
+/// [`AdamOptions::rule`], [`SgdOptions::rule`] and [`RmspropOptions::rule`] return rules, and a program can have its own:
+///
+/// ```
+/// use burn_fused::optim::flat::{self, UpdateRule};
+///
+/// /// Sign descent (Bernstein et al., 2018) with momentum.
+/// #[derive(Clone, Copy)]
+/// struct Signum {
+///     lr: f32,
+///     momentum: f32,
+/// }
+///
+/// impl UpdateRule<1> for Signum {
+///     #[inline(always)]
+///     fn update(self, weight: f32, gradient: f32, [velocity]: [f32; 1]) -> (f32, [f32; 1]) {
+///         let velocity = velocity * self.momentum + gradient * (1.0 - self.momentum);
+///         (weight - self.lr * velocity.signum(), [velocity])
+///     }
+/// }
+///
+/// let (mut weights, mut velocity) = ([1.0, 2.0], [0.0; 2]);
+/// flat::update(Signum { lr: 0.5, momentum: 0.9 }, &mut weights, &[3.0, -4.0], [&mut velocity]);
+/// assert_eq!(weights, [0.5, 2.5]);
+/// ```
+pub trait UpdateRule<const M: usize>: Copy + Send + Sync {
+    /// One weight and its moments after the step.
+    ///
+    /// [`update`] compiles its loop for each SIMD level, so this method must be `#[inline(always)]`, as must all
+    /// functions that it calls.
+    fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]);
+}
+
+/// Updates the weights of one parameter and their moments, at [`Level::current`].
+///
+/// From 131,072 weights on, the threads of the current rayon pool share the work.
+///
+/// # Panics
+/// If the slices differ in length.
+pub fn update<const M: usize>(
+    rule: impl UpdateRule<M>,
+    weights: &mut [f32],
+    gradients: &[f32],
+    moments: [&mut [f32]; M],
+) {
+    let lens = moments.each_ref().map(|moment| moment.len());
+    assert!(
+        lens.into_iter().chain([gradients.len()]).all(|len| len == weights.len()),
+        "{} weights have {} gradients and {lens:?} moments",
+        weights.len(),
+        gradients.len()
+    );
+    share(Level::current(), rule, weights, gradients, moments);
+}
+
+/// Weights that are worth a thread.
+const PART: usize = 1 << 16;
+
+/// Halves the slices for as long as both halves are worth a thread.
+fn share<const M: usize>(
+    level: Level,
+    rule: impl UpdateRule<M>,
+    weights: &mut [f32],
+    gradients: &[f32],
+    mut moments: [&mut [f32]; M],
+) {
+    if weights.len() < 2 * PART || rayon::current_num_threads() == 1 {
+        return level.run(Pass { rule, weights, gradients, moments });
+    }
+    let middle = weights.len() / 2;
+    let (weights, other_weights) = weights.split_at_mut(middle);
+    let (gradients, other_gradients) = gradients.split_at(middle);
+    let halves = moments.each_mut().map(|moment| moment.split_off_mut(..middle).expect("as many moments"));
+    rayon::join(
+        || share(level, rule, weights, gradients, halves),
+        || share(level, rule, other_weights, other_gradients, moments),
+    );
+}
+
+struct Pass<'a, R, const M: usize> {
+    rule: R,
+    weights: &'a mut [f32],
+    gradients: &'a [f32],
+    moments: [&'a mut [f32]; M],
+}
+
+impl<R: UpdateRule<M>, const M: usize> Kernel for Pass<'_, R, M> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { rule, weights, gradients, moments } = self;
+        // With one length for all slices, the loop has no bounds checks and is vectorised.
+        let len = weights.len();
+        let (gradients, mut moments) = (&gradients[..len], moments.map(|moment| &mut moment[..len]));
+        for at in 0..len {
+            let mut now = [0.0; M];
+            for (now, moment) in now.iter_mut().zip(&moments) {
+                *now = moment[at];
+            }
+            (weights[at], now) = rule.update(weights[at], gradients[at], now);
+            for (now, moment) in now.iter().zip(&mut moments) {
+                moment[at] = *now;
+            }
+        }
+    }
+}
