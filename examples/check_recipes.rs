@@ -14,7 +14,7 @@ use safetensors::SafeTensors;
 use burn_fused::loss::smoothed_cross_entropy;
 use burn_mpi::CommError;
 use mpiburn::options::RunConfig;
-use mpiburn::train::{AveragedGradients, Updater};
+use mpiburn::train::{AveragedGradients, Optimizer};
 
 struct Given(Vec<Vec<f32>>);
 
@@ -55,14 +55,14 @@ fn main() -> anyhow::Result<()> {
         at += values.len();
     }
     let apart = |params: &[f32]| places.iter().map(|(_, range)| params[range.clone()].to_vec()).collect();
-    let mut updater = Updater::new(&config, params.len());
+    let mut optimizer = Optimizer::new(&config, params.len());
     let mut states: Vec<Vec<Vec<f32>>> = Vec::new();
     for step in 0.. {
         let gradients = tensors(&file, &format!("gradient.{step}"));
         if gradients.is_empty() {
             break;
         }
-        updater.update(&places, &mut params, &mut Given(gradients), rate(step))?;
+        optimizer.update(&places, &mut params, &mut Given(gradients), rate(step))?;
         states.push(apart(&params));
     }
 

@@ -27,7 +27,7 @@
 //! converts them to a batch → [`model::Network`] computes class scores →
 //! [`train::cross_entropy`] → backward; each gradient is copied into its bucket of
 //! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
-//! [`burn_mpi::Collective`] → [`train::Updater`] reads the averages from the buckets
+//! [`burn_mpi::Collective`] → [`train::Optimizer`] reads the averages from the buckets
 //! and writes new weights.
 
 #![forbid(unsafe_code)]

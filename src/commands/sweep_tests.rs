@@ -137,7 +137,7 @@ fn reports_compute_with_the_values_of_the_program() {
     let defaults = [
         ("calibration", crate::quant::CALIBRATION.to_string()),
         ("hidden", crate::model::HIDDEN.to_string()),
-        ("momentum", crate::train::Rule::Sgd.default_momentum().to_string()),
+        ("momentum", crate::train::OptimizerKind::Sgd.default_momentum().to_string()),
     ];
     assert_eq!(runs::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
     assert_eq!(collectives::NO_GPU, burn_mpi::NoNccl::SHORT);

@@ -8,7 +8,7 @@ use super::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
-use crate::train::{GAMMA, Precision, Rule, ScheduleKind};
+use crate::train::{GAMMA, OptimizerKind, Precision, ScheduleKind};
 use crate::values;
 use burn_mpi::Backend;
 use run_record::count;
@@ -105,7 +105,7 @@ impl RunConfig {
         if let Some(momentum) = recipe.momentum {
             let refuse = |problem| Err(ConfigError::new("momentum", momentum, problem));
             if !recipe.optimizer.takes_momentum() {
-                let takers = Rule::value_variants().iter().filter(|rule| rule.takes_momentum());
+                let takers = OptimizerKind::value_variants().iter().filter(|kind| kind.takes_momentum());
                 let takers: Vec<String> = takers.map(values::name).collect();
                 let (takers, optimizer) = (takers.join(" and "), recipe.optimizer);
                 return refuse(format!("is for {takers}, and the optimizer is {optimizer}: leave it out"));

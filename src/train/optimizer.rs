@@ -1,29 +1,25 @@
-//! Optimizers over flat memory, one pass per parameter, with PyTorch's
-//! arithmetic: values that depend only on the step in f64, everything else
-//! element by element in f32. Elements are independent, so the bits are the same
-//! at every SIMD level.
+//! Weight update from averaged gradients: penalties, clipping, optimizer.
+//!
+//! Every rank does the same computation on the same bits, so weights stay equal
+//! without communication.
 
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
+use burn_fused::optim::flat::{self, AdamOptions, Decay, RmspropOptions, SgdOptions};
+use burn_mpi::{CommError, GradientSync, ParamLayout};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
+use super::{RunConfig, TrainError};
 use crate::values::display_names;
-use burn_fused::simd::{Kernel, Lanes, Level};
-
-/// Decay rate of Adam's second moments.
-const BETA2: f64 = 0.999;
-/// Decay rate of RMSprop's mean squares: PyTorch's alpha.
-const ALPHA: f64 = 0.99;
-/// Epsilon added to the denominator.
-const EPS: f64 = 1e-8;
 
 /// Optimizer kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Rule {
+pub enum OptimizerKind {
     /// Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
     #[default]
     Adam,
@@ -35,9 +31,9 @@ pub enum Rule {
     Rmsprop,
 }
 
-display_names!(Rule);
+display_names!(OptimizerKind);
 
-impl Rule {
+impl OptimizerKind {
     /// Whether the user sets a momentum; for Adam and AdamW it is the
     /// decay rate of their first moments.
     pub fn takes_momentum(self) -> bool {
@@ -71,23 +67,58 @@ pub struct Rate {
     pub momentum: f64,
 }
 
-/// An optimizer and its moments.
+/// Mutable gradients by parameter.
+pub trait AveragedGradients {
+    /// The gradient of parameter `param`, by its index in visit order.
+    ///
+    /// # Errors
+    /// If a parameter has no gradient; it is named.
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError>;
+}
+
+impl AveragedGradients for GradientSync {
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
+        Self::gradient_mut(self, param)
+    }
+}
+
+/// The optimizer of a run, with its moments. The order of an update is that of a PyTorch program which adds
+/// `l1 * sum |w|` and `l2 * sum w^2` over all its parameters to the loss, then calls
+/// `clip_grad_norm_`, then its optimizer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
-    rule: Rule,
+    kind: OptimizerKind,
     weight_decay: f64,
+    l1: f32,
+    l2: f32,
+    clip_norm: Option<f64>,
     /// By name, each as long as the parameters and in Burn's layouts.
     pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }
 
 impl Optimizer {
-    /// Zero moments for `length` parameters. `momentum` is whether SGD and
-    /// RMSprop use momentum.
-    pub fn new(rule: Rule, weight_decay: f64, momentum: bool, length: usize) -> Self {
+    /// The optimizer of a run with `length` parameters, buffers included. Its moments are zeros.
+    pub fn new(options: &RunConfig, length: usize) -> Self {
+        let recipe = &options.recipe;
         let zeros = |&name: &&str| (name.to_owned(), vec![0.0; length]);
-        let moments = rule.moments(momentum).iter().map(zeros).collect();
-        Self { rule, weight_decay, moments, updates: 0 }
+        let names = recipe.optimizer.moments(options.base_rate().momentum > 0.0);
+        Self {
+            kind: recipe.optimizer,
+            weight_decay: recipe.weight_decay,
+            l1: recipe.l1 as f32,
+            l2: recipe.l2 as f32,
+            clip_norm: recipe.clip_norm,
+            moments: names.iter().map(zeros).collect(),
+            updates: 0,
+        }
+    }
+
+    /// The parameters to update: indices in visit order, and offsets in the
+    /// flat buffer.
+    pub fn places(layout: &ParamLayout) -> Vec<(usize, Range<usize>)> {
+        let specs = layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
+        specs.map(|(index, spec)| (index, spec.range.clone())).collect()
     }
 
     /// Number of updates so far.
@@ -109,144 +140,77 @@ impl Optimizer {
             return Err(TrainError::Ends(format!(
                 "the checkpoint's moments are {found}, and those of {}, the optimizer in run.json, are {expected}: put \
                  the run's own optimizer back, or a schedule that moves the momentum as the run's does",
-                self.rule
+                self.kind
             )));
         }
         (self.moments, self.updates) = (moments, updates);
         Ok(())
     }
 
-    /// Begins an update, in which each parameter follows through [`apply`](Self::apply) once.
-    pub fn begin(&mut self) {
-        self.updates += 1;
-    }
-
-    /// Updates the parameters `params`, at `offset` in the flat buffer, by their
-    /// gradients.
-    pub fn apply(&mut self, rate: Rate, offset: usize, params: &mut [f32], grads: &[f32]) {
-        let range = offset..offset + params.len();
-        let mut moments = self.moments.iter_mut().map(|(_, values)| &mut values[range.clone()]);
-        let moments = [moments.next(), moments.next()];
-        let (level, decay) = (Level::current(), self.weight_decay);
-        let adam = |penalty, decay| Adam::new(rate, self.updates, penalty, decay);
-        let sgd = Sgd { penalty: decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 };
-        match self.rule {
-            Rule::Adam => level.run(Elements { rule: adam(decay, 0.0), params, grads, moments }),
-            Rule::Adamw => level.run(Elements { rule: adam(0.0, decay), params, grads, moments }),
-            Rule::Sgd => level.run(Elements { rule: sgd, params, grads, moments }),
-            Rule::Rmsprop => level.run(Elements { rule: Rmsprop(sgd), params, grads, moments }),
+    /// Updates `params` at `places` by `gradients`, which are overwritten.
+    ///
+    /// # Errors
+    /// If a parameter has no gradient; it is named. `params` must not be used
+    /// then.
+    pub fn update(
+        &mut self,
+        places: &[(usize, Range<usize>)],
+        params: &mut [f32],
+        gradients: &mut impl AveragedGradients,
+        rate: Rate,
+    ) -> Result<(), CommError> {
+        if self.l1 > 0.0 || self.l2 > 0.0 {
+            for (param, range) in places {
+                let grads = gradients.gradient_mut(*param)?;
+                flat::add_penalties(self.l1, self.l2, &params[range.clone()], grads);
+            }
         }
-    }
-}
-
-trait Element: Copy {
-    /// Updates one weight and its moments, in the order of their names. Those that the optimizer is
-    /// without are zeros.
-    fn update(&self, param: &mut f32, grad: f32, first: &mut f32, second: &mut f32);
-}
-
-/// One pass over a parameter.
-struct Elements<'a, E> {
-    rule: E,
-    params: &'a mut [f32],
-    grads: &'a [f32],
-    moments: [Option<&'a mut [f32]>; 2],
-}
-
-impl<E: Element> Kernel for Elements<'_, E> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let Self { rule, params, grads, moments } = self;
-        let pairs = params.iter_mut().zip(grads);
-        match moments {
-            [Some(first), Some(second)] => {
-                for ((param, &grad), (first, second)) in pairs.zip(first.iter_mut().zip(second)) {
-                    rule.update(param, grad, first, second);
+        if let Some(most) = self.clip_norm {
+            // Summed in a fixed order, so that ranks get the same bits.
+            let mut squares = 0.0;
+            for (param, _) in places {
+                squares += flat::square_sum(gradients.gradient_mut(*param)?);
+            }
+            let factor = most / (f64::sqrt(squares) + 1e-6);
+            if factor < 1.0 {
+                for (param, _) in places {
+                    flat::scale(gradients.gradient_mut(*param)?, factor as f32);
                 }
             }
-            [Some(first), None] => {
-                pairs
-                    .zip(first)
-                    .for_each(|((param, &grad), first)| rule.update(param, grad, first, &mut 0.0));
+        }
+        self.updates += 1;
+        for (param, range) in places {
+            self.apply(rate, range.clone(), params, gradients.gradient_mut(*param)?);
+        }
+        Ok(())
+    }
+
+    /// Updates one parameter, which is at `range` of `params`.
+    fn apply(&mut self, rate: Rate, range: Range<usize>, params: &mut [f32], grads: &[f32]) {
+        let Rate { lr, momentum } = rate;
+        let (weights, weight_decay) = (&mut params[range.clone()], self.weight_decay);
+        let adam = |decay| AdamOptions { lr, beta_1: momentum, decay, ..AdamOptions::default() };
+        let sgd = SgdOptions { lr, momentum, weight_decay, ..SgdOptions::default() };
+        let rmsprop = RmspropOptions { lr, momentum, weight_decay, ..RmspropOptions::default() };
+        match (self.kind, self.moments.as_mut_slice()) {
+            (OptimizerKind::Adam | OptimizerKind::Adamw, [(_, first), (_, second)]) => {
+                let coupled = self.kind == OptimizerKind::Adam;
+                let decay = if coupled { Decay::L2(weight_decay) } else { Decay::Decoupled(weight_decay) };
+                let moments = [&mut first[range.clone()], &mut second[range]];
+                flat::update(adam(decay).rule(self.updates), weights, grads, moments);
             }
-            [None, _] => pairs.for_each(|(param, &grad)| rule.update(param, grad, &mut 0.0, &mut 0.0)),
+            (OptimizerKind::Sgd, []) => flat::update(sgd.rule(), weights, grads, []),
+            (OptimizerKind::Sgd, [(_, velocity)]) => {
+                flat::update(sgd.rule(), weights, grads, [&mut velocity[range]]);
+            }
+            (OptimizerKind::Rmsprop, [(_, square)]) => {
+                flat::update(rmsprop.rule(), weights, grads, [&mut square[range]]);
+            }
+            (OptimizerKind::Rmsprop, [(_, square), (_, velocity)]) => {
+                let moments = [&mut square[range.clone()], &mut velocity[range]];
+                flat::update(rmsprop.rule(), weights, grads, moments);
+            }
+            _ => unreachable!("`new` and `restore` check the moments of the optimizer"),
         }
-    }
-}
-
-/// One update, as in `torch.optim.Adam` and `AdamW`: bias
-/// corrections in f64, everything else in f32. The correction of the second moments, by
-/// which PyTorch divides their root, is in step size and epsilon: divisions take most of
-/// this pass.
-#[derive(Clone, Copy)]
-struct Adam {
-    /// L2 penalty: multiplied by the weight and added to the gradient.
-    penalty: f32,
-    /// AdamW's decoupled decay: the factor of the weight.
-    keep: f32,
-    take1: f32,
-    /// Both bias corrections: `lr * sqrt(1 - beta2^t) / (1 - beta1^t)`.
-    step_size: f32,
-    /// Epsilon times the second moments' correction.
-    eps: f32,
-}
-
-impl Adam {
-    /// Update number `update`, from 1.
-    fn new(Rate { lr, momentum: beta1 }: Rate, update: u64, penalty: f64, decay: f64) -> Self {
-        let correction = |beta: f64| 1.0 - beta.powi(update.min(i32::MAX as u64) as i32);
-        Self {
-            penalty: penalty as f32,
-            keep: (1.0 - lr * decay) as f32,
-            take1: (1.0 - beta1) as f32,
-            step_size: (lr / correction(beta1) * correction(BETA2).sqrt()) as f32,
-            eps: (EPS * correction(BETA2).sqrt()) as f32,
-        }
-    }
-}
-
-impl Element for Adam {
-    #[inline(always)]
-    fn update(&self, param: &mut f32, grad: f32, first: &mut f32, second: &mut f32) {
-        *param *= self.keep;
-        let grad = grad + self.penalty * *param;
-        *first += (grad - *first) * self.take1;
-        *second = *second * BETA2 as f32 + grad * grad * (1.0 - BETA2) as f32;
-        *param -= self.step_size * (*first / (second.sqrt() + self.eps));
-    }
-}
-
-/// One update, as in `torch.optim.SGD` without dampening: the first velocity is
-/// the gradient, which also follows from zeros and the rule of all later steps.
-#[derive(Clone, Copy)]
-struct Sgd {
-    penalty: f32,
-    lr: f32,
-    momentum: f32,
-}
-
-impl Element for Sgd {
-    #[inline(always)]
-    fn update(&self, param: &mut f32, grad: f32, velocity: &mut f32, _: &mut f32) {
-        *velocity = *velocity * self.momentum + (grad + self.penalty * *param);
-        *param -= self.lr * *velocity;
-    }
-}
-
-/// One update, as in `torch.optim.RMSprop`, not centered: SGD's with the gradient divided by the root
-/// of its mean square.
-#[derive(Clone, Copy)]
-struct Rmsprop(Sgd);
-
-impl Element for Rmsprop {
-    #[inline(always)]
-    fn update(&self, param: &mut f32, grad: f32, square: &mut f32, velocity: &mut f32) {
-        let Self(Sgd { penalty, lr, momentum }) = *self;
-        let grad = grad + penalty * *param;
-        *square = *square * ALPHA as f32 + grad * grad * (1.0 - ALPHA) as f32;
-        *velocity = *velocity * momentum + grad / (square.sqrt() + EPS as f32);
-        *param -= lr * *velocity;
     }
 }

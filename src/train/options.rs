@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Precision, Rate, Rule, Schedule, ScheduleKind};
+use super::{OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{Description, SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -208,8 +208,8 @@ pub struct Recipe {
     )]
     pub weight_decay: f64,
     /// Optimizer, with PyTorch's defaults.
-    #[arg(long, value_name = "NAME", default_value = "adam", value_parser = one_of::<Rule>())]
-    pub optimizer: Rule,
+    #[arg(long, value_name = "NAME", default_value = "adam", value_parser = one_of::<OptimizerKind>())]
+    pub optimizer: OptimizerKind,
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
     #[arg(long, value_name = "X", default_value = "none", value_parser = optional(below_1))]
     pub momentum: Optional<f64>,

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use burn::tensor::{DType, Tensor};
-use burn_fused::simd::{Kernel, Lanes, Level};
+use burn_fused::optim::flat;
 use burn_mpi::CommError;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -94,8 +94,7 @@ impl LossScale {
     ) -> Result<bool, CommError> {
         let mut finite = true;
         for (param, _) in places {
-            let (values, factor) = (gradients.gradient_mut(*param)?, 1.0 / self.scale);
-            finite &= Level::current().run(Scale { values, factor });
+            finite &= flat::scale(gradients.gradient_mut(*param)?, 1.0 / self.scale);
         }
         if !finite {
             self.skipped_steps += 1;
@@ -111,27 +110,6 @@ impl LossScale {
             self.scale = if grown.is_finite() { grown } else { self.scale };
         }
         Ok(true)
-    }
-}
-
-/// Multiplies values; returns whether all of them were finite.
-pub(super) struct Scale<'a> {
-    pub values: &'a mut [f32],
-    pub factor: f32,
-}
-
-impl Kernel for Scale<'_> {
-    type Output = bool;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> bool {
-        // Counted without a branch, so that the loop is vectorised.
-        let mut others = 0;
-        for value in self.values {
-            others += u32::from(!value.is_finite());
-            *value *= self.factor;
-        }
-        others == 0
     }
 }
 

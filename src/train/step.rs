@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-use super::optimizer::Rate;
-use super::update::Updater;
+use super::optimizer::{Optimizer, Rate};
 use super::{LabelledBytes, LossScale, RunConfig, Tally, cross_entropy};
 use crate::model::{BatchPlace, Network};
 use crate::quant::Quantizer;
@@ -23,8 +22,8 @@ pub struct Learner<'w> {
     pub network: Network,
     /// All parameters in visit order.
     pub params: Vec<f32>,
-    /// The updater, with the optimizer's moments.
-    pub updater: Updater,
+    /// The optimizer, with its moments.
+    pub optimizer: Optimizer,
     /// Learning rate and momentum of the next step; a schedule sets them.
     pub rate: Rate,
     /// For quantization-aware training.
@@ -62,10 +61,10 @@ impl<'w> Learner<'w> {
         let network = layout.write(network, &params);
         let sync = GradientSync::new(world, collective, &layout, options.communication.sync_options());
         let mut learner = Self {
-            updater: Updater::new(options, params.len()),
+            optimizer: Optimizer::new(options, params.len()),
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
-            places: Updater::places(&layout),
+            places: Optimizer::places(&layout),
             options: options.clone(),
             class_weights: None,
             device: options.device.device().autodiff(),
@@ -182,7 +181,7 @@ impl<'w> Learner<'w> {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         BatchPlace {
             seed: self.options.seed,
-            step: self.updater.optimizer.updates(),
+            step: self.optimizer.updates(),
             first: rank + from * ranks,
             stride: ranks,
         }
@@ -240,7 +239,7 @@ impl<'w> Learner<'w> {
             None => true,
         };
         if fits {
-            self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
+            self.optimizer.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
             self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         }
         self.times.optimizer += began.elapsed();

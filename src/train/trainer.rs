@@ -472,7 +472,7 @@ impl<'w> Trainer<'w> {
     /// optimizer.
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        self.learner.updater.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
+        self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.position = checkpoint.position;
         self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {
@@ -570,18 +570,18 @@ impl<'w> Trainer<'w> {
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
             let last = self.stopping || self.is_done();
             // Weights and moments move there and back: copies would need their memory once more.
-            let Learner { params, updater, .. } = &mut self.learner;
+            let Learner { params, optimizer, .. } = &mut self.learner;
             let checkpoint = Checkpoint {
                 params: std::mem::take(params),
-                moments: std::mem::take(&mut updater.optimizer.moments),
-                updates: updater.optimizer.updates(),
+                moments: std::mem::take(&mut optimizer.moments),
+                updates: optimizer.updates(),
                 model: self.learner.options.model.to_string(),
                 world_size: self.world.size(),
                 position: self.position.clone(),
             };
             let written = recorder.checkpoint(self.learner.layout(), int8, last, &checkpoint);
-            let Learner { params, updater, .. } = &mut self.learner;
-            (*params, updater.optimizer.moments) = (checkpoint.params, checkpoint.moments);
+            let Learner { params, optimizer, .. } = &mut self.learner;
+            (*params, optimizer.moments) = (checkpoint.params, checkpoint.moments);
             if written? {
                 self.checkpoint_step = Some(self.position.step);
             }

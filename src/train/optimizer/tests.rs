@@ -1,134 +1,111 @@
-//! Each rule against its definition in f64, at every SIMD level.
+//! What each kind of optimizer does with averaged gradients, at the options of a run.
 
 use super::*;
-use burn_fused::simd::Level;
+use crate::options::RunConfig;
 
-const DECAY: f64 = 0.01;
+struct Given(Vec<Vec<f32>>);
 
-/// `steps` updates of one weight in f64, the gradient being `2w + 0.3`.
-fn reference(rule: Rule, rate: Rate, steps: usize, mut w: f64) -> f64 {
-    let Rate { lr, momentum } = rate;
-    let (mut first, mut second) = (0.0, 0.0);
-    for t in 1..=steps as i32 {
-        let mut g = 2.0 * w + 0.3;
-        match rule {
-            Rule::Adamw => w -= lr * DECAY * w,
-            _ => g += DECAY * w,
-        }
-        w -= lr
-            * match rule {
-                Rule::Adam | Rule::Adamw => {
-                    first = momentum * first + (1.0 - momentum) * g;
-                    second = 0.999 * second + 0.001 * g * g;
-                    let hat = |moment: f64, beta: f64| moment / (1.0 - beta.powi(t));
-                    hat(first, momentum) / (hat(second, 0.999).sqrt() + 1e-8)
-                }
-                Rule::Sgd => {
-                    first = momentum * first + g;
-                    first
-                }
-                Rule::Rmsprop => {
-                    second = 0.99 * second + 0.01 * g * g;
-                    first = momentum * first + g / (second.sqrt() + 1e-8);
-                    first
-                }
-            };
+impl AveragedGradients for Given {
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
+        Ok(&mut self.0[param])
     }
-    w
 }
 
-/// Weights of two parameters: one shorter than any vector, the other of two of
-/// the widest vectors and a remainder.
-const LENGTHS: [usize; 2] = [1, 2 * 16 + 5];
-
-fn start() -> Vec<f32> {
-    (0..LENGTHS.iter().sum()).map(|i| (i as f32 - 18.5) / 9.0).collect()
+/// The optimizer of a run with these options, and its rate.
+fn optimizer(options: &str, length: usize) -> (Optimizer, Rate) {
+    let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+    let config = RunConfig::read(&words).unwrap();
+    (Optimizer::new(&config, length), config.base_rate())
 }
 
-fn updated(rule: Rule, rate: Rate, steps: usize, mut params: Vec<f32>) -> Vec<f32> {
-    let mut optimizer = Optimizer::new(rule, DECAY, rate.momentum > 0.0, params.len());
-    for _ in 0..steps {
-        let grads: Vec<f32> = params.iter().map(|w| 2.0 * w + 0.3).collect();
-        optimizer.begin();
-        let (first, second) = params.split_at_mut(LENGTHS[0]);
-        optimizer.apply(rate, 0, first, &grads[..LENGTHS[0]]);
-        optimizer.apply(rate, LENGTHS[0], second, &grads[LENGTHS[0]..]);
+/// Weights after steps with these gradients.
+fn updated<const N: usize>(options: &str, mut params: [f32; N], steps: &[[f32; N]]) -> [f32; N] {
+    let (mut optimizer, rate) = optimizer(options, N);
+    for gradients in steps {
+        let mut given = Given(vec![gradients[..1].to_vec(), vec![9.0; 3], gradients[1..].to_vec()]);
+        // Parameter 1 is a buffer, which gets no gradient.
+        optimizer.update(&[(0, 0..1), (2, 1..N)], &mut params, &mut given, rate).unwrap();
+        assert_eq!(given.0[1], [9.0; 3], "untouched");
     }
-    assert_eq!(optimizer.updates(), steps as u64);
+    assert_eq!(optimizer.updates(), steps.len() as u64);
     params
 }
 
-#[test]
-fn updates_follow_the_definitions_with_the_same_bits_at_every_level() {
-    for (rule, momentum) in [
-        (Rule::Adam, 0.9),
-        (Rule::Adam, 0.85),
-        (Rule::Adamw, 0.9),
-        (Rule::Sgd, 0.0),
-        (Rule::Sgd, 0.9),
-        (Rule::Rmsprop, 0.0),
-        (Rule::Rmsprop, 0.9),
-    ] {
-        let rate = Rate { lr: 0.02, momentum };
-        let mut widest: Option<Vec<u32>> = None;
-        for level in Level::available() {
-            let _held = level.hold();
-            let all = updated(rule, rate, 20, start());
-            for (found, start) in all.iter().zip(start()) {
-                let expected = reference(rule, rate, 20, f64::from(start));
-                let off = (f64::from(*found) - expected).abs();
-                assert!(off < 1e-5, "{rule}, momentum {momentum}, {level}: {found} for {expected}");
-            }
-            let bits: Vec<u32> = all.iter().map(|w| w.to_bits()).collect();
-            assert_eq!(
-                *widest.get_or_insert_with(|| bits.clone()),
-                bits,
-                "{rule}, momentum {momentum}, {level}"
-            );
-        }
-    }
+#[track_caller]
+fn assert_close<const N: usize>(found: [f32; N], expected: [f32; N], context: &str) {
+    let close = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6);
+    assert!(close, "{context}: {found:?} for {expected:?}");
 }
 
 #[test]
-fn the_first_update_of_adam_is_the_step_size_whatever_the_gradient() {
-    for level in Level::available() {
-        let _held = level.hold();
-        for grad in [1e-3f32, 1.0, 1e3] {
-            let mut adam = Optimizer::new(Rule::Adam, 0.0, false, 1);
-            let mut param = [1.0f32];
-            adam.begin();
-            adam.apply(Rate { lr: 0.01, momentum: 0.9 }, 0, &mut param, &[grad]);
-            assert!((param[0] - 0.99).abs() < 1e-6, "{level}, gradient {grad}: {}", param[0]);
-        }
-    }
+fn each_kind_takes_the_options_of_the_run() {
+    // Steps of gradients 0.4 and -0.2 plus the L2 penalty 0.1 * weight: 0.5 and -0.4.
+    let (start, gradients) = ([1.0, -2.0], [0.4, -0.2]);
+    let once = |options: &str| updated(&format!("--lr 0.1 {options}"), start, &[gradients]);
+    assert_close(once("--optimizer adam --weight-decay 0.1"), [0.9, -1.9], "adam");
+    assert_close(once("--optimizer adamw --weight-decay 0.1"), [0.89, -1.88], "adamw");
+    assert_close(once("--optimizer sgd --weight-decay 0.1"), [0.95, -1.96], "sgd");
+    // The root of the mean square is a tenth of the gradient.
+    assert_close(once("--optimizer rmsprop --weight-decay 0.1"), [0.0, -1.0], "rmsprop");
+    let twice = |options: &str| {
+        let options = format!("--lr 0.1 --weight-decay 0 {options}");
+        updated(&options, start, &[gradients, [0.0; 2]])
+    };
+    assert_close(twice("--optimizer sgd"), [0.96, -1.98], "no momentum");
+    assert_close(twice("--optimizer sgd --momentum 0.5"), [0.94, -1.97], "sgd with momentum");
+    assert_close(twice("--optimizer rmsprop --momentum 0.5"), [-0.5, -0.5], "rmsprop with momentum");
+    // Moments 0.9 * 0.1 and 0.999 * 0.001 of the gradient and its square, corrected by 0.19 and 0.001999.
+    let step = 0.1 * (0.09 / 0.19) / (0.000999f32 / 0.001999).sqrt();
+    assert_close(twice("--optimizer adam"), [0.9 - step, -1.9 + step], "adam's second step");
 }
 
 #[test]
 fn an_optimizer_goes_on_from_its_moments_alone() {
-    for level in Level::available() {
-        let _held = level.hold();
-        for (rule, momentum) in [(Rule::Adam, 0.9), (Rule::Sgd, 0.5), (Rule::Rmsprop, 0.5)] {
-            let rate = Rate { lr: 0.1, momentum };
-            let (mut whole, mut first) = ([1.0f32, -1.0], Optimizer::new(rule, DECAY, true, 2));
-            let update = |optimizer: &mut Optimizer, params: &mut [f32], grads: [f32; 2]| {
-                optimizer.begin();
-                optimizer.apply(rate, 0, params, &grads);
-            };
-            update(&mut first, &mut whole, [0.25, 0.5]);
-            let mut cut = whole;
-            let mut second = Optimizer::new(rule, DECAY, true, 2);
-            second.restore(first.moments.clone(), first.updates()).unwrap();
-            update(&mut first, &mut whole, [0.5, -0.5]);
-            update(&mut second, &mut cut, [0.5, -0.5]);
-            assert_eq!((whole, first), (cut, second), "{rule}, {level}");
-        }
+    for options in
+        ["--optimizer adam", "--optimizer sgd --momentum 0.5", "--optimizer rmsprop --momentum 0.5"]
+    {
+        let update = |optimizer: &mut Optimizer, rate, params: &mut [f32], gradients: [f32; 2]| {
+            let mut given = Given(vec![gradients.to_vec()]);
+            optimizer.update(&[(0, 0..2)], params, &mut given, rate).unwrap();
+        };
+        let options = format!("{options} --weight-decay 0.01");
+        let (mut whole, (mut first, rate)) = ([1.0f32, -1.0], optimizer(&options, 2));
+        update(&mut first, rate, &mut whole, [0.25, 0.5]);
+        let (mut cut, (mut second, _)) = (whole, optimizer(&options, 2));
+        second.restore(first.moments.clone(), first.updates()).unwrap();
+        update(&mut first, rate, &mut whole, [0.5, -0.5]);
+        update(&mut second, rate, &mut cut, [0.5, -0.5]);
+        assert_eq!((whole, first), (cut, second), "{options}");
     }
 }
 
 #[test]
-fn moments_of_another_rule_are_refused_and_both_named() {
-    let adam = Optimizer::new(Rule::Adam, 0.0, false, 2);
-    let mut sgd = Optimizer::new(Rule::Sgd, 0.0, true, 2);
-    let message = sgd.restore(adam.moments.clone(), 1).unwrap_err().to_string();
+fn moments_of_another_optimizer_are_refused_and_both_named() {
+    let (adam, _) = optimizer("--optimizer adam", 2);
+    let (mut sgd, _) = optimizer("--optimizer sgd --momentum 0.5", 2);
+    let message = sgd.restore(adam.moments, 1).unwrap_err().to_string();
     assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
+}
+
+/// Gradients that plain gradient descent with step size 1 receives: the decrease of the weights.
+fn taken(options: &str, weights: [f32; 4], gradients: [f32; 4]) -> [f32; 4] {
+    let params =
+        updated(&format!("--optimizer sgd --lr 1 --weight-decay 0 {options}"), weights, &[gradients]);
+    std::array::from_fn(|at| weights[at] - params[at])
+}
+
+#[test]
+fn penalties_are_added_to_the_gradients() {
+    let weights = [2.0, -4.0, 0.0, 8.0];
+    assert_eq!(taken("--l1 0.5", weights, [0.0; 4]), [0.5, -0.5, 0.0, 0.5]);
+    assert_eq!(taken("--l2 0.25", weights, [1.0; 4]), [2.0, -1.0, 1.0, 5.0]);
+}
+
+#[test]
+fn gradients_are_clipped_by_the_norm_over_all_parameters() {
+    let gradients = [3.0, 0.0, 4.0, 0.0];
+    assert_eq!(taken("--clip-norm 5.1", [0.0; 4], gradients), gradients, "below the norm");
+    assert_close(taken("--clip-norm 1", [0.0; 4], gradients), [0.6, 0.0, 0.8, 0.0], "clipped");
+    // Penalties are included: without them the norm is 0.
+    assert_close(taken("--clip-norm 1 --l1 1", [1.0; 4], [0.0; 4]), [0.5; 4], "of penalties");
 }
