@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod epilogue;
 pub(crate) mod half;
+pub(crate) mod loss;
 pub(crate) mod matrix;
 pub(crate) mod norm;
 pub(crate) mod product;

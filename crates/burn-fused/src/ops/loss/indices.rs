@@ -11,8 +11,8 @@ use rayon::iter::{ParallelBridge, ParallelIterator};
 
 use super::scaled;
 
-use crate::kernels::simd::math::exp;
-use crate::kernels::simd::{Level, kernel};
+use crate::kernels::loss::rows::{Classes, Row, gradients, losses};
+use crate::kernels::simd::Level;
 use crate::nn::loss::CrossEntropyLoss;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, f32_on_flex, tensor, values};
@@ -48,18 +48,6 @@ struct Labels {
     normalizer: f64,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Row {
-    target: usize,
-    is_padding: bool,
-    /// The highest score.
-    highest: f32,
-    /// The sum of the exponentials of the scores' distances from it.
-    sum: f32,
-    /// Weighted, of a row that counts.
-    loss: f32,
-}
-
 /// Values of a block of rows, between polls.
 const BLOCK: usize = 1 << 16;
 
@@ -80,7 +68,7 @@ impl Labels {
         let rows = targets.as_slice::<i64>().ok()?.iter().map(|&target| {
             let target = usize::try_from(target).ok().filter(|&target| target < classes)?;
             let is_padding = pad_tokens.as_ref().is_some_and(|padding| padding.contains(&target));
-            Some(Row { target, is_padding, ..Row::default() })
+            Some(Row::new(target, is_padding))
         });
         let rows: Vec<Row> = rows.collect::<Option<_>>()?;
         let of_classes = weights.as_ref().map(values);
@@ -105,13 +93,13 @@ impl Labels {
                 blocks,
                 || (),
                 |(rows, target)| {
-                    losses(level, &self, target, rows);
-                    gradients(level, &self, rows, None, target, factor);
+                    losses(level, self.counted(), target, rows);
+                    gradients(level, self.counted(), rows, None, target, factor);
                 },
             );
         } else {
             let blocks = rows.chunks_mut(at_once).zip(values(&scores).chunks(size));
-            in_parallel(blocks, || (), |(rows, scores)| losses(level, &self, scores, rows));
+            in_parallel(blocks, || (), |(rows, scores)| losses(level, self.counted(), scores, rows));
         }
         let counting = rows.iter().filter(|row| !row.is_padding);
         let loss = counting.map(|row| f64::from(row.loss)).sum::<f64>() / self.normalizer;
@@ -125,22 +113,22 @@ impl Labels {
             let blocks = values(&scores).chunks(size).zip(gradient.chunks_mut(size));
             let blocks = self.rows.chunks(at_once).zip(blocks);
             in_parallel(blocks, poll::current(), |(rows, (source, target))| {
-                gradients(level, &self, rows, Some(source), target, factor);
+                gradients(level, self.counted(), rows, Some(source), target, factor);
             });
             [Some(gradient.into_tensor(&scores.shape()))]
         });
         (tensor(vec![loss as f32], &[1]), backward)
     }
 
+    /// How the classes count.
+    fn counted(&self) -> Classes<'_> {
+        let weights = self.weights.as_ref().map_or(&[][..], values);
+        Classes { number: self.classes, weights, uniform: self.uniform, smoothing: self.smoothing }
+    }
+
     /// Rows of a block.
     fn rows_at_once(&self) -> usize {
         (BLOCK / self.classes).max(1)
-    }
-
-    /// The weight of a class.
-    #[inline(always)]
-    fn weight(&self, weights: &[f32], class: usize) -> f32 {
-        weights.get(class).copied().unwrap_or(1.0)
     }
 }
 
@@ -159,138 +147,5 @@ fn in_parallel<B: Send>(
             block(values);
             after();
         }),
-    }
-}
-
-kernel! {
-    /// Sums and losses of rows.
-    fn losses<S>(_simd: S, labels: &Labels, scores: &[f32], rows: &mut [Row]) {
-        let weights = labels.weights.as_ref().map_or(&[][..], values);
-        match labels.classes < LANES {
-            true => few_sums(rows, scores, labels.classes),
-            false => sums(rows, scores, labels.classes),
-        }
-        for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(labels.classes)) {
-            let Row { highest, sum, .. } = *row;
-            let log = sum.ln();
-            let own = labels.weight(weights, row.target) * (scores[row.target] - highest - log);
-            row.loss = match labels.smoothing {
-                None => -own,
-                Some(share) => {
-                    // Apart from the target's: a probability of 0 may be infinitely far from theirs.
-                    let others = [0..row.target, row.target + 1..labels.classes].map(|classes| {
-                        let scores = &scores[classes.clone()];
-                        if weights.is_empty() {
-                            let distances = fold(scores, 0.0, |sum, x| sum + (x - highest), |a, b| a + b);
-                            return distances - log * scores.len() as f32;
-                        }
-                        let terms = scores.iter().zip(&weights[classes]);
-                        terms.map(|(x, weight)| f64::from(weight * (x - highest - log))).sum::<f64>() as f32
-                    });
-                    let each = share / labels.classes as f32;
-                    -((1.0 - share + each) * own + each * (others[0] + others[1]))
-                }
-            };
-        }
-    }
-}
-
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if b > a { b } else { a }
-}
-
-/// The highest score and the sum of exponentials of each row.
-#[inline(always)]
-fn sums(rows: &mut [Row], scores: &[f32], classes: usize) {
-    for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes)) {
-        let highest = fold(scores, f32::NEG_INFINITY, larger, larger);
-        row.sum = fold(scores, 0.0, |sum, x| sum + exp(x - highest), |a, b| a + b);
-        row.highest = highest;
-    }
-}
-
-/// As [`sums`], with the exponentials of several rows in the lanes of a vector.
-#[inline(always)]
-fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
-    const VALUES: usize = 16 * LANES;
-    let at_once = VALUES / classes;
-    let mut powers = [0.0f32; VALUES];
-    for (rows, scores) in rows.chunks_mut(at_once).zip(scores.chunks(at_once * classes)) {
-        let powers = &mut powers[..scores.len()];
-        let each = powers.chunks_exact_mut(classes).zip(scores.chunks_exact(classes));
-        for (row, (powers, scores)) in rows.iter_mut().zip(each) {
-            row.highest = scores.iter().fold(f32::NEG_INFINITY, |most, x| larger(most, *x));
-            powers.iter_mut().zip(scores).for_each(|(power, x)| *power = x - row.highest);
-        }
-        powers.iter_mut().for_each(|power| *power = exp(*power));
-        for (row, powers) in rows.iter_mut().zip(powers.chunks_exact(classes)) {
-            row.sum = powers.iter().sum();
-        }
-    }
-}
-
-/// Lanes of a sum: a few vectors.
-const LANES: usize = 32;
-
-/// `values` combined into `first` lane by lane, and the lanes by `join`.
-#[inline(always)]
-fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
-    if values.len() < LANES {
-        return values.iter().fold(first, |sum, value| add(sum, *value));
-    }
-    let mut lanes = [first; LANES];
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = add(*lane, *value);
-        }
-    }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane = add(*lane, *value);
-    }
-    let mut half = LANES / 2;
-    while half > 0 {
-        for lane in 0..half {
-            lanes[lane] = join(lanes[lane], lanes[lane + half]);
-        }
-        half /= 2;
-    }
-    lanes[0]
-}
-
-kernel! {
-    /// Gradients of rows of scores.
-    fn gradients<S>(
-        _simd: S,
-        labels: &Labels,
-        rows: &[Row],
-        // The scores, if they are not in the target.
-        source: Option<&[f32]>,
-        target: &mut [f32],
-        // The gradient of the loss over the normalizer.
-        factor: f32,
-    ) {
-        let weights = labels.weights.as_ref().map_or(&[][..], values);
-        let share = labels.smoothing.unwrap_or(0.0);
-        let each = factor * share / labels.classes as f32;
-        for (at, (row, scores)) in rows.iter().zip(target.chunks_exact_mut(labels.classes)).enumerate() {
-            if let Some(source) = source {
-                scores.copy_from_slice(&source[at * labels.classes..][..labels.classes]);
-            }
-            let own = factor * (1.0 - share) * labels.weight(weights, row.target);
-            let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
-            // The terms of the loss, times the probability.
-            let scale = (own + each * labels.uniform) / row.sum;
-            match weights.is_empty() || share == 0.0 {
-                true => scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each),
-                false => {
-                    for (x, weight) in scores.iter_mut().zip(weights) {
-                        *x = exp(*x - row.highest) * scale - each * weight;
-                    }
-                }
-            }
-            scores[row.target] -= own;
-        }
     }
 }

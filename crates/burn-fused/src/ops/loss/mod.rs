@@ -9,12 +9,12 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::kernels::simd::Level;
-use crate::kernels::simd::math::exp_each;
+use crate::kernels::loss::read::Read;
 use crate::ops::extension::{Backward, on_flex, unsupported_tensors};
 use crate::ops::flex_tensor::tensor;
 use crate::ops::shapes::{expect, refuse};
 
+pub use crate::kernels::loss::read::argmax;
 pub(crate) use indices::cross_entropy_of_indices;
 
 /// Loss and accuracy of class scores.
@@ -105,11 +105,14 @@ pub fn weighted_cross_entropy(
     let mut found = None;
     let of_samples =
         weights.map(|weights| labels.iter().map(|&label| weights[usize::from(label)]).collect::<Vec<f32>>());
-    let read = |[scores]: [&FlexTensor; 1]| Read::of(scores, labels, smoothing, of_samples.clone());
+    let read = |[scores]: [&FlexTensor; 1]| {
+        let scores = scores.to_contiguous();
+        Read::of(scores.as_slice::<f32>()?, labels, smoothing, of_samples.clone())
+    };
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));
         let loss = tensor(vec![read.loss as f32], &[1]);
-        let known = backward.then(|| read.gradient(labels));
+        let known = backward.then(|| tensor(read.gradient(labels), &[batch, classes]));
         (loss, Backward::new(move |upstream, _of_scores| [known.map(|known| scaled(known, &upstream))]))
     });
     match loss {
@@ -154,77 +157,6 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<V
         Err(error) => panic!("scores cannot be read as f32: {error:?}"),
     };
     Score { loss, value, correct }
-}
-
-/// The class with the highest of a sample's scores, the first of equal ones; 0 without scores.
-pub fn argmax(row: &[f32]) -> usize {
-    let Some((&first, others)) = row.split_first() else { return 0 };
-    let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
-    others.iter().enumerate().fold((0, first), better).0
-}
-
-/// Results of one pass over the scores.
-struct Read {
-    loss: f64,
-    correct: usize,
-    /// Softmax of the scores.
-    shares: Vec<f32>,
-    /// Of each sample; 1 without any.
-    weights: Option<Vec<f32>>,
-    classes: usize,
-    smoothing: f64,
-}
-
-impl Read {
-    /// Reads f32 scores; other types run Burn's operators.
-    fn of(scores: &FlexTensor, labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Option<Self> {
-        let scores = scores.to_contiguous();
-        let scores = scores.as_slice::<f32>()?;
-        let classes = scores.len() / labels.len().max(1);
-        if classes == 0 {
-            return None;
-        }
-        let weight = |row: usize| weights.as_ref().map_or(1.0, |weights| f64::from(weights[row]));
-        let mut shares = scores.to_vec();
-        let (mut loss, mut correct) = (0.0, 0);
-        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
-            let (label, highest) = (usize::from(label), argmax(row));
-            correct += usize::from(highest == label);
-            let (highest, own) = (row[highest], row[label]);
-            // Without smoothing, the scores of other classes do not contribute, even if infinite.
-            let aim = match smoothing > 0.0 {
-                true => {
-                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
-                    ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
-                }
-                false => own,
-            };
-            row.iter_mut().for_each(|x| *x -= highest);
-            loss -= weight(at) * f64::from(aim - highest);
-        }
-        exp_each(Level::current(), &mut shares);
-        for (at, row) in shares.chunks_exact_mut(classes).enumerate() {
-            let sum: f32 = row.iter().sum();
-            row.iter_mut().for_each(|x| *x /= sum);
-            loss += weight(at) * f64::from(sum.ln());
-        }
-        Some(Self { loss: loss / labels.len() as f64, correct, shares, weights, classes, smoothing })
-    }
-
-    /// The gradient of the loss.
-    fn gradient(self, labels: &[u16]) -> FlexTensor {
-        let Self { mut shares, weights, classes, smoothing, .. } = self;
-        let share = 1.0 / labels.len() as f32;
-        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
-            let scale = weights.as_ref().map_or(share, |weights| weights[at] * share);
-            if smoothing > 0.0 {
-                row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
-            }
-            row[usize::from(label)] -= (1.0 - smoothing) as f32;
-            row.iter_mut().for_each(|x| *x *= scale);
-        }
-        tensor(shares, &[labels.len(), classes])
-    }
 }
 
 /// The gradient of the scores from that of the loss, and from what it is for a gradient 1 of the loss.

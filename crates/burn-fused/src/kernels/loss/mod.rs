@@ -1,0 +1,4 @@
+//! Cross entropy of rows of scores.
+
+pub(crate) mod read;
+pub(crate) mod rows;

@@ -1,0 +1,75 @@
+//! Loss, accuracy and gradient of scores in one pass over them.
+
+use crate::kernels::simd::Level;
+use crate::kernels::simd::math::exp_each;
+
+/// The class with the highest of a sample's scores, the first of equal ones; 0 without scores.
+pub fn argmax(row: &[f32]) -> usize {
+    let Some((&first, others)) = row.split_first() else { return 0 };
+    let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
+    others.iter().enumerate().fold((0, first), better).0
+}
+
+/// Results of one pass over the scores.
+pub(crate) struct Read {
+    /// Mean of the samples.
+    pub loss: f64,
+    /// Samples whose highest score is that of their class.
+    pub correct: usize,
+    /// Softmax of the scores.
+    shares: Vec<f32>,
+    /// Of each sample; 1 without any.
+    weights: Option<Vec<f32>>,
+    classes: usize,
+    smoothing: f64,
+}
+
+impl Read {
+    /// Reads rows of scores; none without classes.
+    pub fn of(scores: &[f32], labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Option<Self> {
+        let classes = scores.len() / labels.len().max(1);
+        if classes == 0 {
+            return None;
+        }
+        let weight = |row: usize| weights.as_ref().map_or(1.0, |weights| f64::from(weights[row]));
+        let mut shares = scores.to_vec();
+        let (mut loss, mut correct) = (0.0, 0);
+        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
+            let (label, highest) = (usize::from(label), argmax(row));
+            correct += usize::from(highest == label);
+            let (highest, own) = (row[highest], row[label]);
+            // Without smoothing, the scores of other classes do not contribute, even if infinite.
+            let aim = match smoothing > 0.0 {
+                true => {
+                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
+                    ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
+                }
+                false => own,
+            };
+            row.iter_mut().for_each(|x| *x -= highest);
+            loss -= weight(at) * f64::from(aim - highest);
+        }
+        exp_each(Level::current(), &mut shares);
+        for (at, row) in shares.chunks_exact_mut(classes).enumerate() {
+            let sum: f32 = row.iter().sum();
+            row.iter_mut().for_each(|x| *x /= sum);
+            loss += weight(at) * f64::from(sum.ln());
+        }
+        Some(Self { loss: loss / labels.len() as f64, correct, shares, weights, classes, smoothing })
+    }
+
+    /// The gradient of the loss.
+    pub fn gradient(self, labels: &[u16]) -> Vec<f32> {
+        let Self { mut shares, weights, classes, smoothing, .. } = self;
+        let share = 1.0 / labels.len() as f32;
+        for (at, (row, &label)) in shares.chunks_exact_mut(classes).zip(labels).enumerate() {
+            let scale = weights.as_ref().map_or(share, |weights| weights[at] * share);
+            if smoothing > 0.0 {
+                row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
+            }
+            row[usize::from(label)] -= (1.0 - smoothing) as f32;
+            row.iter_mut().for_each(|x| *x *= scale);
+        }
+        shares
+    }
+}

@@ -1,0 +1,178 @@
+//! Losses of rows of scores, and their gradients, for one class each.
+
+use crate::kernels::simd::kernel;
+use crate::kernels::simd::math::exp;
+
+/// How classes count.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Classes<'a> {
+    /// Their number.
+    pub number: usize,
+    /// The weight of each, or empty.
+    pub weights: &'a [f32],
+    /// The sum of the weights.
+    pub uniform: f32,
+    /// The share of each target that is distributed uniformly over all classes.
+    pub smoothing: Option<f32>,
+}
+
+impl Classes<'_> {
+    /// The weight of a class.
+    #[inline(always)]
+    fn weight(&self, class: usize) -> f32 {
+        self.weights.get(class).copied().unwrap_or(1.0)
+    }
+}
+
+/// A sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    /// Index of its class.
+    pub target: usize,
+    /// Whether it does not count.
+    pub is_padding: bool,
+    /// The highest score.
+    highest: f32,
+    /// The sum of the exponentials of the scores' distances from it.
+    sum: f32,
+    /// Weighted, of a row that counts.
+    pub loss: f32,
+}
+
+impl Row {
+    /// A sample whose scores are not read yet.
+    pub fn new(target: usize, is_padding: bool) -> Self {
+        Self { target, is_padding, highest: 0.0, sum: 0.0, loss: 0.0 }
+    }
+}
+
+kernel! {
+    /// Sums and losses of rows.
+    pub(crate) fn losses<S>(_simd: S, classes: Classes<'_>, scores: &[f32], rows: &mut [Row]) {
+        match classes.number < LANES {
+            true => few_sums(rows, scores, classes.number),
+            false => sums(rows, scores, classes.number),
+        }
+        for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes.number)) {
+            let Row { highest, sum, .. } = *row;
+            let log = sum.ln();
+            let own = classes.weight(row.target) * (scores[row.target] - highest - log);
+            row.loss = match classes.smoothing {
+                None => -own,
+                Some(share) => {
+                    // Apart from the target's: a probability of 0 may be infinitely far from theirs.
+                    let others = [0..row.target, row.target + 1..classes.number].map(|others| {
+                        let scores = &scores[others.clone()];
+                        if classes.weights.is_empty() {
+                            let distances = fold(scores, 0.0, |sum, x| sum + (x - highest), |a, b| a + b);
+                            return distances - log * scores.len() as f32;
+                        }
+                        let terms = scores.iter().zip(&classes.weights[others]);
+                        terms.map(|(x, weight)| f64::from(weight * (x - highest - log))).sum::<f64>() as f32
+                    });
+                    let each = share / classes.number as f32;
+                    -((1.0 - share + each) * own + each * (others[0] + others[1]))
+                }
+            };
+        }
+    }
+}
+
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if b > a { b } else { a }
+}
+
+/// The highest score and the sum of exponentials of each row.
+#[inline(always)]
+fn sums(rows: &mut [Row], scores: &[f32], classes: usize) {
+    for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes)) {
+        let highest = fold(scores, f32::NEG_INFINITY, larger, larger);
+        row.sum = fold(scores, 0.0, |sum, x| sum + exp(x - highest), |a, b| a + b);
+        row.highest = highest;
+    }
+}
+
+/// As [`sums`], with the exponentials of several rows in the lanes of a vector.
+#[inline(always)]
+fn few_sums(rows: &mut [Row], scores: &[f32], classes: usize) {
+    const VALUES: usize = 16 * LANES;
+    let at_once = VALUES / classes;
+    let mut powers = [0.0f32; VALUES];
+    for (rows, scores) in rows.chunks_mut(at_once).zip(scores.chunks(at_once * classes)) {
+        let powers = &mut powers[..scores.len()];
+        let each = powers.chunks_exact_mut(classes).zip(scores.chunks_exact(classes));
+        for (row, (powers, scores)) in rows.iter_mut().zip(each) {
+            row.highest = scores.iter().fold(f32::NEG_INFINITY, |most, x| larger(most, *x));
+            powers.iter_mut().zip(scores).for_each(|(power, x)| *power = x - row.highest);
+        }
+        powers.iter_mut().for_each(|power| *power = exp(*power));
+        for (row, powers) in rows.iter_mut().zip(powers.chunks_exact(classes)) {
+            row.sum = powers.iter().sum();
+        }
+    }
+}
+
+/// Lanes of a sum: a few vectors.
+const LANES: usize = 32;
+
+/// `values` combined into `first` lane by lane, and the lanes by `join`.
+#[inline(always)]
+fn fold(values: &[f32], first: f32, add: impl Fn(f32, f32) -> f32, join: impl Fn(f32, f32) -> f32) -> f32 {
+    if values.len() < LANES {
+        return values.iter().fold(first, |sum, value| add(sum, *value));
+    }
+    let mut lanes = [first; LANES];
+    let (chunks, rest) = values.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = add(*lane, *value);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane = add(*lane, *value);
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = join(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+kernel! {
+    /// Gradients of rows of scores.
+    pub(crate) fn gradients<S>(
+        _simd: S,
+        classes: Classes<'_>,
+        rows: &[Row],
+        // The scores, if they are not in the target.
+        source: Option<&[f32]>,
+        target: &mut [f32],
+        // The gradient of the loss over the normalizer.
+        factor: f32,
+    ) {
+        let share = classes.smoothing.unwrap_or(0.0);
+        let each = factor * share / classes.number as f32;
+        for (at, (row, scores)) in rows.iter().zip(target.chunks_exact_mut(classes.number)).enumerate() {
+            if let Some(source) = source {
+                scores.copy_from_slice(&source[at * classes.number..][..classes.number]);
+            }
+            let own = factor * (1.0 - share) * classes.weight(row.target);
+            let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
+            // The terms of the loss, times the probability.
+            let scale = (own + each * classes.uniform) / row.sum;
+            match classes.weights.is_empty() || share == 0.0 {
+                true => scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each),
+                false => {
+                    for (x, weight) in scores.iter_mut().zip(classes.weights) {
+                        *x = exp(*x - row.highest) * scale - each * weight;
+                    }
+                }
+            }
+            scores[row.target] -= own;
+        }
+    }
+}
