@@ -1,7 +1,7 @@
 //! What each kind of optimizer does with averaged gradients, at the options of a run.
 
 use super::*;
-use crate::options::RunConfig;
+use crate::train::RunConfig;
 
 struct Given(Vec<Vec<f32>>);
 
