@@ -325,12 +325,14 @@ impl World {
     pub fn agree<T, E: Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
         let _calling = calling("agree");
         // On one line: it is part of one.
-        let reason = mine.as_ref().err().map(|error| format!("{error:#}").replace('\n', " "));
-        let all: Vec<Option<String>> = self.gather(&reason)?;
-        match all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?))) {
-            Some((rank, reason)) => Err(self.elsewhere(rank, reason)),
-            None => mine.map_err(|error| CommError::Start(error.to_string())),
+        let mine = mine.map_err(|error| format!("{error:#}").replace('\n', " "));
+        let all: Vec<Option<String>> = self.gather(&mine.as_ref().err().cloned())?;
+        if let Some((rank, reason)) =
+            all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?)))
+        {
+            return Err(self.elsewhere(rank, reason));
         }
+        mine.map_err(|reason| self.elsewhere(self.rank(), reason))
     }
 
     /// Rank 0's value of `body`, which only it calls, and the default elsewhere.

@@ -69,10 +69,12 @@ pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
     // that panics.
     let refused = unsafe { libc::atexit(without_status) };
-    match refused {
-        0 => Ok(()),
-        _ => Err(crate::CommError::Start("the C library takes no exit handler".into())),
+    if refused != 0 {
+        let (rank, host) = (mpi.rank, mpi.host.clone());
+        let reason = "cannot register the exit handler that ends MPI".into();
+        return Err(crate::CommError::OnRank { rank, host, reason });
     }
+    Ok(())
 }
 
 /// Disables the exit handler: the process is about to abort the whole job.

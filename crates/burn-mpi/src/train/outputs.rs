@@ -75,9 +75,8 @@ pub(super) fn on_root<O: RankOutput>(
 ) -> Result<Vec<O>, CommError> {
     let mine = output.map(|output| output.into_parts(samples));
     let ranks: Vec<Option<Vec<TensorData>>> = world.gather_on_root(&mine)?;
-    let unreadable = || {
-        CommError::Start("the output of a step has other tensors than RankOutput::from_parts takes".into())
-    };
+    let unreadable =
+        || world.wrong("has the output of a step whose tensors RankOutput::from_parts does not take".into());
     let outputs = joined(ranks.into_iter().flatten().collect()).into_iter();
     outputs.map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }

@@ -57,7 +57,7 @@ fn into_bytes<R: Checkpoint>(slot: &Slot<R>) -> Result<Vec<u8>, CheckpointerErro
 /// The record of rank 0's bytes.
 fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> {
     R::checkpoint_from_bytes(Bytes::from_bytes_vec(world.broadcast_bytes(bytes)?))
-        .map_err(|error| CommError::Start(format!("rank 0's learner cannot be read: {error}")))
+        .map_err(|error| world.wrong(format!("cannot read rank 0's learner: {error}")))
 }
 
 /// Gives a training of a rank other than 0 checkpointers that read and write no files. Their records
