@@ -10,7 +10,7 @@ use super::checkpoint::Opened;
 use super::set_up;
 use crate::data::generate::noise;
 use crate::data::shard::Order;
-use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::layout;
 use crate::model::Network;
 use crate::options::{ConfigError, RunConfig};
@@ -103,10 +103,13 @@ impl Batches {
     }
 
     /// The next batch; after the last, the first.
-    pub fn next(&mut self) -> LabelledBytes<'_> {
+    ///
+    /// # Errors
+    /// If samples on disk cannot be read.
+    pub fn next(&mut self) -> Result<LabelledBytes<'_>, DataError> {
         let from = self.next * self.size;
         self.next = (self.next + 1) % self.count;
-        let (bytes, labels) = self.shard.samples(from, self.size);
-        LabelledBytes { bytes: bytes.into(), labels, normalizer: &self.normalizer }
+        let (bytes, labels) = self.shard.read(from, self.size)?;
+        Ok(LabelledBytes { bytes, labels, normalizer: &self.normalizer })
     }
 }

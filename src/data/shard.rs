@@ -191,13 +191,6 @@ impl Shard {
         from..from.saturating_add(count).min(self.len())
     }
 
-    /// Bytes and labels of the samples `from..from + count` that exist, of a shard in memory; none of one on disk.
-    pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u16]) {
-        let Images::Memory(images) = &self.images else { return (&[], &[]) };
-        let Range { start, end } = self.range(from, count);
-        (&images[start * self.item..end * self.item], &self.labels[start..end])
-    }
-
     /// Bytes and labels of the samples `from..from + count` that exist.
     ///
     /// # Errors

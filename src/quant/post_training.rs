@@ -31,7 +31,8 @@ pub struct PostTraining {
 #[derive(Debug)]
 pub struct PostQuantizer {
     scheme: WeightScheme,
-    shard: Shard,
+    images: Vec<u8>,
+    sample_bytes: usize,
     normalizer: Normalizer,
 }
 
@@ -44,14 +45,17 @@ impl PostTraining {
         let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
         let plan = ShardPlan { samples: self.calibration.min(known), world_size: 1, batch_size: BATCH };
         let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
-        Ok(PostQuantizer { scheme: self.scheme, shard, normalizer: Normalizer::new(source.description()) })
+        let images = shard.read(0, shard.len())?.0.into_owned();
+        let description = source.description();
+        let (sample_bytes, normalizer) = (description.sample_bytes(), Normalizer::new(description));
+        Ok(PostQuantizer { scheme: self.scheme, images, sample_bytes, normalizer })
     }
 }
 
 impl PostQuantizer {
     /// Number of calibration samples.
     pub fn samples(&self) -> usize {
-        self.shard.len()
+        self.images.len() / self.sample_bytes
     }
 
     /// The int8 model of `network`, which is on a device without autodiff.
@@ -62,9 +66,8 @@ impl PostQuantizer {
         let groups = groups(network)?;
         let mut ranges = Ranges::of(groups.len());
         let device = DeviceKind::Flex.device();
-        for from in (0..self.shard.len()).step_by(BATCH) {
-            let images = self.normalizer.images(self.shard.samples(from, BATCH).0, &device);
-            ranges.observe(&groups, images)?;
+        for images in self.images.chunks(BATCH * self.sample_bytes) {
+            ranges.observe(&groups, self.normalizer.images(images, &device))?;
         }
         Quantized::of_ranges(network, Method::Ptq, &ranges, self.scheme)
     }

@@ -13,7 +13,7 @@ use burn::tensor::{Device, Tensor};
 use super::{check_alone, median_ms, publish};
 use crate::commands::{outputs, use_threads};
 use crate::data::shard::Order;
-use crate::data::{self, Description, Normalizer, Shard, ShardPlan, Split, size_of_sample};
+use crate::data::{self, DataError, Description, Normalizer, Shard, ShardPlan, Split, size_of_sample};
 use crate::device::DeviceKind;
 use crate::model::seeded;
 use crate::options::{ConfigError, FusedArgs};
@@ -71,7 +71,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
         Shard::load(&source, split, &plan, 0, Order::Sequential)
     };
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
-    let rows = measure(args, &Normalizer::new(source.description()), &train, &test);
+    let rows = measure(args, &Normalizer::new(source.description()), &train, &test)?;
     let heading = format!(
         "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
          medians over steps, one thread",
@@ -93,7 +93,12 @@ fn ways(args: &FusedArgs) -> impl Iterator<Item = (usize, Way)> {
     args.layers.iter().flat_map(|&layers| WAYS.map(|way| (layers, way)))
 }
 
-fn measure(args: &FusedArgs, normalizer: &Normalizer, train: &Shard, test: &Shard) -> Vec<FusedRow> {
+fn measure(
+    args: &FusedArgs,
+    normalizer: &Normalizer,
+    train: &Shard,
+    test: &Shard,
+) -> Result<Vec<FusedRow>, DataError> {
     let built = ways(args).filter(|(_, way)| way.device.check_built().is_ok());
     let mut candidates: Vec<_> = built.map(|(layers, way)| Candidate::new(layers, args, way)).collect();
     let batch = args.train_batch_size;
@@ -101,20 +106,22 @@ fn measure(args: &FusedArgs, normalizer: &Normalizer, train: &Shard, test: &Shar
     for turn in starts.chunks(TURN) {
         for candidate in &mut candidates {
             for &from in turn {
-                let (bytes, labels) = train.samples(from, batch);
-                candidate.step(normalizer, bytes, labels);
+                let (bytes, labels) = train.read(from, batch)?;
+                candidate.step(normalizer, &bytes, labels);
             }
         }
     }
-    let row = |candidate: &Candidate| FusedRow {
-        operator: candidate.way.name.into(),
-        layers: candidate.network.layers,
-        channels: args.channels,
-        batch,
-        steps: starts.len(),
-        forward_ms: median_ms(&candidate.forward),
-        backward_ms: median_ms(&candidate.backward),
-        test_accuracy: candidate.accuracy(normalizer, test),
+    let row = |candidate: &Candidate| {
+        Ok(FusedRow {
+            operator: candidate.way.name.into(),
+            layers: candidate.network.layers,
+            channels: args.channels,
+            batch,
+            steps: starts.len(),
+            forward_ms: median_ms(&candidate.forward),
+            backward_ms: median_ms(&candidate.backward),
+            test_accuracy: candidate.accuracy(normalizer, test)?,
+        })
     };
     candidates.iter().map(row).collect()
 }
@@ -203,15 +210,15 @@ impl Candidate {
     }
 
     /// Accuracy in percent.
-    fn accuracy(&self, normalizer: &Normalizer, test: &Shard) -> f64 {
+    fn accuracy(&self, normalizer: &Normalizer, test: &Shard) -> Result<f64, DataError> {
         let network = self.network.valid();
-        let right = |from| {
-            let (bytes, labels) = test.samples(from, TEST_BATCH);
-            let images = normalizer.images(bytes, &self.device);
-            cross_entropy(network.forward(images, self.way.fused), labels).correct
-        };
-        let right: usize = (0..test.len()).step_by(TEST_BATCH).map(right).sum();
-        100.0 * right as f64 / test.len().max(1) as f64
+        let mut right = 0;
+        for from in (0..test.len()).step_by(TEST_BATCH) {
+            let (bytes, labels) = test.read(from, TEST_BATCH)?;
+            let images = normalizer.images(&bytes, &self.device);
+            right += cross_entropy(network.forward(images, self.way.fused), labels).correct;
+        }
+        Ok(100.0 * right as f64 / test.len().max(1) as f64)
     }
 }
 
@@ -253,21 +260,21 @@ mod tests {
 
     fn memorise(way: Way) {
         let (normalizer, shard) = of_noise(8);
-        let (bytes, labels) = shard.samples(0, 8);
+        let (bytes, labels) = shard.read(0, 8).unwrap();
         let mut candidate = Candidate::new(2, &task(), way);
-        let losses: Vec<f64> = (0..40).map(|_| candidate.step(&normalizer, bytes, labels)).collect();
+        let losses: Vec<f64> = (0..40).map(|_| candidate.step(&normalizer, &bytes, labels)).collect();
         assert!(losses[39] < 0.1 * losses[0], "{losses:?}");
-        assert_eq!(candidate.accuracy(&normalizer, &shard), 100.0);
+        assert_eq!(candidate.accuracy(&normalizer, &shard).unwrap(), 100.0);
         assert!(median_ms(&candidate.forward) > 0.0 && median_ms(&candidate.backward) > 0.0);
     }
 
     #[test]
     fn both_operators_have_the_same_losses() {
         let (normalizer, shard) = of_noise(8);
-        let (bytes, labels) = shard.samples(0, 8);
+        let (bytes, labels) = shard.read(0, 8).unwrap();
         let losses = |way| -> Vec<f64> {
             let mut candidate = Candidate::new(4, &task(), way);
-            (0..5).map(|_| candidate.step(&normalizer, bytes, labels)).collect()
+            (0..5).map(|_| candidate.step(&normalizer, &bytes, labels)).collect()
         };
         for (fused, separate) in losses(FUSED).into_iter().zip(losses(UNFUSED)) {
             assert!((fused - separate).abs() < 1e-4 * separate.abs().max(1e-2), "{fused} and {separate}");

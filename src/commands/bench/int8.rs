@@ -122,7 +122,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let mut rows = Vec::new();
     for batch in BATCHES {
         // Samples again from the first, where a test set is smaller than a batch.
-        let whole = normalizer.values(shard.samples(0, batch).0);
+        let whole = normalizer.values(&shard.read(0, batch)?.0);
         let [channels, height, width] = source.description().shape;
         let size = channels * height * width;
         let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();

@@ -63,7 +63,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
 
     let mut products = product_times(&device, args.products);
     for _ in 0..args.warm_up {
-        learner.step(&batches.next(), global, false)?;
+        learner.step(&batches.next()?, global, false)?;
     }
     // One rank has no communication, with or without overlap.
     let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
@@ -80,7 +80,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             world.barrier()?;
             let (mut before, faults) = (learner.times().into_array(), page_faults());
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
-                let samples = batches.next();
+                let samples = batches.next()?;
                 let (began, allocated) = (Instant::now(), allocations());
                 measured_step(&mut learner, &samples, global)?;
                 let took = began.elapsed();

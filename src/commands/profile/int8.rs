@@ -1,7 +1,5 @@
 //! Profile of an integer model's inference.
 
-use std::convert::Infallible;
-
 use burn_fused::int8::{Layer, Model, Stage};
 
 use super::{Times, alternate};
@@ -39,7 +37,10 @@ fn kind(layer: &Layer) -> &'static str {
 }
 
 /// Profiles `batches` batches on this rank.
-pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> Times {
+///
+/// # Errors
+/// If samples on disk cannot be read.
+pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow::Result<Times> {
     let Quantized { model, mut workspace, file } = int8;
     let rows = rows(&model, file.products().map(|(name, _)| name));
     let row = |stage| match stage {
@@ -48,8 +49,8 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> Times {
         Stage::Output => rows[rows.len() - 1],
     };
     let mut scores = Vec::new();
-    let Ok(times) = alternate(batches, || {
-        let samples = source.next();
+    alternate(batches, || {
+        let samples = source.next()?;
         let values = span(&BATCH, || samples.normalizer.values(&samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
         match is_recording() {
@@ -60,7 +61,6 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> Times {
             }
             false => model.infer(&mut workspace, &values, &mut scores),
         }
-        Ok::<(), Infallible>(())
-    });
-    times
+        Ok(())
+    })
 }

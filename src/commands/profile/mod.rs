@@ -4,11 +4,10 @@ mod int8;
 mod output;
 mod subject;
 
-use std::convert::Infallible;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use burn_mpi::{BucketReport, CommError, World};
+use burn_mpi::{BucketReport, World};
 
 use super::bench::median_ms;
 use super::subject::{Batches, Subject, int8_bytes, learner};
@@ -60,8 +59,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             let network = layout.write(fresh, &layout.read(&network));
             training(world, &config, network, &mut batches, args.batches)?
         }
-        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches), Vec::new()),
-        (false, None) => (inference(&config, &network, &mut batches, args.batches), Vec::new()),
+        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches)?, Vec::new()),
+        (false, None) => (inference(&config, &network, &mut batches, args.batches)?, Vec::new()),
     };
     let recorder = Recorder::stop().unwrap_or_default();
     if let Some(tracing) = tracing {
@@ -103,15 +102,19 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
 }
 
 /// Profiles inference.
-fn inference(config: &RunConfig, network: &Network, source: &mut Batches, batches: usize) -> Times {
+fn inference(
+    config: &RunConfig,
+    network: &Network,
+    source: &mut Batches,
+    batches: usize,
+) -> anyhow::Result<Times> {
     let device = config.device.device();
-    let Ok(times) = alternate(batches, || {
-        let samples = source.next();
+    alternate(batches, || {
+        let samples = source.next()?;
         let (images, _) = spans::span(&spans::BATCH, || samples.batch(0..samples.count(), &device));
         drop(spans::forward(|| network.forward(images)));
-        Ok::<(), Infallible>(())
-    });
-    times
+        Ok(())
+    })
 }
 
 /// Profiles training steps. All ranks take part in them.
@@ -125,9 +128,10 @@ fn training(
     let mut learner = learner(world, config, network)?;
     let total = config.data.train_batch_size * world.size();
     world.barrier()?;
-    let times = alternate(batches, || -> Result<(), CommError> {
+    let times = alternate(batches, || {
         learner.sync.watch(spans::watcher())?;
-        learner.step(&source.next(), total, false).map(|_| ())
+        learner.step(&source.next()?, total, false)?;
+        Ok(())
     })?;
     spans::log_buckets(&learner.sync);
     Ok((times, learner.sync.report().buckets))
@@ -135,7 +139,7 @@ fn training(
 
 /// Runs `batch` with this thread's recorder and without it, in turn: as often as needed to
 /// warm up, and then `batches` times with either.
-fn alternate<E>(batches: usize, mut batch: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
+fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Times> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;
     for number in 0..WARM_UP + batches {
