@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use run_record::files::FolderLock;
-use run_record::{FailedAttempt, NamedRun, RecordError, RunDir, Seen, Status, lock, now, set_aside};
+use run_record::{FailedAttempt, IN_USE, NamedRun, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
 use crate::commands::{Refused, failure};
 use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams, line};
@@ -19,8 +19,6 @@ const LEAVE: Duration = Duration::from_secs(120);
 const TICK: Duration = Duration::from_millis(100);
 /// Attempts in a row that may end before their first step: a host that is not back yet needs some.
 const IDLE: usize = 3;
-/// What the ranks say of a run directory that another process writes to.
-const IN_USE: &str = " is in use by ";
 /// The exit codes of a job that was stopped, and of one with wrong options.
 const RESUMABLE_CODE: i32 = failure::RESUMABLE as i32;
 const OPTIONS_CODE: i32 = failure::OPTIONS as i32;
