@@ -6,6 +6,7 @@ fn main() {
     println!("cargo:rustc-env=MPIBURN_GIT={}", git_commit());
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rustc-env=MPIBURN_GIT_DIRTY={}", git_dirty());
+    println!("cargo:rustc-env=MPIBURN_BURN={}", version_of("burn"));
     // Not the index: any `git status` may write it, and the program would be compiled again.
     for path in [".git/HEAD", ".git/refs/heads"].iter().chain(&BUILT_FROM) {
         println!("cargo:rerun-if-changed={path}");
@@ -33,6 +34,14 @@ fn git_commit() -> String {
 fn rustc_version() -> String {
     let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
     output(Command::new(rustc).arg("--version"))
+}
+
+/// The version of a dependency in Cargo.lock.
+fn version_of(name: &str) -> String {
+    let lock = std::fs::read_to_string("Cargo.lock").expect("Cargo.lock");
+    let package = format!("name = \"{name}\"\nversion = \"");
+    let version = lock.split_once(&package).and_then(|(_, rest)| rest.split('"').next());
+    version.unwrap_or_else(|| panic!("Cargo.lock has no package {name}")).to_owned()
 }
 
 fn output(command: &mut Command) -> String {

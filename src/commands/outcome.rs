@@ -72,7 +72,7 @@ fn rank_place(Place { rank, host, pid, binding, cores, boot_id }: Place) -> Rank
 fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     let entries = [
         ("mpiburn", env!("CARGO_PKG_VERSION")),
-        ("burn", "0.22.1"),
+        ("burn", env!("MPIBURN_BURN")),
         ("mpi", world.mpi_library()),
         ("rustc", env!("MPIBURN_RUSTC")),
     ];
