@@ -39,7 +39,8 @@ fn a_configuration_is_made_again_from_its_options() {
     }
 }
 
-/// Each option of a training alone, with a value that is not its default: what is stored makes it again.
+/// Each option of a training alone, with a value that is not its default: what is stored makes it again, also with
+/// `--resume`.
 #[test]
 fn each_option_is_made_again_from_what_is_stored() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -71,7 +72,9 @@ fn each_option_is_made_again_from_what_is_stored() {
             let typed = config.words().unwrap();
             assert_eq!(RunConfig::read(typed.to_args()), Ok(config.clone()), "{option}: {typed}");
             let stored = serde_json::to_value(&config).unwrap();
-            assert_eq!(serde_json::from_value::<RunConfig>(stored).unwrap(), config, "{option}: {typed}");
+            let read = serde_json::from_value::<RunConfig>(stored).unwrap();
+            assert_eq!(read, config, "{option}: {typed}");
+            assert_eq!(read.changed(&Words::default()), Ok(config), "{option} in a resumed run: {typed}");
         }
         assert!(has_changed, "{option} has no other value here");
         options += 1;
