@@ -3,6 +3,8 @@
 //! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
 //! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
 
+#![forbid(unsafe_code)]
+
 // First: its macro is for the modules below.
 #[macro_use]
 mod error;

@@ -1,5 +1,5 @@
-//! A table whose numbers refer to their runs, and its text formats: terminal, Markdown,
-//! CSV. HTML is in `page.rs`, the choice of columns in `narrow.rs`.
+//! A table whose numbers refer to their runs, the columns that fit a width, and its text formats: terminal,
+//! Markdown, CSV. HTML is in `page.rs`.
 
 use itertools::Itertools;
 use std::fmt::Write;

@@ -144,7 +144,7 @@ mod tests {
 
     /// As long as a test may take: a message that is lost is seen in the state after it.
     fn limit() -> Duration {
-        Duration::from_secs(include_str!("../../../../tests/limit_s").trim().parse().expect("seconds"))
+        Duration::from_secs(include_str!("limit_s").trim().parse().expect("seconds"))
     }
 
     /// Guards of so many ranks of this process, whose threads receive messages until `stopped`.

@@ -1,0 +1,115 @@
+//! What documents say of files and versions is true.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// All Markdown files of the project, but not those of builds, results and hidden folders.
+fn documents() -> Vec<PathBuf> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut found, mut folders) = (Vec::new(), vec![top.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let is_output = name.starts_with('.')
+                || folder == top && (name.starts_with("target") || name == "results" || name == "data");
+            if path.is_dir() && !path.is_symlink() && !is_output {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "md") {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+/// The text without blocks of code.
+fn prose(text: &str) -> String {
+    let mut is_code = false;
+    let lines = text.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> Vec<&str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next()).collect()
+}
+
+/// The anchors of headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| -> String {
+        let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// Why a link of `document` leads nowhere.
+fn broken(document: &Path, link: &str) -> Option<String> {
+    if ["https://", "http://", "mailto:"].iter().any(|start| link.starts_with(start)) {
+        return None;
+    }
+    let (file, anchor) = link.split_once('#').map_or((link, None), |(file, anchor)| (file, Some(anchor)));
+    let path = if file.is_empty() { document.to_owned() } else { document.parent()?.join(file) };
+    if !path.exists() {
+        return Some(format!("{}: no file {link}", document.display()));
+    }
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let is_there = anchor.is_none_or(|anchor| anchors(&prose(&text)).contains(anchor));
+    (!is_there).then(|| format!("{}: no heading {link}", document.display()))
+}
+
+#[test]
+fn relative_links_lead_to_files_and_headings() {
+    let documents = documents();
+    assert!(documents.len() > 20, "{}", documents.len());
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for document in documents {
+        let text = prose(&fs::read_to_string(&document).expect("a document"));
+        let links = links(&text);
+        checked += links.len();
+        wrong.extend(links.into_iter().filter_map(|link| broken(&document, link)));
+    }
+    assert!(checked > 50, "links are found: {checked}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_broken_link_is_found() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let text =
+        prose("[a](LICENSE-MIT)\n```\n[b](none)\n```\n[c](none.md), [d](#none), [e](https://burn.dev)");
+    let found: Vec<String> = links(&text).into_iter().filter_map(|link| broken(&readme, link)).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].ends_with("no file none.md") && found[1].ends_with("no heading #none"), "{found:?}");
+}
+
+/// The value of the first `version = "…"` in the lines from `start`.
+fn version(text: &str, start: &str) -> String {
+    let value = text.split_once(start).and_then(|(_, rest)| rest.split('"').nth(1));
+    value.unwrap_or_else(|| panic!("no {start}")).trim_start_matches('=').to_owned()
+}
+
+#[test]
+fn readmes_have_the_versions_of_the_crates() {
+    let read = |path: &str| fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path);
+    for name in ["burn-fused", "burn-mpi"] {
+        let crate_version = version(&read(&format!("crates/{name}/Cargo.toml")), "\nversion = ");
+        let (minor, _) = crate_version.rsplit_once('.').expect("three numbers");
+        assert_eq!(
+            version(&read(&format!("crates/{name}/README.md")), &format!("\n{name} = ")),
+            minor,
+            "{name}"
+        );
+    }
+    let readme = read("crates/burn-mpi/README.md");
+    let burn = version(&read("Cargo.toml"), "\nburn = { version = ");
+    assert_eq!(version(&readme, "\nburn = { version = "), burn);
+    assert!(readme.contains(&format!("It is for Burn {burn}, exactly")), "{burn}");
+}
