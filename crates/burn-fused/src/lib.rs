@@ -120,9 +120,9 @@ mod runtime;
 #[cfg(test)]
 mod tests;
 
+pub use kernels::activation::Activation;
 pub use kernels::epilogue::Epilogue;
 pub use kernels::simd;
-pub use ops::activation::Activation;
 pub use ops::stamp::stamp_backward;
 pub use ops::{conv, fake_quantize, linear, loss, norm, precision};
 pub use runtime::memory;

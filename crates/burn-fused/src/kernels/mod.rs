@@ -1,5 +1,6 @@
 //! Loops over slices, in SIMD code that is selected at run time. Nothing here knows Burn.
 
+pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod epilogue;

@@ -6,7 +6,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::Identity;
 use super::convert::{module, variants};
-use crate::ops::activation::{Activation as Function, activate};
+use crate::kernels::activation::Activation as Function;
+use crate::ops::activation::activate;
 
 pub use burn::nn::activation::*;
 

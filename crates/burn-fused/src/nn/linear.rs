@@ -5,7 +5,7 @@ use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module};
-use crate::ops::activation::Activation;
+use crate::kernels::activation::Activation;
 use crate::ops::linear::linear_activated;
 
 config! {

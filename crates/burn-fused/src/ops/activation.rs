@@ -1,35 +1,15 @@
-//! Activations, as the epilogue of an operator or alone.
-//!
-//! Forward computes the slope beside the value, which have most of their arithmetic in common.
+//! Activations as an operator.
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
-use crate::kernels::epilogue::{passes, relu};
-use crate::kernels::simd::math::{normal, tanh};
-use crate::kernels::simd::{Level, kernel};
+use crate::kernels::activation::{Activation, ROWS, activate_rows, apply_slopes};
+use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
-
-/// A function of each output of an operator, which computes it where the output is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// None.
-    Identity,
-    /// ReLU, which passes NaN on.
-    Relu,
-    /// GELU, `x Φ(x)`: Hendrycks and Gimpel, "Gaussian error linear units" (2016).
-    Gelu,
-    /// GELU with the approximation of Φ by tanh.
-    GeluApproximate,
-}
-
-/// sqrt(2 / pi).
-const ROOT: f32 = 0.797_884_6;
-const CUBIC: f32 = 0.044_715;
 
 impl Activation {
     /// Of `x`, composed of Burn's operators.
@@ -39,121 +19,6 @@ impl Activation {
             Self::Relu => activation::relu(x),
             Self::Gelu => activation::gelu(x),
             Self::GeluApproximate => activation::gelu_approximate(x),
-        }
-    }
-
-    /// Whether the slope is that at the output, so that backward needs no input.
-    pub(crate) fn is_known_by_output(self) -> bool {
-        matches!(self, Self::Identity | Self::Relu)
-    }
-}
-
-/// The value and the slope of `activation` at `x`.
-#[inline(always)]
-fn function(activation: Activation, x: f32) -> [f32; 2] {
-    match activation {
-        Activation::Identity => [x, 1.0],
-        Activation::Relu => [relu(x), f32::from(u8::from(passes(x)))],
-        Activation::Gelu => {
-            let [below, density] = normal(x);
-            [x * below, below + x * density]
-        }
-        Activation::GeluApproximate => {
-            let tanh = tanh(ROOT * (x + CUBIC * x * x * x));
-            let inner = ROOT * (1.0 + 3.0 * CUBIC * x * x);
-            [0.5 * x * (1.0 + tanh), 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner]
-        }
-    }
-}
-
-kernel! {
-    /// Adds `bias`, which may be empty, to each row of `inner`, and applies the activation: in place, or into `output`
-    /// with the slope in place.
-    pub(crate) fn activate_rows<S>(
-        _simd: S,
-        activation: Activation,
-        // Values of a row; the last one may be shorter without a bias.
-        width: usize,
-        bias: &[f32],
-        // The rows if they are not in `inner`, which is to be written.
-        source: Option<&[f32]>,
-        inner: &mut [f32],
-        output: Option<&mut [f32]>,
-    ) {
-        use Activation::{Gelu, GeluApproximate, Identity, Relu};
-        match activation {
-            Identity => rows(width, bias, source, inner, output, |x| function(Identity, x)),
-            Relu => rows(width, bias, source, inner, output, |x| function(Relu, x)),
-            Gelu => rows(width, bias, source, inner, output, |x| function(Gelu, x)),
-            GeluApproximate => rows(width, bias, source, inner, output, |x| function(GeluApproximate, x)),
-        }
-    }
-}
-
-/// [`activate_rows`] by this value and slope of an input.
-#[inline(always)]
-fn rows(
-    width: usize,
-    bias: &[f32],
-    source: Option<&[f32]>,
-    inner: &mut [f32],
-    mut output: Option<&mut [f32]>,
-    function: impl Fn(f32) -> [f32; 2],
-) {
-    for (row, inner) in inner.chunks_mut(width).enumerate() {
-        let row = row * width..row * width + inner.len();
-        if let Some(source) = source {
-            inner.copy_from_slice(&source[row.clone()]);
-        }
-        for (inner, bias) in inner.iter_mut().zip(bias) {
-            *inner += bias;
-        }
-        match &mut output {
-            Some(output) => {
-                output[row].iter_mut().zip(inner).for_each(|(y, x)| [*y, *x] = function(*x));
-            }
-            None => inner.iter_mut().for_each(|x| *x = function(*x)[0]),
-        }
-    }
-}
-
-kernel! {
-    /// The gradient of the input of [`activate_rows`]' activation, which is not the identity.
-    pub(crate) fn apply_slopes<S>(
-        _simd: S,
-        activation: Activation,
-        // What forward left in `inner`: the slope, or the output if the slope is known by that.
-        known: &[f32],
-        // Of the output, and then of the input.
-        gradient: &mut [f32],
-    ) {
-        let values = gradient.iter_mut().zip(known);
-        match activation.is_known_by_output() {
-            // Not a product: it would be NaN for infinite gradients.
-            true => values.for_each(|(gradient, output)| {
-                *gradient = if passes(*output) { *gradient } else { 0.0 };
-            }),
-            false => values.for_each(|(gradient, slope)| *gradient *= slope),
-        }
-    }
-}
-
-/// Rows that are summed before the sum is added to that of all, for its accuracy.
-pub(crate) const ROWS: usize = 64;
-
-kernel! {
-    /// Adds all rows to `sums`, which may be empty.
-    pub(crate) fn add_rows<S>(_simd: S, width: usize, rows: &[f32], sums: &mut [f32]) {
-        if sums.is_empty() {
-            return;
-        }
-        let mut block_sums = vec![0.0; width];
-        for block in rows.chunks(ROWS * width) {
-            block_sums.fill(0.0);
-            for row in block.chunks_exact(width) {
-                block_sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
-            }
-            sums.iter_mut().zip(&block_sums).for_each(|(total, sum)| *total += sum);
         }
     }
 }

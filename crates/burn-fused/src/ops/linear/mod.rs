@@ -12,8 +12,9 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
+use crate::kernels::activation::Activation;
 use crate::kernels::half::{Half, Precision};
-use crate::ops::activation::{Activation, activate};
+use crate::ops::activation::activate;
 use crate::ops::extension::{on_flex, on_flex_or};
 use crate::ops::precision::cast;
 use crate::ops::shapes::expect;

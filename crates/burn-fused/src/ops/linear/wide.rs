@@ -5,10 +5,10 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::Sizes;
+use crate::kernels::activation::{Activation, ROWS, activate_rows, add_rows, apply_slopes};
 use crate::kernels::half::Precision;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::Level;
-use crate::ops::activation::{Activation, ROWS, activate_rows, add_rows, apply_slopes};
 use crate::ops::extension::{Backward, Saved};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::runtime::memory::Buffer;
