@@ -59,28 +59,13 @@
 //! # Mixed precision
 //!
 //! Convolutions, linear layers and batch normalisation accept activations in bf16 or f16
-//! beside parameters in f32: cast the input of a model, and its scores back to f32 for
+//! beside parameters in f32: [`precision::autocast`] casts the input of a model, and its scores back to f32 for
 //! the loss. Outputs and gradients of activations have the type of the activations,
 //! which halves their memory; gradients of parameters are f32. See [`precision`].
 //!
 //! Where the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
 //! `Precision::Bf16.use_precision()` ([`precision::Precision`]) rounds the factors of linear layers' large products alone,
 //! those of attention and transformers among them.
-//!
-//! ```
-//! use burn::nn::LinearConfig;
-//! use burn::tensor::{DType, Device, Tensor};
-//! use burn_fused::linear::linear;
-//! use burn_fused::loss::cross_entropy;
-//!
-//! let device = Device::flex().autodiff();
-//! let layer = LinearConfig::new(64, 10).init(&device);
-//! let scores = linear(Tensor::<2>::ones([2, 64], &device).cast(DType::BF16), &layer);
-//! assert_eq!(scores.dtype(), DType::BF16);
-//! let gradients = cross_entropy(scores.cast(DType::F32), &[3, 7]).loss.backward();
-//! let of_weights = layer.weight.val().grad(&gradients);
-//! assert_eq!(of_weights.map(|gradient| gradient.dtype()), Some(DType::F32));
-//! ```
 //!
 //! # SIMD levels
 //!

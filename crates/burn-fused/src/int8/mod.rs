@@ -28,6 +28,44 @@
 //! Ratios below 2^-24 have s = 54 and a smaller m. Max pooling takes the maximum of
 //! bytes. [`Model::new`] checks that no sum overflows, for any input.
 //!
+//! # Quantization-aware training
+//!
+//! Training computes with [fake-quantized](crate::fake_quantize) values, so that weights learn what rounding costs. An
+//! [`Observer`] for each activation is kept from step to step; ranges of weights are those of the step. Gradients pass
+//! to the weights in f32, which the optimizer updates.
+//!
+//! ```
+//! use burn::module::Param;
+//! use burn::tensor::{Device, Distribution, Tensor};
+//! use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
+//! use burn_fused::int8::{Int8Error, Observer, Scheme};
+//! use burn_fused::nn::{Linear, LinearConfig};
+//!
+//! fn step(layer: &Linear, observer: &mut Observer, x: Tensor<2>) -> Result<Tensor<2>, Int8Error> {
+//!     let weight = layer.weight.val();
+//!     // One scale for each output.
+//!     let ranges = channel_ranges(&weight, 1)?.into_iter();
+//!     let scales = ranges.map(|[min, max]| Scheme::Symmetric.parameters(min, max)).collect::<Result<Vec<_>, _>>()?;
+//!     let weight = fake_quantize(weight, Scheme::Symmetric, &scales, 1);
+//!     let quantized = Linear { weight: Param::initialized(layer.weight.id, weight), bias: layer.bias.clone() };
+//!     let output = quantized.forward(x);
+//!     observer.observe(range(&output)?)?;
+//!     Ok(fake_quantize(output, Scheme::Affine, &[observer.parameters(Scheme::Affine)?], 0))
+//! }
+//!
+//! let device = Device::flex().autodiff();
+//! let (layer, mut observer) = (LinearConfig::new(8, 3).init(&device), Observer::default());
+//! let x = Tensor::random([5, 8], Distribution::Default, &device);
+//! let gradients = step(&layer, &mut observer, x)?.sum().backward();
+//! assert!(layer.weight.val().grad(&gradients).is_some());
+//! # Ok::<(), Int8Error>(())
+//! ```
+//!
+//! Processes that train together average the ranges, so that all have the same integers.
+//! [`running_affine`](crate::nn::BatchNorm::running_affine) folds a batch norm into the weights before it.
+//!
+//! # Kernels
+//!
 //! Kernels use AVX-512 with VNNI, AVX2 or portable code, depending on the current [SIMD
 //! level](crate::simd::Level). Integer sums are exact, so all give the same bits.
 

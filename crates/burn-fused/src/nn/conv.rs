@@ -1,5 +1,7 @@
 //! Convolutions: all of [`burn::nn::conv`], with ours in place of Burn's of the same name.
 
+use std::borrow::Cow;
+
 use burn::module::Param;
 use burn::nn::{Initializer, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
@@ -7,7 +9,7 @@ use burn::tensor::{Device, Tensor};
 use super::BatchNorm;
 use super::convert::{config, module};
 use crate::kernels::epilogue::Epilogue;
-use crate::ops::conv::{conv, conv_relu, conv_relu_pool};
+use crate::ops::conv::{ConvLayer, conv_with};
 
 pub use burn::nn::conv::*;
 
@@ -69,6 +71,12 @@ module! {
     }
 }
 
+impl ConvLayer for Conv2d {
+    fn as_burns(&self) -> Cow<'_, burn::nn::conv::Conv2d> {
+        Cow::Owned(self.clone().into())
+    }
+}
+
 impl Conv2d {
     /// The outputs `[batch, outputs, height, width]` of images `[batch, inputs, height, width]`.
     ///
@@ -76,7 +84,7 @@ impl Conv2d {
     /// If images, parameters and options do not fit each other.
     #[track_caller]
     pub fn forward(&self, input: Tensor<4>) -> Tensor<4> {
-        conv(input, self)
+        self.forward_with(input, Epilogue::Identity)
     }
 
     /// ReLU of the outputs, in the same operator.
@@ -85,7 +93,16 @@ impl Conv2d {
     /// As [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_relu(&self, input: Tensor<4>) -> Tensor<4> {
-        conv_relu(input, self)
+        self.forward_with(input, Epilogue::Relu)
+    }
+
+    /// `epilogue` of the outputs, in the same operator.
+    ///
+    /// # Panics
+    /// As [`forward`](Self::forward).
+    #[track_caller]
+    pub fn forward_with(&self, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
+        conv_with(input, &self.as_burns(), epilogue)
     }
 
     /// `epilogue` of the outputs normalised by `norm`: in training of f32 one operator, where vectors are filled: with 12
@@ -105,7 +122,7 @@ impl Conv2d {
     /// As [`forward`](Self::forward).
     #[track_caller]
     pub fn forward_relu_pool(&self, input: Tensor<4>) -> Tensor<4> {
-        conv_relu_pool(input, self)
+        self.forward_with(input, Epilogue::ReluPool)
     }
 }
 

@@ -26,26 +26,33 @@ macro_rules! config {
     };
 }
 
-/// A module with the fields of Burn's: the structure, conversions, and Burn's display.
+/// A module with the fields of Burn's: the structure, conversions, and Burn's display. After `and`, fields that Burn's
+/// does not have, whose default is as Burn computes.
 macro_rules! module {
-    ($(#[$meta:meta])* pub struct $name:ident of $burns:ty { $($fields:tt)* }) => {
+    (
+        $(#[$meta:meta])* pub struct $name:ident of $burns:ty { $($fields:tt)* }
+        $(and { $($(#[$own_meta:meta])* pub $own:ident: $type:ty),* $(,)? })?
+    ) => {
         $(#[$meta])*
         #[derive(burn::module::Module, Debug)]
         #[module(custom_display)]
         pub struct $name {
             $($fields)*
+            $($($(#[$own_meta])* pub $own: $type,)*)?
         }
 
-        $crate::nn::convert::converts!($name of $burns { $($fields)* });
+        $crate::nn::convert::converts!($name of $burns { $($fields)* } $(and { $($own),* })?);
         $crate::nn::convert::shown_as_burns!($name of $burns);
     };
 }
 
 /// `From` in both directions between our type and Burn's of the same public fields; `each` is before fields that are
-/// a `Vec`, and `maybe` before those that are an `Option`, of what is converted as well.
+/// a `Vec`, and `maybe` before those that are an `Option`, of what is converted as well; `and` before fields that
+/// Burn's does not have.
 macro_rules! converts {
     (
         $name:ident of $burns:ty { $($(#[$meta:meta])* $vis:vis $field:ident $(: $type:ty)?),* $(,)? }
+        $(and { $($own:ident),* })?
         $(each { $($list:ident),* })? $(maybe { $($option:ident),* })?
     ) => {
         impl From<$burns> for $name {
@@ -53,6 +60,7 @@ macro_rules! converts {
                 Self {
                     $($($list: burns.$list.into_iter().map(Into::into).collect(),)*)?
                     $($($option: burns.$option.map(Into::into),)*)?
+                    $($($own: Default::default(),)*)?
                     $($field: burns.$field.into()),*
                 }
             }

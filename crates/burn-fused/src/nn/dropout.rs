@@ -4,7 +4,9 @@ use burn::module::{Flag, Param};
 use burn::tensor::{Device, Tensor};
 
 use super::convert::{config, module};
-use crate::ops::dropout::{Mask, dropout};
+use crate::ops::dropout::{add_dropped, dropout, dropout_at};
+
+pub use crate::ops::dropout::BatchPlace;
 
 config! {
     /// Configuration of a [`Dropout`] layer, as [`burn::nn::DropoutConfig`].
@@ -40,17 +42,46 @@ impl Dropout {
     /// # Panics
     /// If the probability is not in the range [0, 1).
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        dropout(input, self)
+        let prob = self.active_prob(&input.device());
+        dropout(input, prob)
     }
 
-    /// A new mask for values on `device`; none if the layer is inactive there.
-    pub(crate) fn mask(&self, device: &Device) -> Option<Mask> {
-        self.is_active(device).then(|| Mask::draw(self.prob, device))
+    /// [`forward`](Self::forward) of `input` `[batch, ...]` with a mask for each sample, which is a function of the
+    /// sample's `place` in the training and of nothing else. It does not use the generator of the device, and is the
+    /// same for all types and on all backends.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_fused::nn::{BatchPlace, DropoutConfig};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let layer = DropoutConfig::new(0.5).init();
+    /// let x = Tensor::<2>::ones([4, 100], &device);
+    /// // One process has all samples of step 7. Of two processes, the second has those of indices 1 and 3.
+    /// let one = BatchPlace { seed: 3, step: 7, first: 0, stride: 1 };
+    /// let second = BatchPlace { first: 1, stride: 2, ..one };
+    /// let all = layer.forward_at(x.clone(), &one);
+    /// let half = layer.forward_at(x.slice([0..2, 0..100]), &second);
+    /// let expected = Tensor::cat(vec![all.clone().slice([1..2, 0..100]), all.slice([3..4, 0..100])], 0);
+    /// assert_eq!(half.into_data(), expected.into_data());
+    /// ```
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    pub fn forward_at<const D: usize>(&self, input: Tensor<D>, place: &BatchPlace) -> Tensor<D> {
+        let prob = self.active_prob(&input.device());
+        if prob == 0.0 { input } else { dropout_at(input, prob, place) }
     }
 
-    /// Whether values on `device` are dropped.
-    pub(crate) fn is_active(&self, device: &Device) -> bool {
-        self.prob != 0.0 && device.is_autodiff() && self.training.is_enabled()
+    /// `residual + dropout(input)`.
+    pub(crate) fn forward_added<const D: usize>(&self, residual: Tensor<D>, input: Tensor<D>) -> Tensor<D> {
+        let prob = self.active_prob(&input.device());
+        add_dropped(residual, input, prob)
+    }
+
+    /// The probability with which values on `device` are dropped: 0 if the layer is inactive there.
+    pub(crate) fn active_prob(&self, device: &Device) -> f64 {
+        if device.is_autodiff() && self.training.is_enabled() { self.prob } else { 0.0 }
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module};
 use crate::kernels::activation::Activation;
-use crate::ops::linear::linear_activated;
+use crate::ops::linear::{LinearLayer, linear_activated};
 
 config! {
     /// Configuration of a [`Linear`] layer, as [`burn::nn::LinearConfig`].
@@ -37,6 +37,12 @@ module! {
         pub weight: Param<Tensor<2>>,
         /// Bias `[d_output]`.
         pub bias: Option<Param<Tensor<1>>>,
+    }
+}
+
+impl LinearLayer for Linear {
+    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
+        (self.weight.val(), self.bias.as_ref().map(Param::val))
     }
 }
 

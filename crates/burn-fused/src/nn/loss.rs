@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor};
 
 use super::convert::{config, module};
-use crate::ops::loss::cross_entropy_of_indices;
+use crate::ops::loss::{IndexLoss, cross_entropy_of_indices};
 use crate::runtime::fallback::unsupported;
 
 pub use burn::nn::loss::*;
@@ -61,13 +61,13 @@ impl CrossEntropyLoss {
             let burns = burn::nn::loss::CrossEntropyLoss::from(self.clone());
             burns.forward(logits, targets.clone())
         };
-        match self.logits {
-            true => cross_entropy_of_indices(logits, &targets, self, composed),
-            false => {
-                unsupported("cross_entropy", "probabilities");
-                composed(logits)
-            }
+        if !self.logits {
+            unsupported("cross_entropy", "probabilities");
+            return composed(logits);
         }
+        let (pad_tokens, weights) = (self.pad_tokens.as_deref(), self.weights.as_ref());
+        let options = IndexLoss { pad_tokens, weights, smoothing: self.smoothing };
+        cross_entropy_of_indices(logits, &targets, options, composed)
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`Gelu`] | one pass forward, and one backward |
 //! | [`Embedding`] | rows are copied forward, and added up backward |
 //! | [`loss::CrossEntropyLoss`] | one pass forward; backward in the memory of the scores |
-//! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_relu_pool) |
+//! | [`conv::Conv2d`] | 3x3 convolution and bias; [with ReLU and max pooling](conv::Conv2d::forward_with) |
 //! | [`BatchNorm`] | statistics and output; [with ReLU and max pooling](BatchNorm::forward_with) |
 //! | both | [convolution, statistics and output](conv::Conv2d::forward_norm), with ReLU and max pooling |
 //! | [`pool::MaxPool2d`] | 2x2 maxima, with their positions in a byte each |
@@ -24,6 +24,15 @@
 //! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. An LSTM's gate that no loss
 //! depends on has a gradient of zeros, where Burn's has none. Inputs of 16 bits beside parameters in f32
 //! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d` and `BatchNorm`.
+//!
+//! What Burn's modules do not have:
+//!
+//! | item | computes |
+//! | --- | --- |
+//! | [`BatchNorm::unbiased`](BatchNorm) | the running variance of PyTorch, which divides by `values - 1` |
+//! | [`BatchNorm::running_affine`] | the layer in inference as a factor and a summand, to fold it into another layer |
+//! | [`Dropout::forward_at`] | masks by seed, step and sample: equal for any number of processes, and after an interruption |
+//! | [`precision::autocast`](crate::precision::autocast) | a model with activations in 16 bits |
 //!
 //! A module that is used outside of what its operator supports (another type than f32, another backend) is
 //! composed of Burn's operators, as Burn's module is, and [logs](crate) why.
@@ -50,7 +59,7 @@ pub mod transformer;
 
 pub use activation::Gelu;
 pub use burn::nn::*;
-pub use dropout::{Dropout, DropoutConfig};
+pub use dropout::{BatchPlace, Dropout, DropoutConfig};
 pub use embedding::{Embedding, EmbeddingConfig};
 pub use linear::{Linear, LinearConfig};
 pub use norm::{BatchNorm, BatchNormConfig, LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig};

@@ -2,12 +2,12 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
-use burn::tensor::{DType, Device, Distribution, Int, Tensor};
+use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 
 use crate::kernels::simd::{Level, kernel};
-use crate::nn::Dropout;
-use crate::ops::extension::{Backward, Saved, on_flex, unsupported_tensors};
+use crate::ops::extension::{Backward, Saved, on_flex, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, values};
+use crate::ops::precision::cast;
 use crate::runtime::poll;
 
 /// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
@@ -23,15 +23,25 @@ pub(crate) struct Mask {
     scale: f32,
 }
 
+/// The last step of SplitMix64 (Steele et al. 2014): results for similar keys differ as much as others do.
+fn mix(key: u64) -> u64 {
+    let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
 impl Mask {
-    /// A new mask, with a key from the generator of `device`.
+    /// A new mask, with a key from the generator of `device`; none for a probability of 0.
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
-    pub fn draw(prob: f64, device: &Device) -> Self {
+    pub fn draw(prob: f64, device: &Device) -> Option<Self> {
+        if prob == 0.0 {
+            return None;
+        }
         let key = Tensor::<1, Int>::random([1], Distribution::Default, (device, DType::I64));
         let key = key.into_data().iter::<i64>().next().expect("one value");
-        Self::new(prob, key as u64)
+        Some(Self::new(prob, key as u64))
     }
 
     /// # Panics
@@ -42,10 +52,7 @@ impl Mask {
         let keep = 1.0 - prob;
         // Conversion to an integer saturates.
         let limit = (keep * 2f64.powi(32)).round() as u32;
-        // The last step of SplitMix64 (Steele et al. 2014): masks of similar keys differ as much as others do.
-        let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let key = key ^ (key >> 31);
+        let key = mix(key);
         Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
     }
 
@@ -71,18 +78,49 @@ impl Mask {
     }
 }
 
-/// `x` with values set to zero at random and the others scaled, as `layer` does it.
-pub(crate) fn dropout<const D: usize>(x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
-    let device = x.device();
-    let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { layer.mask(&device) } else { None };
-    match on_flex([x.into_dispatch()], mask, forward) {
-        Ok(output) => Tensor::from_dispatch(output),
-        Err(tensors) => {
-            let [x] =
-                if layer.is_active(&device) { unsupported_tensors("dropout", tensors) } else { tensors };
-            burn::nn::Dropout::from(layer.clone()).forward(Tensor::from_dispatch(x))
-        }
+/// The position of a batch in a training: the samples that it has of a step's batch, which is divided among processes.
+///
+/// Dropout at a place (`forward_at`) has masks that are a function of the seed, the step and each sample's index in the
+/// step's batch. They depend neither on the number of processes nor on interruptions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchPlace {
+    /// The seed of the training. Layers of one network that are to have different masks take different seeds.
+    pub seed: u64,
+    /// Steps before this one.
+    pub step: u64,
+    /// Index of the first sample in the step's batch over all processes.
+    pub first: usize,
+    /// Distance between the indices of consecutive samples, for example the number of processes.
+    pub stride: usize,
+}
+
+impl BatchPlace {
+    /// One mask for each sample of a batch.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    fn masks(&self, prob: f64, batch: usize) -> Vec<Mask> {
+        // The increment of SplitMix64, so that a key of 0 does not stay 0.
+        let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
+        let key = |sample: usize| {
+            let index = self.first + sample * self.stride;
+            next(next(self.seed, self.step), index as u64)
+        };
+        (0..batch).map(|sample| Mask::new(prob, key(sample))).collect()
     }
+}
+
+/// `x` with values set to zero with this probability, and the others scaled. The mask is drawn from the generator of
+/// the device.
+pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
+    if prob == 0.0 {
+        return x;
+    }
+    let device = x.device();
+    let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { Mask::draw(prob, &device) } else { None };
+    on_flex_or("dropout", [x.into_dispatch()], mask, forward, |[x]| {
+        burn::nn::DropoutConfig::new(prob).init().forward(Tensor::from_dispatch(x))
+    })
 }
 
 fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
@@ -92,18 +130,46 @@ fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Ba
     (output, backward)
 }
 
+/// [`dropout`] of `x` `[batch, ...]` with the masks of a `place`; other types than f32 and other backends have the same
+/// masks.
+pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
+    let masks = place.masks(prob, x.dims()[0]);
+    let fits = |[x]: [&FlexTensor; 1]| {
+        (x.dtype() == DType::F32 && x.shape().num_elements() > 0).then(|| masks.clone())
+    };
+    on_flex_or("dropout", [x.into_dispatch()], fits, forward_at, |[x]| {
+        let x = Tensor::<D>::from_dispatch(x);
+        let length = x.dims()[1..].iter().product();
+        let factors = masks.iter().flat_map(|mask| (0..length).map(|at| mask.factor(at)));
+        let factors = TensorData::new(factors.collect::<Vec<_>>(), x.dims());
+        let factors = cast(Tensor::from_data(factors, (&x.device(), DType::F32)), x.dtype());
+        x * factors
+    })
+}
+
+fn forward_at(
+    [x]: [FlexTensor; 1],
+    masks: Vec<Mask>,
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 1>) {
+    let output = apply_each(&masks, contiguous(x), || ());
+    let backward =
+        Backward::new(move |gradient, _of_x| [Some(apply_each(&masks, gradient, poll::current()))]);
+    (output, backward)
+}
+
 /// `residual + dropout(x)`: the end of a residual block, in one pass.
-pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, layer: &Dropout) -> Tensor<D> {
+pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, prob: f64) -> Tensor<D> {
     let device = x.device();
     let mask = |[residual, x]: [&FlexTensor; 2]| {
         let fits = [residual, x].iter().all(|tensor| tensor.dtype() == DType::F32);
-        (fits && residual.shape() == x.shape()).then(|| layer.mask(&device))
+        (fits && residual.shape() == x.shape()).then(|| Mask::draw(prob, &device))
     };
     match on_flex([residual.into_dispatch(), x.into_dispatch()], mask, forward_added) {
         Ok(output) => Tensor::from_dispatch(output),
         Err(tensors) => {
             let [residual, x] = tensors;
-            Tensor::from_dispatch(residual) + dropout(Tensor::<D>::from_dispatch(x), layer)
+            Tensor::from_dispatch(residual) + dropout(Tensor::<D>::from_dispatch(x), prob)
         }
     }
 }
@@ -138,6 +204,24 @@ fn apply(mask: Option<Mask>, x: FlexTensor, residual: &[f32], poll: fn()) -> Fle
         let residual = residual.get(part.clone()).unwrap_or_default();
         drop_part(level, mask, part.start, x, residual, target);
         poll();
+    }
+    target
+}
+
+/// `x` with one mask for each of as many equal parts, in the memory of `x` if nothing else refers to it.
+fn apply_each(masks: &[Mask], x: FlexTensor, poll: fn()) -> FlexTensor {
+    let (level, (mut target, x)) = (Level::current(), target_of(x));
+    let target_values = target.storage_mut::<f32>();
+    let length = target_values.len() / masks.len();
+    let mut unpolled = 0;
+    for (at, (target, &mask)) in target_values.chunks_exact_mut(length).zip(masks).enumerate() {
+        let x = x.as_ref().map(|x| &values(x)[at * length..][..length]);
+        drop_part(level, Some(mask), 0, x, &[], target);
+        unpolled += length;
+        if unpolled >= PART {
+            unpolled = 0;
+            poll();
+        }
     }
     target
 }
@@ -179,7 +263,6 @@ fn each(x: Option<&[f32]>, target: &mut [f32], value: impl Fn(usize, f32) -> f32
 mod tests {
 
     use super::*;
-    use crate::nn::DropoutConfig;
     use crate::ops::testing::{numbers, random};
 
     fn kept(mask: Mask, indices: impl Iterator<Item = usize>) -> Vec<bool> {
@@ -260,14 +343,94 @@ mod tests {
         }
     }
 
+    const ALONE: BatchPlace = BatchPlace { seed: 7, step: 3, first: 0, stride: 1 };
+
+    /// Which of 384 values of each sample are kept with a probability of 0.7.
+    fn kept_at(place: BatchPlace, batch: usize) -> Vec<Vec<bool>> {
+        place.masks(0.3, batch).into_iter().map(|mask| kept(mask, 0..384)).collect()
+    }
+
+    #[test]
+    fn masks_of_samples_are_kept_with_the_probability_and_independently() {
+        let (keep, samples) = (0.7, 512);
+        for seed in [0, 1, 123, u64::MAX] {
+            let steps: Vec<_> =
+                (0..4).map(|step| kept_at(BatchPlace { seed, step, ..ALONE }, samples)).collect();
+            for rows in &steps {
+                assert_share(rows.iter().flatten().copied(), keep, &format!("all, seed {seed}"));
+                for position in 0..384 {
+                    let column = rows.iter().map(|row| row[position]);
+                    assert_share(column, keep, &format!("position {position}, seed {seed}"));
+                }
+            }
+            // At positions that differ by 0, 1 or 8: of two samples, steps and seeds.
+            let other_seed = kept_at(BatchPlace { seed: seed ^ 1, step: 0, ..ALONE }, samples);
+            for other in [0, 1, 8] {
+                let both = |first: &[Vec<bool>], second: &[Vec<bool>], what: &str| {
+                    let both = first.iter().zip(second).flat_map(|(first, second)| {
+                        (0..384).map(|at| first[at] && second[at ^ other]).collect::<Vec<_>>()
+                    });
+                    assert_share(both, keep * keep, &format!("{what}, {other} apart, seed {seed}"));
+                };
+                for distance in [1, 2, 3, 16, 64] {
+                    both(&steps[0], &steps[0][distance..], &format!("samples {distance} apart"));
+                }
+                both(&steps[0], &steps[1], "two steps");
+                both(&steps[0], &steps[1][1..], "the next sample of the next step");
+                both(&steps[2], &steps[3], "two steps");
+                both(&steps[0], &other_seed, "two seeds");
+            }
+        }
+    }
+
+    #[test]
+    fn processes_share_the_masks_that_one_alone_would_draw() {
+        let alone = kept_at(ALONE, 6);
+        for (first, expected) in [[0, 2, 4], [1, 3, 5]].into_iter().enumerate() {
+            let own = kept_at(BatchPlace { first, stride: 2, ..ALONE }, 3);
+            assert_eq!(own, expected.map(|sample| alone[sample].clone()), "process {first}");
+        }
+        assert_eq!(alone[2..], kept_at(BatchPlace { first: 2, ..ALONE }, 4));
+    }
+
+    #[test]
+    fn at_a_place_all_types_and_backends_have_the_same_mask() {
+        let device = Device::flex().autodiff();
+        for shape in [[5, 3, 7], [1, 1, 1], [3, 0, 2], [0, 2, 2], [3, 300, 256]] {
+            let x = random(shape, 1, &device) + 3.0;
+            let run = |x: Tensor<3>, kept: bool| {
+                let x = x.detach().require_grad();
+                // Memory that nothing else refers to is written to.
+                let input = if kept { x.clone() } else { x.clone() * 1.0 };
+                let output = dropout_at(input, 0.3, &ALONE);
+                let gradient = x.grad(&output.clone().sum().backward()).expect("it is tracked");
+                [output, gradient].map(|tensor| tensor.into_data().try_into_vec_as::<f32>().expect("floats"))
+            };
+            let [output, gradient] = run(x.clone(), true);
+            let masks = ALONE.masks(0.3, shape[0]);
+            let factors = masks.iter().flat_map(|mask| (0..shape[1] * shape[2]).map(|at| mask.factor(at)));
+            assert!(gradient.iter().copied().eq(factors), "{shape:?}");
+            let values = x.clone().into_data().try_into_vec_as::<f32>().expect("f32");
+            assert!(output.iter().copied().eq(values.iter().zip(&gradient).map(|(x, factor)| x * factor)));
+            for level in Level::available() {
+                let _held = level.hold();
+                assert_eq!(run(x.clone(), false), [output.clone(), gradient.clone()], "{shape:?} at {level}");
+            }
+            for dtype in [DType::F64, DType::BF16, DType::F16] {
+                let [other, _] = run(x.clone().cast(dtype), true);
+                assert!(other.iter().zip(&output).all(|(x, y)| (*x == 0.0) == (*y == 0.0)), "{dtype:?}");
+            }
+        }
+    }
+
     /// The outputs and the gradients of `residual` and `x`.
     fn step(
-        layer: &Dropout,
+        prob: f64,
         [residual, x]: [Tensor<3>; 2],
-        operator: impl Fn(Tensor<3>, Tensor<3>, &Dropout) -> Tensor<3>,
+        operator: impl Fn(Tensor<3>, Tensor<3>, f64) -> Tensor<3>,
     ) -> [Vec<f32>; 3] {
         let [residual, x] = [residual, x].map(|tensor| tensor.detach().require_grad());
-        let output = operator(residual.clone(), x.clone(), layer);
+        let output = operator(residual.clone(), x.clone(), prob);
         let gradients = (output.clone() * random(output.dims(), 5, &output.device())).sum().backward();
         let gradient = |tensor: &Tensor<3>| tensor.grad(&gradients).expect("it is tracked");
         [output, gradient(&residual), gradient(&x)]
@@ -286,19 +449,18 @@ mod tests {
                 inputs.clone().map(|tensor| tensor.into_data().try_into_vec_as::<f32>().expect("f32"));
             let weights = numbers(x.len(), 5);
             for prob in [0.0, 0.3, 0.999] {
-                let layer = DropoutConfig::new(prob).init();
                 let mut found = Vec::new();
                 for level in Level::available() {
                     let _held = level.hold();
                     device.seed(7);
-                    let fused = step(&layer, inputs.clone(), add_dropped);
+                    let fused = step(prob, inputs.clone(), add_dropped);
                     device.seed(7);
-                    let apart = |residual, x, layer: &Dropout| {
+                    let apart = |residual, x, prob| {
                         // Their memory is not written to: others refer to it.
                         let (_residual, copy) = (Tensor::clone(&residual), Tensor::clone(&x));
-                        residual + layer.forward(copy)
+                        residual + dropout(copy, prob)
                     };
-                    assert_eq!(fused, step(&layer, inputs.clone(), apart), "{shape:?}, {prob} at {level}");
+                    assert_eq!(fused, step(prob, inputs.clone(), apart), "{shape:?}, {prob} at {level}");
                     found.push(fused);
                 }
                 assert!(found.iter().all(|other| *other == found[0]), "levels differ");
@@ -318,9 +480,8 @@ mod tests {
     fn a_tensor_is_its_own_residual() {
         let device = Device::flex().autodiff();
         let x = random([2, 3, 40], 1, &device);
-        let layer = DropoutConfig::new(0.5).init();
-        let [output, none, of_x] = step(&layer, [x.clone(), x.clone()], |residual, x, layer| {
-            add_dropped(x.clone(), x, layer) + residual * 0.0
+        let [output, none, of_x] = step(0.5, [x.clone(), x.clone()], |residual, x, prob| {
+            add_dropped(x.clone(), x, prob) + residual * 0.0
         });
         let (x, weights) = (x.into_data().try_into_vec_as::<f32>().expect("f32"), numbers(240, 5));
         assert!(none.iter().all(|gradient| *gradient == 0.0));

@@ -146,13 +146,14 @@ impl CrossAttention {
         value: Tensor<3>,
         mask: Option<Tensor<2, Bool>>,
     ) -> Tensor<3> {
+        let dropout = self.dropout.active_prob(&query.device());
         let attention = Attention {
             heads: self.n_heads,
             kv_heads: self.n_heads_kv,
             scale: self.scale,
             min_float: self.min_float,
             quiet_softmax: self.quiet_softmax,
-            dropout: &self.dropout,
+            dropout,
             masks: mask.map(|mask| mask.unsqueeze_dim(1)).into_iter().collect(),
         };
         let (context, _) = attention.run([self.query.forward(query), key, value], false);

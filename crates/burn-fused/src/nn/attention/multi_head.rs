@@ -194,11 +194,12 @@ impl MultiHeadAttention {
         assert_shape!(input.key, [batch_size, _, self.d_model]);
         assert_shape!(input.value, [batch_size, seq_length_2, self.d_model]);
         let MhaInput { query, key, value, mut masks } = input;
+        let device = query.device();
         let query_of = |x| self.query.forward(x);
         let (key_of, value_of) = (|x| self.key.forward(x), |x| self.value.forward(x));
         let Some(cache) = cache else {
             let projected = [query_of(query), key_of(key), value_of(value)];
-            let (context, weights) = self.attention(masks).run(projected, wants_weights);
+            let (context, weights) = self.attention(masks, &device).run(projected, wants_weights);
             return (self.output.forward(context), weights);
         };
         let mut query = cache.query.extend(query, query_of);
@@ -214,11 +215,11 @@ impl MultiHeadAttention {
                 mask.narrow(1, queries - 1, 1)
             });
         }
-        let (context, weights) = self.attention(masks).run([query, key, value], wants_weights);
+        let (context, weights) = self.attention(masks, &device).run([query, key, value], wants_weights);
         (cache.output.extend(context, |x| self.output.forward(x)), weights)
     }
 
-    fn attention(&self, masks: Masks) -> Attention<'_> {
+    fn attention(&self, masks: Masks, device: &Device) -> Attention {
         let mask_pad = masks.pad.map(|mask| mask.unsqueeze_dim(1));
         Attention {
             heads: self.n_heads,
@@ -226,7 +227,7 @@ impl MultiHeadAttention {
             scale: f64::from((self.d_k as f32).sqrt().recip()),
             min_float: self.min_float,
             quiet_softmax: self.quiet_softmax,
-            dropout: &self.dropout,
+            dropout: self.dropout.active_prob(device),
             masks: mask_pad.into_iter().chain(masks.attn).collect(),
         }
     }

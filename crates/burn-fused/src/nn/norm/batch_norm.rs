@@ -1,6 +1,6 @@
 //! Batch normalisation.
 
-use burn::module::{Flag, Param, RunningState};
+use burn::module::{Flag, Module, ModuleMapper, Param, RunningState};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use crate::kernels::epilogue::Epilogue;
@@ -34,6 +34,23 @@ config! {
 
 module! {
     /// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
+    ///
+    /// Who reads the running statistics sees a batch as soon as it is normalised. In Burn's layer, a reader is one batch
+    /// late unless `valid` was called, and batches of several threads count as one, their mean.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Tensor};
+    /// use burn_fused::nn::{BatchNorm, BatchNormConfig};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// // The running variance is that of PyTorch.
+    /// let layer = BatchNorm { unbiased: true, ..BatchNormConfig::new(1).init(&device) };
+    /// // Mean 3, and a sum of squared distances of 8: a variance of 8 / 2.
+    /// layer.forward(Tensor::<2>::from_data([[1.0], [3.0], [5.0]], &device));
+    /// let [mean, variance] = [&layer.running_mean, &layer.running_var].map(|state| state.value().into_scalar::<f32>());
+    /// assert!((mean - 0.1 * 3.0).abs() < 1e-6);
+    /// assert!((variance - (0.9 * 1.0 + 0.1 * 4.0)).abs() < 1e-6);
+    /// ```
     pub struct BatchNorm of burn::nn::BatchNorm {
         /// Factor of each channel.
         pub gamma: Param<Tensor<1>>,
@@ -49,6 +66,10 @@ module! {
         pub momentum: f64,
         /// Added to the variance.
         pub epsilon: f64,
+    } and {
+        /// Whether the running variance follows that of the population, with the divisor `values - 1`, as PyTorch's. A
+        /// batch with one value in a channel then leaves it as it is. Otherwise, it follows that of the batch, as Burn's.
+        pub unbiased: bool,
     }
 }
 
@@ -82,7 +103,8 @@ impl BatchNorm {
             let burns = burn::nn::BatchNorm::from(self.clone());
             return epilogue.composed(in_f32(input, |input| burns.forward(input)));
         }
-        self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue))
+        let values = input.shape().num_elements() / num_features;
+        self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue), values)
     }
 
     /// `epilogue` of the normalised outputs of `conv`, in one operator where both are: in training, of f32.
@@ -91,7 +113,7 @@ impl BatchNorm {
     /// As [`Conv2d::forward`], and [`forward`](Self::forward) of its output.
     #[track_caller]
     pub(crate) fn forward_conv(&self, conv: &Conv2d, input: Tensor<4>, epilogue: Epilogue) -> Tensor<4> {
-        of_conv(input.dims(), &conv.as_burns());
+        let [batch, _, height, width] = of_conv(input.dims(), &conv.as_burns());
         let is_trained = input.device().is_autodiff() && self.training.is_enabled();
         let fits = is_trained && conv.weight.dims()[0] == self.gamma.dims()[0];
         let found = match fits {
@@ -99,19 +121,51 @@ impl BatchNorm {
             false => None,
         };
         match found {
-            Some(batch) => self.keep(batch),
+            Some(found) => self.keep(found, batch * height * width),
             None => self.forward_with(conv.forward(input), epilogue),
         }
     }
 
-    /// Adds a batch's statistics to the running ones.
-    fn keep<const D: usize>(&self, batch: Normalised<D>) -> Tensor<D> {
-        let device = batch.output.device();
-        for (running, batch) in [(&self.running_mean, batch.mean), (&self.running_var, batch.variance)] {
-            let before = running.value_sync().to_device(&device);
-            running.update(moving_average(before, batch, 1.0, self.momentum));
+    /// The layer in inference as `x * factor + shift`, both `[channels]`: to fold it into the layer before it. Gamma and
+    /// beta get gradients through both.
+    pub fn running_affine(&self) -> [Tensor<1>; 2] {
+        let [mean, variance] = [&self.running_mean, &self.running_var].map(RunningState::value);
+        let factor = self.gamma.val() / (variance + self.epsilon).sqrt();
+        let shift = self.beta.val() - mean * factor.clone();
+        [factor, shift]
+    }
+
+    /// Adds the statistics of a batch, with this number of values in a channel, to the running ones.
+    fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
+        let momentum = self.momentum;
+        let follow = |running: &RunningState<_>, batch, factor| {
+            running.clone().map(&mut Follow { batch, factor, momentum });
+        };
+        follow(&self.running_mean, batch.mean, 1.0);
+        if !self.unbiased {
+            follow(&self.running_var, batch.variance, 1.0);
+        } else if values > 1 {
+            follow(&self.running_var, batch.variance, values as f64 / (values - 1) as f64);
         }
         batch.output
+    }
+}
+
+/// Moves a running statistic towards that of a batch, times `factor`. Not by [`RunningState::update`], which readers do
+/// not see before the next update.
+struct Follow {
+    batch: Tensor<1>,
+    factor: f64,
+    momentum: f64,
+}
+
+impl ModuleMapper for Follow {
+    fn map_float<const D: usize>(&mut self, running: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, running, mapper) = running.consume();
+        // `D` is 1, which the types do not say.
+        let running = Tensor::<1>::from_dispatch(running.to_device(&self.batch.device()).into_dispatch());
+        let moved = moving_average(running, self.batch.clone(), self.factor, self.momentum);
+        Param::from_mapped_value(id, Tensor::from_dispatch(moved.into_dispatch()), mapper)
     }
 }
 
@@ -212,6 +266,85 @@ mod tests {
             let found = results(&ours, &x, |layer, x| layer.forward_with(x[0].clone(), Epilogue::Relu));
             assert_close(&found, &expected, "frozen");
         }
+    }
+
+    /// Running mean and variance of a layer of one channel.
+    fn statistics(layer: &BatchNorm) -> [f32; 2] {
+        [&layer.running_mean, &layer.running_var].map(|running| running.value().into_scalar())
+    }
+
+    #[track_caller]
+    fn assert_near<const N: usize>(found: [f32; N], expected: [f32; N]) {
+        let near = found.iter().zip(&expected).all(|(x, y)| (x - y).abs() < 1e-6);
+        assert!(near, "{found:?}, and not {expected:?}");
+    }
+
+    #[test]
+    fn running_statistics_are_seen_at_once_and_the_variance_is_the_one_asked_for() {
+        let device = Device::flex().autodiff();
+        // Mean 3, and a sum of squared distances of 8.
+        let batch = Tensor::<2>::from_data([[1.0], [3.0], [5.0]], &device);
+        for (unbiased, variance) in [(true, 4.0), (false, 8.0 / 3.0)] {
+            let layer = BatchNorm { unbiased, ..BatchNormConfig::new(1).init(&device) };
+            layer.forward(batch.clone());
+            let after = [0.3, 0.9 + 0.1 * variance];
+            assert_near(statistics(&layer), after);
+            // Inference uses them and leaves them.
+            let inference = layer.valid();
+            let found = inference.forward(Tensor::<2>::from_data([[0.3], [2.3]], &Device::flex()));
+            let found: Vec<f32> = found.into_data().try_into_vec().expect("f32");
+            assert_near([found[0], found[1]], [0.0, 2.0 / (after[1] + 1e-5).sqrt()]);
+            assert_near(statistics(&inference), after);
+            let output = layer.forward(batch.clone());
+            assert_near(statistics(&layer), [0.57, 0.9 * after[1] + 0.1 * variance]);
+            // The batch itself is normalised by its biased variance.
+            let last: Vec<f32> = output.into_data().try_into_vec().expect("f32");
+            assert_near([last[2]], [2.0 / (8.0f32 / 3.0 + 1e-5).sqrt()]);
+        }
+    }
+
+    #[test]
+    fn one_value_in_a_channel_has_no_unbiased_variance() {
+        let device = Device::flex().autodiff();
+        for (unbiased, variance) in [(true, 1.0), (false, 0.9)] {
+            let layer = BatchNorm { unbiased, ..BatchNormConfig::new(1).init(&device) };
+            let output = layer.forward(Tensor::<2>::from_data([[5.0]], &device));
+            assert_near(statistics(&layer), [0.5, variance]);
+            assert_eq!(output.into_scalar::<f32>(), 0.0);
+        }
+    }
+
+    #[test]
+    fn values_are_those_before_the_epilogue_and_behind_a_convolution_too() {
+        let device = Device::flex().autodiff();
+        let padding = nn::PaddingConfig2d::Explicit(1, 1, 1, 1);
+        let conv = crate::nn::conv::Conv2dConfig::new([2, 3], [3, 3]).with_padding(padding).init(&device);
+        for batch in [2, 16] {
+            let x = random([batch, 2, 5, 4], 1, &device);
+            let new = || BatchNorm { unbiased: true, ..BatchNormConfig::new(3).init(&device) };
+            let [plain, pooled, fused] = [(); 3].map(|()| new());
+            plain.forward(conv.forward(x.clone()));
+            pooled.forward_with(conv.forward(x.clone()), Epilogue::ReluPool);
+            conv.forward_norm(x, &fused, Epilogue::ReluPool);
+            let variances = |layer: &BatchNorm| -> [f32; 3] {
+                let values = layer.running_var.value().into_data().try_into_vec().expect("f32");
+                values.try_into().expect("3 channels")
+            };
+            assert_near(variances(&pooled), variances(&plain));
+            assert_near(variances(&fused), variances(&plain));
+        }
+    }
+
+    #[test]
+    fn the_affine_form_is_that_of_inference() {
+        let device = Device::flex();
+        let (layer, _) = layers(3, &device.clone().autodiff());
+        layer.forward(random([4, 3, 6], 5, &device.clone().autodiff()) * 2.0 + 1.0);
+        let (layer, x) = (layer.valid(), random([2, 3, 4], 6, &device));
+        let [factor, shift] = layer.running_affine().map(|values| values.reshape([1, 3, 1]));
+        let found = (x.clone() * factor + shift).into_data().try_into_vec().expect("f32");
+        let expected = layer.forward(x).into_data().try_into_vec().expect("f32");
+        assert_close(&[("values".into(), found)], &[("values".into(), expected)], "affine");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module, shown_as_burns};
-use crate::ops::norm::{layer_norm, rms_norm};
+use crate::ops::norm::{Rule, normalise_rows};
 
 // Those that are at both paths are the same types.
 pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};
@@ -91,7 +91,9 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let [d_model] = self.gamma.shape().dims();
         assert_shape!(input, [.., d_model]);
-        layer_norm(input, self)
+        let rule = Rule { epsilon: self.epsilon as f32, centred: true };
+        let (gamma, beta) = (self.gamma.val(), self.beta.as_ref().map(Param::val));
+        normalise_rows(input, gamma, beta, rule, |x| burn::nn::LayerNorm::from(self.clone()).forward(x))
     }
 }
 
@@ -134,6 +136,7 @@ impl RmsNorm {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let [d_model] = self.gamma.shape().dims();
         assert_shape!(x, [.., d_model]);
-        rms_norm(x, self)
+        let rule = Rule { epsilon: self.epsilon as f32, centred: false };
+        normalise_rows(x, self.gamma.val(), None, rule, |x| burn::nn::RmsNorm::from(self.clone()).forward(x))
     }
 }

@@ -12,7 +12,6 @@ use crate::nn::attention::{Masks, MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
-use crate::ops::dropout::add_dropped;
 
 stack! {
     /// Configuration of a [`TransformerDecoder`], as [`burn::nn::transformer::TransformerDecoderConfig`].
@@ -159,20 +158,20 @@ impl TransformerDecoderLayer {
         };
         let input = MhaInput::self_attn(input).masked(&all.target_masks);
         let attended = self.self_attn.context(input, cache.as_deref_mut().map(|cache| &mut cache.self_attn));
-        let x = add_dropped(x, attended, &self.dropout);
+        let x = self.dropout.forward_added(x, attended);
 
         let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_1);
         let input = cached(of_norm, x.clone(), |x| self.norm_1.forward(x));
         let x = if self.norm_first { x } else { input.clone() };
         let input = MhaInput::new(input, all.memory.clone(), all.memory.clone()).masked(&all.memory_masks);
         let of_attention = cache.as_deref_mut().map(|cache| &mut cache.cross_attn);
-        let x = add_dropped(x, self.cross_attn.context(input, of_attention), &self.dropout);
+        let x = self.dropout.forward_added(x, self.cross_attn.context(input, of_attention));
 
         let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_2);
         let input = cached(of_norm, x.clone(), |x| self.norm_2.forward(x));
         let x = if self.norm_first { x } else { input.clone() };
         let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
-        let x = add_dropped(x, cached(of_pwff, input, |x| self.pwff.forward(x)), &self.dropout);
+        let x = self.dropout.forward_added(x, cached(of_pwff, input, |x| self.pwff.forward(x)));
         all.target = match self.norm_first {
             true => x,
             false => cached(cache.map(|cache| &mut cache.norm_3), x, |x| self.norm_3.forward(x)),

@@ -12,7 +12,6 @@ use crate::nn::attention::{Masks, MhaCache, MhaInput, MultiHeadAttention};
 use crate::nn::cache::{TensorCache, cached};
 use crate::nn::convert::{config, converts, module, shown_as_burns};
 use crate::nn::{Dropout, LayerNorm};
-use crate::ops::dropout::add_dropped;
 
 stack! {
     /// Configuration of a [`TransformerEncoder`], as [`burn::nn::transformer::TransformerEncoderConfig`].
@@ -150,13 +149,13 @@ impl TransformerEncoderLayer {
         };
         let input = MhaInput::self_attn(input).masked(masks);
         let attended = self.mha.context(input, cache.as_deref_mut().map(|cache| &mut cache.mha));
-        let x = add_dropped(x, attended, &self.dropout);
+        let x = self.dropout.forward_added(x, attended);
 
         let of_norm = cache.as_deref_mut().map(|cache| &mut cache.norm_1);
         let input = cached(of_norm, x.clone(), |x| self.norm_1.forward(x));
         let x = if self.norm_first { x } else { input.clone() };
         let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
-        let x = add_dropped(x, cached(of_pwff, input, |x| self.pwff.forward(x)), &self.dropout);
+        let x = self.dropout.forward_added(x, cached(of_pwff, input, |x| self.pwff.forward(x)));
         match self.norm_first {
             true => x,
             false => cached(cache.map(|cache| &mut cache.norm_2), x, |x| self.norm_2.forward(x)),

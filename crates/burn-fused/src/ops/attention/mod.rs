@@ -22,13 +22,12 @@ use burn::tensor::{Bool, DType, Device, Tensor};
 use self::masks::Masks;
 use crate::kernels::attention::{Multiply, PANEL, View, all_finite};
 use crate::kernels::simd::{Level, MAX_LANES};
-use crate::nn::Dropout;
-use crate::ops::dropout::Mask;
+use crate::ops::dropout::{Mask, dropout};
 use crate::ops::extension::{on_flex, unsupported_tensors};
 use crate::runtime::memory::Buffer;
 
 /// What attention computes, beside its tensors.
-pub(crate) struct Attention<'a> {
+pub(crate) struct Attention {
     /// Heads of queries.
     pub heads: usize,
     /// Heads of keys and values, each for as many heads of queries.
@@ -39,13 +38,13 @@ pub(crate) struct Attention<'a> {
     pub min_float: f64,
     /// Whether softmax has another term of 1 in its denominator.
     pub quiet_softmax: bool,
-    /// Of the weights.
-    pub dropout: &'a Dropout,
+    /// Probability of a weight to be set to zero; 0 where dropout is inactive.
+    pub dropout: f64,
     /// `true` where a key is masked: `[batch, queries, keys]`, or 1 for an axis on which it does not depend.
     pub masks: Vec<Tensor<3, Bool>>,
 }
 
-impl Attention<'_> {
+impl Attention {
     /// The context `[batch, queries, heads * width]` of queries of the same shape, and keys and values
     /// `[batch, keys, kv_heads * width]`; and the weights `[batch, heads, queries, keys]` after dropout, if they are
     /// wanted.
@@ -80,7 +79,7 @@ impl Attention<'_> {
     fn setup(&self, tensors: [&FlexTensor; 3], device: &Device) -> Option<Setup> {
         let sizes = Sizes::of(tensors, self.heads, self.kv_heads)?;
         let masks = Masks::of(&self.masks, &sizes)?;
-        let (dropout, level) = (self.dropout.mask(device), Level::current());
+        let (dropout, level) = (Mask::draw(self.dropout, device), Level::current());
         let (scale, fill, quiet) = (self.scale as f32, self.min_float as f32, self.quiet_softmax);
         let split = if rayon::current_num_threads() > sizes.batch { sizes.kv_heads } else { 1 };
         Some(Setup { sizes, scale, fill, quiet, masks, dropout, level, split })
@@ -107,7 +106,7 @@ impl Attention<'_> {
             scores = scores.mask_fill(mask.clone().unsqueeze_dim(1), self.min_float);
         }
         let weights = if self.quiet_softmax { quiet_softmax(scores, 3) } else { softmax(scores, 3) };
-        let weights = self.dropout.forward(weights);
+        let weights = dropout(weights, self.dropout);
         let context: Tensor<4> = weights.clone().matmul(v).swap_dims(1, 2);
         let width = self.heads * context.dims()[3];
         (context.reshape([batch, queries, width]), weights)

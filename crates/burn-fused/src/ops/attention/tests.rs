@@ -3,7 +3,6 @@
 use burn::tensor::TensorData;
 
 use super::*;
-use crate::nn::DropoutConfig;
 use crate::ops::testing::{Part, assert_close, numbers, random};
 
 /// Output, weights, and the gradients of queries, keys and values.
@@ -44,7 +43,6 @@ fn dropout_and_shared_heads_are_as_composed() {
         (0.0, [1, 17, 33], [6, 2, 5]),
         (0.1, [1, 33, 280], [2, 1, 16]),
     ] {
-        let dropout = DropoutConfig::new(prob).init();
         let masks = vec![mask([batch, 1, keys], 0.2), mask([1, queries, keys], 0.4)];
         let attention = Attention {
             heads,
@@ -52,12 +50,11 @@ fn dropout_and_shared_heads_are_as_composed() {
             scale: 0.3,
             min_float: -1e4,
             quiet_softmax: false,
-            dropout: &dropout,
+            dropout: prob,
             masks,
         };
         let x = [(queries, heads), (keys, kv_heads), (keys, kv_heads)]
             .map(|(length, heads)| random([batch, length, heads * width], length as u64, &device));
-        let inactive = DropoutConfig::new(0.0).init();
         for threads in [1, 3] {
             let found = on_threads(threads, || {
                 parts(x.clone(), |x| {
@@ -72,7 +69,7 @@ fn dropout_and_shared_heads_are_as_composed() {
             let factors = TensorData::new(factors, [batch, heads, queries, keys]);
             let factors = Tensor::<4>::from_data(factors, &device);
             let expected = parts(x.clone(), |x| {
-                let composed = Attention { dropout: &inactive, masks: attention.masks.clone(), ..attention };
+                let composed = Attention { dropout: 0.0, masks: attention.masks.clone(), ..attention };
                 let weights = composed.composed(x.clone()).1 * factors.clone();
                 let v: Tensor<5> = x[2].clone().reshape([batch, keys, kv_heads, 1, width]);
                 let v = v.repeat_dim(3, heads / kv_heads).reshape([batch, keys, heads, width]);
@@ -89,14 +86,13 @@ fn dropout_and_shared_heads_are_as_composed() {
 fn one_key_has_no_gradient_of_queries_and_keys() {
     let device = Device::flex().autodiff();
     for prob in [0.0, 0.1] {
-        let dropout = DropoutConfig::new(prob).init();
         let attention = Attention {
             heads: 2,
             kv_heads: 2,
             scale: 0.3,
             min_float: -1e4,
             quiet_softmax: false,
-            dropout: &dropout,
+            dropout: prob,
             masks: Vec::new(),
         };
         let x = [5, 1, 1].map(|length| random([3, length, 2 * 127], length as u64, &device));
@@ -113,7 +109,6 @@ fn one_key_has_no_gradient_of_queries_and_keys() {
 #[test]
 fn another_type_is_composed() {
     let device = Device::flex().autodiff();
-    let dropout = DropoutConfig::new(0.0).init();
     for quiet_softmax in [false, true] {
         let masks = vec![mask([2, 7, 9], 0.4)];
         let attention = Attention {
@@ -122,7 +117,7 @@ fn another_type_is_composed() {
             scale: 0.5,
             min_float: -1e4,
             quiet_softmax,
-            dropout: &dropout,
+            dropout: 0.0,
             masks,
         };
         let x = [(7, 4), (9, 2), (9, 2)].map(|(length, heads)| random([2, length, heads * 3], 1, &device));
@@ -142,7 +137,6 @@ fn another_type_is_composed() {
 #[test]
 fn weights_that_are_not_wanted_are_not_computed() {
     let device = Device::flex();
-    let dropout = DropoutConfig::new(0.0).init();
     let (scale, min_float) = (0.5, -1e4);
     let attention = Attention {
         heads: 2,
@@ -150,7 +144,7 @@ fn weights_that_are_not_wanted_are_not_computed() {
         scale,
         min_float,
         quiet_softmax: false,
-        dropout: &dropout,
+        dropout: 0.0,
         masks: vec![],
     };
     let x = [1, 2, 3].map(|seed| random([1, 4, 6], seed, &device));

@@ -11,5 +11,6 @@ mod tests;
 
 pub use crate::kernels::conv::Algorithm;
 pub(crate) use norm::conv_norm;
+pub(crate) use operator::conv_with;
 pub use operator::{ConvLayer, conv, conv_relu, conv_relu_pool};
 pub use pair::{conv_relu_pool_twice, conv_relu_pool_twice_quantized};

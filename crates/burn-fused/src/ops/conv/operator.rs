@@ -27,7 +27,7 @@ use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
 use crate::runtime::poll;
 
-/// A convolution: Burn's, or [ours](crate::nn::conv::Conv2d).
+/// A convolution: Burn's, or that of `burn_fused::nn`.
 pub trait ConvLayer {
     /// Burn's layer of the same parameters and options.
     fn as_burns(&self) -> Cow<'_, Conv2d>;
@@ -36,12 +36,6 @@ pub trait ConvLayer {
 impl ConvLayer for Conv2d {
     fn as_burns(&self) -> Cow<'_, Conv2d> {
         Cow::Borrowed(self)
-    }
-}
-
-impl ConvLayer for crate::nn::conv::Conv2d {
-    fn as_burns(&self) -> Cow<'_, Conv2d> {
-        Cow::Owned(self.clone().into())
     }
 }
 
@@ -69,7 +63,7 @@ impl ConvLayer for crate::nn::conv::Conv2d {
 /// padded images, or stride, dilation, groups or kernel size are 0.
 #[track_caller]
 pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
-    apply(images, &conv.as_burns(), Epilogue::Identity)
+    conv_with(images, &conv.as_burns(), Epilogue::Identity)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
@@ -93,7 +87,7 @@ pub fn conv(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// As [`conv`].
 #[track_caller]
 pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
-    apply(images, &conv.as_burns(), Epilogue::Relu)
+    conv_with(images, &conv.as_burns(), Epilogue::Relu)
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
@@ -118,7 +112,7 @@ pub fn conv_relu(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// As [`conv`](super::conv()).
 #[track_caller]
 pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
-    apply(images, &conv.as_burns(), Epilogue::ReluPool)
+    conv_with(images, &conv.as_burns(), Epilogue::ReluPool)
 }
 
 /// `conv` of `images` with `epilogue`.
@@ -126,7 +120,7 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 /// # Panics
 /// As [`shapes::of_conv`].
 #[track_caller]
-fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
+pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
     let Some((weights, bias)) = parameters(conv) else {
         return in_f32(images, |x| epilogue.composed(conv.forward(x)));

@@ -19,19 +19,13 @@ use crate::ops::extension::{on_flex, on_flex_or};
 use crate::ops::precision::cast;
 use crate::ops::shapes::expect;
 
-/// The parameters of a linear layer: of Burn's, or of [ours](crate::nn::Linear).
+/// The parameters of a linear layer: of Burn's, or of that of `burn_fused::nn`.
 pub trait LinearLayer {
     /// Weights `[inputs, outputs]`, and one bias for each output.
     fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>);
 }
 
 impl LinearLayer for burn::nn::Linear {
-    fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
-        (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
-    }
-}
-
-impl LinearLayer for crate::nn::Linear {
     fn parameters(&self) -> (Tensor<2>, Option<Tensor<1>>) {
         (self.weight.val(), self.bias.as_ref().map(|bias| bias.val()))
     }

@@ -1,4 +1,4 @@
-//! Cross entropy of scores against class indices: the loss of [`CrossEntropyLoss`].
+//! Cross entropy of scores against class indices, with weights of classes, label smoothing and padding.
 //!
 //! Forward reads the scores once, and writes their gradient where they are, if nothing else refers to them.
 //! Otherwise it saves two numbers of each row, and backward computes the probabilities again. Burn's composition
@@ -13,18 +13,27 @@ use super::scaled;
 
 use crate::kernels::loss::rows::{Classes, Row, gradients, losses};
 use crate::kernels::simd::Level;
-use crate::nn::loss::CrossEntropyLoss;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, f32_on_flex, tensor, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
+
+/// Options of [`cross_entropy_of_indices`].
+pub(crate) struct IndexLoss<'a> {
+    /// Targets whose rows do not count.
+    pub pad_tokens: Option<&'a [usize]>,
+    /// Weights of the classes `[classes]`.
+    pub weights: Option<&'a Tensor<1>>,
+    /// Label smoothing, from 0 to 1.
+    pub smoothing: Option<f32>,
+}
 
 /// The mean cross entropy `[1]` of `scores` `[batch, classes]`, with the options of `loss`; or `composed` of the scores,
 /// if the operator does not support them or the targets.
 pub(crate) fn cross_entropy_of_indices(
     scores: Tensor<2>,
     targets: &Tensor<1, Int>,
-    loss: &CrossEntropyLoss,
+    loss: IndexLoss<'_>,
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
     let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, loss);
@@ -52,10 +61,13 @@ struct Labels {
 const BLOCK: usize = 1 << 16;
 
 impl Labels {
-    fn of(scores: &FlexTensor, targets: &Tensor<1, Int>, loss: &CrossEntropyLoss) -> Option<Self> {
-        let CrossEntropyLoss { pad_tokens, weights, smoothing, .. } = loss;
+    fn of(
+        scores: &FlexTensor,
+        targets: &Tensor<1, Int>,
+        IndexLoss { pad_tokens, weights, smoothing }: IndexLoss<'_>,
+    ) -> Option<Self> {
         let [batch, classes] = scores.shape().dims();
-        let is_tracked = weights.as_ref().is_some_and(|weights| weights.is_tracked());
+        let is_tracked = weights.is_some_and(Tensor::is_tracked);
         if scores.dtype() != DType::F32 || batch * classes == 0 || targets.dims() != [batch] || is_tracked {
             return None;
         }
@@ -67,7 +79,7 @@ impl Labels {
         let targets = targets.clone().inner().into_data().convert_dtype(DType::I64);
         let rows = targets.as_slice::<i64>().ok()?.iter().map(|&target| {
             let target = usize::try_from(target).ok().filter(|&target| target < classes)?;
-            let is_padding = pad_tokens.as_ref().is_some_and(|padding| padding.contains(&target));
+            let is_padding = pad_tokens.is_some_and(|padding| padding.contains(&target));
             Some(Row::new(target, is_padding))
         });
         let rows: Vec<Row> = rows.collect::<Option<_>>()?;
@@ -76,8 +88,7 @@ impl Labels {
         let normalizer = rows.iter().filter(|row| !row.is_padding).map(weight).sum();
         let uniform = of_classes
             .map_or(classes as f64, |weights| weights.iter().map(|&weight| f64::from(weight)).sum());
-        let (uniform, smoothing) = (uniform as f32, *smoothing);
-        Some(Self { rows, classes, weights, uniform, smoothing, normalizer })
+        Some(Self { rows, classes, weights, uniform: uniform as f32, smoothing, normalizer })
     }
 
     fn forward(mut self, scores: FlexTensor, backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {

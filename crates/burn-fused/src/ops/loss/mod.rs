@@ -15,7 +15,7 @@ use crate::ops::flex_tensor::tensor;
 use crate::ops::shapes::{expect, refuse};
 
 pub use crate::kernels::loss::read::argmax;
-pub(crate) use indices::cross_entropy_of_indices;
+pub(crate) use indices::{IndexLoss, cross_entropy_of_indices};
 
 /// Loss and accuracy of class scores.
 #[derive(Debug)]

@@ -11,35 +11,22 @@ use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
 use crate::kernels::simd::{Lanes, Level, MAX_LANES, kernel, load};
-use crate::nn::{LayerNorm, RmsNorm};
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-/// `x` `[..., width]` by `layer`, whose parameters have `width` values.
-pub(crate) fn layer_norm<const D: usize>(x: Tensor<D>, layer: &LayerNorm) -> Tensor<D> {
-    let rule = Rule { epsilon: layer.epsilon as f32, centred: true };
-    let beta = layer.beta.as_ref().map(|beta| beta.val());
-    normalise(x, layer.gamma.val(), beta, rule, |x| burn::nn::LayerNorm::from(layer.clone()).forward(x))
-}
-
-/// `x` `[..., width]` by `layer`, whose parameter has `width` values.
-pub(crate) fn rms_norm<const D: usize>(x: Tensor<D>, layer: &RmsNorm) -> Tensor<D> {
-    let rule = Rule { epsilon: layer.epsilon as f32, centred: false };
-    normalise(x, layer.gamma.val(), None, rule, |x| burn::nn::RmsNorm::from(layer.clone()).forward(x))
-}
-
 /// How a row is normalised.
 #[derive(Debug, Clone, Copy)]
-struct Rule {
-    epsilon: f32,
-    /// Whether the mean is subtracted.
-    centred: bool,
+pub(crate) struct Rule {
+    pub epsilon: f32,
+    /// Whether the mean is subtracted: layer normalisation, and not RMS normalisation.
+    pub centred: bool,
 }
 
-/// `x` by `rule`, or by `burns` if the operator does not support it.
-fn normalise<const D: usize>(
+/// `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`; or by `burns` if the operator does not
+/// support it.
+pub(crate) fn normalise_rows<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
@@ -70,7 +57,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, B
         (Buffer::new(rows.len()), vec![Statistics::default(); rows.len() / width]);
     let parameters = [&gamma, &beta].map(values);
     let part = |((rows, output), statistics)| {
-        normalise_rows(level, rule, rows, parameters, output, statistics);
+        rows_forward(level, rule, rows, parameters, output, statistics);
     };
     match rayon::current_num_threads() {
         1 => part(((rows, &mut output[..]), &mut statistics[..])),
@@ -125,7 +112,7 @@ const GROUP: usize = 4;
 
 kernel! {
     /// `output = (rows - mean) * inverse deviation * gamma + beta`.
-    fn normalise_rows<S>(
+    fn rows_forward<S>(
         simd: S,
         rule: Rule,
         rows: &[f32],

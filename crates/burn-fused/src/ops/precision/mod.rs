@@ -101,6 +101,37 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
     Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
 }
 
+/// `model` of `x` with activations in `dtype`, such as bf16: `x` is cast to it, and the output to the type of `x`. The
+/// modules of `burn_fused::nn` take the type of their input; parameters, their gradients, and running statistics of batch
+/// normalisation stay in f32.
+///
+/// In f16, the loss is to be scaled: gradients of activations are smaller than its smallest values.
+///
+/// ```
+/// use burn::tensor::{DType, Device, Tensor};
+/// use burn_fused::loss::cross_entropy;
+/// use burn_fused::nn::LinearConfig;
+/// use burn_fused::precision::autocast;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(64, 10).init(&device);
+/// let scores = autocast(Tensor::<2>::ones([2, 64], &device), DType::BF16, |x| {
+///     assert_eq!(x.dtype(), DType::BF16);
+///     layer.forward(x)
+/// });
+/// assert_eq!(scores.dtype(), DType::F32);
+/// let gradients = cross_entropy(scores, &[3, 7]).loss.backward();
+/// assert_eq!(layer.weight.val().grad(&gradients).unwrap().dtype(), DType::F32);
+/// ```
+pub fn autocast<const D: usize, const E: usize>(
+    x: Tensor<D>,
+    dtype: DType,
+    model: impl FnOnce(Tensor<D>) -> Tensor<E>,
+) -> Tensor<E> {
+    let output = x.dtype();
+    cast(model(cast(x, dtype)), output)
+}
+
 /// `layer` of 16-bit activations in f32, and of others as they are; the output has the
 /// type of `x`. For layers without an operator here: Burn's need one type for
 /// activations and parameters.
@@ -108,10 +139,7 @@ pub(crate) fn in_f32<const D: usize, const E: usize>(
     x: Tensor<D>,
     layer: impl FnOnce(Tensor<D>) -> Tensor<E>,
 ) -> Tensor<E> {
-    match Half::of(x.dtype()) {
-        Some(half) => layer(x.cast(DType::F32)).cast(half.dtype()),
-        None => layer(x),
-    }
+    if Half::of(x.dtype()).is_some() { autocast(x, DType::F32, layer) } else { layer(x) }
 }
 
 /// `tensor` in this type, for operators composed of Burn's.
