@@ -2,7 +2,7 @@
 
 use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};
-use crate::model::{Activation, EPSILON, Layer, Network};
+use crate::model::{ActivationKind, Layer, Network};
 use crate::quant::padding;
 
 /// The ONNX file of `network`. Dropout is omitted; constants have PyTorch's names and layouts.
@@ -29,18 +29,20 @@ pub fn float_network(network: &Network) -> OnnxFile {
                 let (weight, bias) = (parameter("weight"), parameter("bias"));
                 graph.then(name, "Conv", &[&weight, &bias], windows(conv.kernel_size, conv.stride, padding));
             }
-            Layer::Norm(_) => {
+            Layer::Norm(norm) => {
                 let values = ["weight", "bias", "running_mean", "running_var"].map(parameter);
-                let epsilon = vec![("epsilon", Attribute::Float(EPSILON as f32))];
+                let epsilon = vec![("epsilon", Attribute::Float(norm.epsilon as f32))];
                 graph.then(name, "BatchNormalization", &values.each_ref().map(String::as_str), epsilon);
             }
-            Layer::Activation(activation) => graph.then(name, operator(*activation), &[], Vec::new()),
+            Layer::Activation(activation) => {
+                graph.then(name, operator(ActivationKind::of_layer(activation)), &[], Vec::new());
+            }
             Layer::Pool(pool) => {
                 let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;
                 let padding = padding(&pool.padding).filter(|_| is_plain).expect("a plain pooling");
                 graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
             }
-            Layer::AveragePool(output) => average(&mut graph, name, [before[1], before[2]], *output),
+            Layer::AveragePool(pool) => average(&mut graph, name, [before[1], before[2]], pool.output_size),
             Layer::Flatten(_) => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
             Layer::Dropout(_) => {}
             Layer::Linear(_) => {
@@ -53,11 +55,11 @@ pub fn float_network(network: &Network) -> OnnxFile {
 }
 
 /// The ONNX operator; Gelu's default is the exact one, as PyTorch's.
-fn operator(activation: Activation) -> &'static str {
+fn operator(activation: ActivationKind) -> &'static str {
     match activation {
-        Activation::Relu => "Relu",
-        Activation::Tanh => "Tanh",
-        Activation::Sigmoid => "Sigmoid",
-        Activation::Gelu => "Gelu",
+        ActivationKind::Relu => "Relu",
+        ActivationKind::Tanh => "Tanh",
+        ActivationKind::Sigmoid => "Sigmoid",
+        ActivationKind::Gelu => "Gelu",
     }
 }

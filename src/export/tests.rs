@@ -7,7 +7,7 @@ use prost::Message;
 
 use super::proto::{DataType, GraphProto, ModelProto};
 use super::*;
-use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
+use crate::model::{ActivationKind, Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::{Quantized, Ranges, WeightScheme};
 
 fn graph(file: &OnnxFile) -> GraphProto {
@@ -59,7 +59,7 @@ fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
 #[test]
 fn float_networks_have_a_node_for_each_layer_but_dropout() {
     let options = NetworkOptions {
-        activation: Activation::Gelu,
+        activation: ActivationKind::Gelu,
         batch_norm: true,
         dropout: 0.5,
         ..NetworkOptions::default()
@@ -71,7 +71,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
     let weight = graph.initializer.iter().find(|constant| constant.name == "linear.weight").unwrap();
     assert_eq!((weight.data_type, &weight.dims[..]), (DataType::Float as i32, &[10, 392][..]));
     assert_eq!(weight.raw_data.len(), 4 * 3920);
-    for activation in [Activation::Tanh, Activation::Sigmoid, Activation::Relu] {
+    for activation in [ActivationKind::Tanh, ActivationKind::Sigmoid, ActivationKind::Relu] {
         let options = NetworkOptions { activation, ..NetworkOptions::default() };
         let file = float_network(&network(ModelKind::Mlp, &options));
         let name = format!("{activation}");
@@ -83,10 +83,10 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
 #[test]
 fn the_opset_is_the_lowest_that_the_network_needs() {
     for (kind, activation, batch_norm, expected) in [
-        (ModelKind::Convnet, Activation::Relu, false, [7, 4]),
-        (ModelKind::Vgg, Activation::Sigmoid, true, [9, 4]),
-        (ModelKind::Mlp, Activation::Tanh, false, [9, 4]),
-        (ModelKind::Convnet, Activation::Gelu, false, [20, 9]),
+        (ModelKind::Convnet, ActivationKind::Relu, false, [7, 4]),
+        (ModelKind::Vgg, ActivationKind::Sigmoid, true, [9, 4]),
+        (ModelKind::Mlp, ActivationKind::Tanh, false, [9, 4]),
+        (ModelKind::Convnet, ActivationKind::Gelu, false, [20, 9]),
     ] {
         let options = NetworkOptions { activation, batch_norm, ..NetworkOptions::default() };
         let OnnxFile { opset, ir_version, .. } = float_network(&network(kind, &options));

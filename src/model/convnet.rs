@@ -1,12 +1,9 @@
 //! ConvNet: the small convolutional network of the MNIST experiments, 4,266
 //! parameters for these images.
 
-use burn::nn::LinearConfig;
 use burn::tensor::Device;
 
-use super::batch_norm::BatchNorm;
-use super::dropout::Dropout;
-use super::layers::{conv3x3, pool2x2};
+use super::layers::{conv3x3, linear, norm, pool2x2};
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
@@ -21,16 +18,16 @@ pub(super) fn layers(
     let Dimensions { input: [channels, height, width], classes } = dimensions;
     let mut layers = Vec::new();
     for (number, inputs, outputs) in [(1, channels, 4), (2, 4, 8)] {
-        layers.push((format!("conv{number}"), Layer::Conv(conv3x3(inputs, outputs, device))));
+        layers.push((format!("conv{number}"), conv3x3(inputs, outputs, device)));
         if options.batch_norm {
-            layers.push((format!("bn{number}"), Layer::Norm(BatchNorm::init(outputs, device))));
+            layers.push((format!("bn{number}"), norm(outputs, device)));
         }
-        layers.push((format!("activation{number}"), Layer::Activation(options.activation)));
-        layers.push((format!("pool{number}"), Layer::Pool(pool2x2())));
+        layers.push((format!("activation{number}"), Layer::Activation(options.activation())));
+        layers.push((format!("pool{number}"), pool2x2()));
     }
     let features = 8 * (height / 4) * (width / 4);
     layers.push(("flatten".into(), Layer::Flatten(features)));
-    layers.extend(Dropout::new(options.dropout).map(|layer| ("dropout".into(), Layer::Dropout(layer))));
-    layers.push(("linear".into(), Layer::Linear(LinearConfig::new(features, classes).init(device))));
+    layers.extend(options.dropout().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
+    layers.push(("linear".into(), linear(features, classes, device)));
     layers
 }

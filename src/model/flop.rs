@@ -1,7 +1,7 @@
 //! Floating-point operations of a training step, counted layer by layer, to compare
 //! with a machine's peak.
 
-use burn::nn::PaddingConfig2d;
+use burn_fused::nn::PaddingConfig2d;
 
 use super::{Layer, NamedLayer};
 
@@ -28,7 +28,10 @@ impl Layer {
                 let rows = shape.iter().product::<usize>() / inputs;
                 (vec![outputs], (rows * inputs * outputs) as u64)
             }
-            Self::AveragePool([height, width]) => (vec![shape[0], *height, *width], 0),
+            Self::AveragePool(pool) => {
+                let [height, width] = pool.output_size;
+                (vec![shape[0], height, width], 0)
+            }
             Self::Flatten(features) => (vec![*features], 0),
             Self::Norm(_) | Self::Activation(_) | Self::Dropout(_) => (shape.to_owned(), 0),
         }
@@ -97,9 +100,9 @@ impl Flop {
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::LinearConfig;
-    use burn::nn::conv::Conv2dConfig;
     use burn::tensor::Device;
+    use burn_fused::nn::LinearConfig;
+    use burn_fused::nn::conv::Conv2dConfig;
 
     use super::*;
     use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};

@@ -2,18 +2,19 @@
 //! quantization and export.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{Linear, PaddingConfig2d};
-use burn::tensor::module::adaptive_avg_pool2d;
+use burn::nn as burns;
 use burn::tensor::{DType, Device, Tensor};
+use burn_fused::Epilogue;
+use burn_fused::conv::conv_relu_pool_twice;
+use burn_fused::nn::activation::Activation;
+use burn_fused::nn::conv::{Conv2d, Conv2dConfig};
+use burn_fused::nn::pool::{AdaptiveAvgPool2d, MaxPool2d, MaxPool2dConfig};
+use burn_fused::nn::{
+    BatchNorm, BatchNormConfig, BatchPlace, Dropout, Linear, LinearConfig, PaddingConfig2d,
+};
 
-use super::Activation;
-use super::batch_norm::BatchNorm;
-use super::dropout::{BatchPlace, Dropout};
+use super::ActivationKind;
 use crate::spans::{self, Operator};
-use burn_fused::conv::{conv, conv_relu, conv_relu_pool, conv_relu_pool_twice};
-use burn_fused::linear::linear;
 
 /// A layer with the name of PyTorch's module: the prefix of its parameters'
 /// names.
@@ -36,8 +37,8 @@ pub enum Layer {
     Activation(Activation),
     /// Maximum of each window.
     Pool(MaxPool2d),
-    /// Means of windows that cover the image, as PyTorch's `AdaptiveAvgPool2d`: height and width of the output.
-    AveragePool([usize; 2]),
+    /// Means of windows that cover the image.
+    AveragePool(AdaptiveAvgPool2d),
     /// `[batch, channels, height, width]` to `[batch, features]`: the number of features.
     Flatten(usize),
     /// Dropout, which has an effect only in training.
@@ -47,19 +48,45 @@ pub enum Layer {
 }
 
 /// A 3x3 convolution with padding 1: height and width are unchanged.
-pub(super) fn conv3x3(inputs: usize, outputs: usize, device: &Device) -> Conv2d {
-    Conv2dConfig::new([inputs, outputs], [3, 3])
-        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-        .init(device)
+pub(super) fn conv3x3(inputs: usize, outputs: usize, device: &Device) -> Layer {
+    let config = Conv2dConfig::new([inputs, outputs], [3, 3]);
+    Layer::Conv(config.with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device))
+}
+
+/// Batch norm with PyTorch's running variance.
+pub(super) fn norm(channels: usize, device: &Device) -> Layer {
+    Layer::Norm(BatchNorm { unbiased: true, ..BatchNormConfig::new(channels).init(device) })
 }
 
 /// 2x2 max pooling: half the height and width.
-pub(super) fn pool2x2() -> MaxPool2d {
-    MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
+pub(super) fn pool2x2() -> Layer {
+    Layer::Pool(MaxPool2dConfig::new([2, 2]).init())
+}
+
+/// A linear layer.
+pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
+    Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
+}
+
+/// ReLU and pooling at the start of `layers`, which the layer before them computes with its output; how operators of
+/// them are named, and how many layers they are.
+fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
+    use Layer::{Activation as Then, Pool};
+    match layers {
+        [Then(Activation::Relu(_)), Pool(_), ..] => (Epilogue::ReluPool, "+relu+max pool", 2),
+        [Then(Activation::Relu(_)), ..] => (Epilogue::Relu, "+relu", 1),
+        _ => (Epilogue::Identity, "", 0),
+    }
+}
+
+/// Burn's layer: its GELU differs from the library's by rounding.
+fn by_burn(layer: &Activation) -> burns::activation::Activation {
+    layer.clone().into()
 }
 
 /// Class scores `[batch, classes]` of `images` by the layers in order. With `fused`, convolutions, batch norms and
-/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling.
+/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, convolutions,
+/// poolings and linear layers are Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     mut images: Tensor<4>,
@@ -67,38 +94,55 @@ pub(super) fn apply(
     fused: bool,
 ) -> Tensor<2> {
     use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
-    const RELU: Activation = Activation::Relu;
     let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
+    let following = |at: usize| if fused { epilogue(&kinds[at + 1..]) } else { epilogue(&[]) };
+    let activation = |at: usize, layer: &Activation| {
+        let kind = ActivationKind::of_layer(layer);
+        move || Operator::new(layers[at].name, kind.to_string())
+    };
     let mut at = 0;
     while !matches!(kinds[at], Flatten(_)) {
+        let (epilogue, suffix, more) = following(at);
         let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(layers[at].name, kind.to_string());
+        let with_epilogue =
+            |kind: &'static str| move || Operator::new(layers[at].name, format!("{kind}{suffix}"));
         let count;
         (images, count) = match kinds[at..] {
-            [Conv(a), Then(RELU), Pool(_), Conv(b), Then(RELU), Pool(_), ..] if fused => {
+            [
+                Conv(a),
+                Then(Activation::Relu(_)),
+                Pool(_),
+                Conv(b),
+                Then(Activation::Relu(_)),
+                Pool(_),
+                ..,
+            ] if fused => {
                 let names = || format!("{}, {}", layers[at].name, layers[at + 3].name);
                 let operator = || Operator::new(names(), "2x conv+relu+max pool");
                 (spans::layer(operator, images, |x| conv_relu_pool_twice(x, a, b)), 6)
             }
-            [Conv(layer), Then(RELU), Pool(_), ..] if fused => {
-                (spans::layer(operator("conv+relu+max pool"), images, |x| conv_relu_pool(x, layer)), 3)
+            [Conv(layer), ..] if !fused => {
+                let layer = burns::conv::Conv2d::from(layer.clone());
+                (spans::layer(operator("conv"), images, |x| layer.forward(x)), 1)
             }
-            [Conv(layer), Then(RELU), ..] if fused => {
-                (spans::layer(operator("conv+relu"), images, |x| conv_relu(x, layer)), 2)
+            [Conv(layer), ..] => {
+                let convolve = |x| layer.forward_with(x, epilogue);
+                (spans::layer(with_epilogue("conv"), images, convolve), 1 + more)
             }
-            [Conv(layer), ..] if fused => (spans::layer(operator("conv"), images, |x| conv(x, layer)), 1),
-            [Conv(layer), ..] => (spans::layer(operator("conv"), images, |x| layer.forward(x)), 1),
-            [Norm(layer), Then(RELU), Pool(_), ..] if fused => {
-                (spans::layer(operator("batch norm+relu+max pool"), images, |x| layer.relu_pool(x)), 3)
+            [Norm(layer), ..] => {
+                let normalise = |x| layer.forward_with(x, epilogue);
+                (spans::layer(with_epilogue("batch norm"), images, normalise), 1 + more)
             }
-            [Norm(layer), Then(RELU), ..] if fused => {
-                (spans::layer(operator("batch norm+relu"), images, |x| layer.relu(x)), 2)
+            [Then(layer), ..] => {
+                (spans::layer(activation(at, layer), images, |x| by_burn(layer).forward(x)), 1)
             }
-            [Norm(layer), ..] => (spans::layer(operator("batch norm"), images, |x| layer.forward(x)), 1),
-            [Then(kind), ..] => (spans::layer(named(*kind), images, |x| kind.of(x)), 1),
+            [Pool(layer), ..] if !fused => {
+                let layer = burns::pool::MaxPool2d::from(layer.clone());
+                (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1)
+            }
             [Pool(layer), ..] => (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1),
-            [AveragePool(size), ..] => {
-                (spans::layer(operator("average pool"), images, |x| adaptive_avg_pool2d(x, *size)), 1)
+            [AveragePool(layer), ..] => {
+                (spans::layer(operator("average pool"), images, |x| layer.forward(x)), 1)
             }
             _ => unreachable!("dropout and linear layers take features"),
         };
@@ -107,22 +151,28 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
+        let (epilogue, suffix, more) = following(at);
         let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
-        let named = |kind: Activation| move || Operator::new(layers[at].name, kind.to_string());
         let count;
         (x, count) = match kinds[at..] {
-            // One operator in training alone.
-            [Norm(layer), Then(RELU), ..] if fused && x.device().is_autodiff() => {
-                (spans::layer(operator("batch norm+relu"), x, |x| layer.relu(x)), 2)
+            [Norm(layer), ..] => {
+                let operator = || Operator::new(layers[at].name, format!("batch norm{suffix}"));
+                (spans::layer(operator, x, |x| layer.forward_with(x, epilogue)), 1 + more)
             }
-            [Norm(layer), ..] => (spans::layer(operator("batch norm"), x, |x| layer.forward(x)), 1),
-            [Then(kind), ..] => (spans::layer(named(*kind), x, |x| kind.of(x)), 1),
-            [Dropout(layer), ..] => (spans::layer(operator("dropout"), x, |x| layer.forward(x, place)), 1),
+            [Then(layer), ..] => (spans::layer(activation(at, layer), x, |x| by_burn(layer).forward(x)), 1),
+            [Dropout(layer), ..] => {
+                let drop = |x| match place {
+                    Some(place) => layer.forward_at(x, place),
+                    None => x,
+                };
+                (spans::layer(operator("dropout"), x, drop), 1)
+            }
             // Burn's layer takes no 16-bit features beside weights in f32.
             [Linear(layer), ..] if !fused && x.dtype() == DType::F32 => {
+                let layer = burns::Linear::from(layer.clone());
                 (spans::layer(operator("linear"), x, |x| layer.forward(x)), 1)
             }
-            [Linear(layer), ..] => (spans::layer(operator("linear"), x, |x| linear(x, layer)), 1),
+            [Linear(layer), ..] => (spans::layer(operator("linear"), x, |x| layer.forward(x)), 1),
             _ => unreachable!("convolutions and poolings take images"),
         };
         at += count;

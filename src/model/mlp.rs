@@ -1,11 +1,9 @@
 //! MLP: the small network for feature vectors, and for images as such; 17,140
 //! parameters with 512 features and 20 classes.
 
-use burn::nn::LinearConfig;
 use burn::tensor::Device;
 
-use super::batch_norm::BatchNorm;
-use super::dropout::Dropout;
+use super::layers::{linear, norm};
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Default width of the hidden layer.
@@ -20,14 +18,13 @@ pub(super) fn layers(
     device: &Device,
 ) -> Vec<(String, Layer)> {
     let (hidden, features) = (options.hidden.unwrap_or(HIDDEN), dimensions.input.iter().product());
-    let linear = |inputs, outputs| Layer::Linear(LinearConfig::new(inputs, outputs).init(device));
     let mut layers = vec![
         ("flatten".into(), Layer::Flatten(features)),
-        ("layer1".into(), linear(features, hidden)),
-        ("bn1".into(), Layer::Norm(BatchNorm::init(hidden, device))),
-        ("activation".into(), Layer::Activation(options.activation)),
+        ("layer1".into(), linear(features, hidden, device)),
+        ("bn1".into(), norm(hidden, device)),
+        ("activation".into(), Layer::Activation(options.activation())),
     ];
-    layers.extend(Dropout::new(options.dropout).map(|layer| ("dropout".into(), Layer::Dropout(layer))));
-    layers.push(("layer2".into(), linear(hidden, dimensions.classes)));
+    layers.extend(options.dropout().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
+    layers.push(("layer2".into(), linear(hidden, dimensions.classes, device)));
     layers
 }

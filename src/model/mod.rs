@@ -1,9 +1,7 @@
 //! Networks of the experiments. To add one, write a file with its
 //! `layers`, and its lines below.
 
-mod batch_norm;
 mod convnet;
-mod dropout;
 pub mod flop;
 mod layers;
 mod mlp;
@@ -17,16 +15,16 @@ mod vgg;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
-use burn_mpi::ParamLayout;
+use burn::tensor::{DType, Device, Tensor};
+use burn_fused::nn::BatchPlace;
+use burn_fused::precision::autocast;
+use burn_mpi::{ParamLayout, ParamSpec};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-pub use batch_norm::{BatchNorm, EPSILON};
-pub use dropout::{BatchPlace, Dropout};
 pub use layers::{Layer, NamedLayer};
 pub use mlp::HIDDEN;
-pub use options::{Activation, NetworkOptions};
+pub use options::{ActivationKind, NetworkOptions};
 
 use crate::values::display_names;
 use flop::Flop;
@@ -150,6 +148,11 @@ impl Network {
         layers::apply(&self.layers(), samples, place, self.made.fused)
     }
 
+    /// Class scores in training with activations in `dtype`; parameters stay in f32.
+    pub fn forward_in(&self, dtype: DType, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        autocast(samples, dtype, |samples| self.apply(samples, Some(place)))
+    }
+
     /// Class scores in evaluation.
     pub fn forward(&self, samples: Tensor<4>) -> Tensor<2> {
         self.apply(samples, None)
@@ -165,7 +168,9 @@ impl Network {
     pub fn parameters(&self) -> ParamLayout {
         let names = self.layers().into_iter().flat_map(|NamedLayer { name, layer }| {
             let layout = ParamLayout::of(layer);
-            layout.specs().iter().map(|spec| format!("{name}.{}", spec.name)).collect::<Vec<_>>()
+            // Burn's names of a batch norm's parameters.
+            let torch = |spec: &ParamSpec| spec.name.replace("gamma", "weight").replace("beta", "bias");
+            layout.specs().iter().map(|spec| format!("{name}.{}", torch(spec))).collect::<Vec<_>>()
         });
         ParamLayout::of(self).with_names(names.collect())
     }
@@ -244,7 +249,7 @@ mod tests {
     fn fused_networks_learn_the_same() {
         let device = Device::flex().autodiff();
         let plain = NetworkOptions::default();
-        let gelu = NetworkOptions { activation: Activation::Gelu, ..plain };
+        let gelu = NetworkOptions { activation: ActivationKind::Gelu, ..plain };
         let norm = NetworkOptions { batch_norm: true, ..plain };
         for (kind, options, input) in [
             (ModelKind::Convnet, plain, [1, 28, 28]),

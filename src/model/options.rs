@@ -1,8 +1,7 @@
 //! Options of a network, in addition to its kind.
 
-use burn::empty;
-use burn::tensor::Tensor;
-use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
+use burn_fused::nn::activation::{Activation, Gelu, Relu, Sigmoid, Tanh};
+use burn_fused::nn::{Dropout, DropoutConfig};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -16,8 +15,8 @@ const MAX_HIDDEN: usize = 1 << 20;
 #[command(next_help_heading = "Model")]
 pub struct NetworkOptions {
     /// Activation after every layer but the last.
-    #[arg(long, value_name = "NAME", default_value = "relu", value_parser = one_of::<Activation>())]
-    pub activation: Activation,
+    #[arg(long, value_name = "NAME", default_value = "relu", value_parser = one_of::<ActivationKind>())]
+    pub activation: ActivationKind,
     /// Batch norm between each convolution and its activation; mlp always has batch norm.
     #[arg(long)]
     pub batch_norm: bool,
@@ -34,10 +33,27 @@ pub struct NetworkOptions {
     pub hidden: Optional<usize>,
 }
 
+impl NetworkOptions {
+    /// The activation.
+    pub fn activation(&self) -> Activation {
+        match self.activation {
+            ActivationKind::Relu => Relu::new().into(),
+            ActivationKind::Tanh => Tanh::new().into(),
+            ActivationKind::Sigmoid => Sigmoid::new().into(),
+            ActivationKind::Gelu => Gelu::new().into(),
+        }
+    }
+
+    /// Dropout, if its probability is not 0.
+    pub fn dropout(&self) -> Option<Dropout> {
+        (self.dropout > 0.0).then(|| DropoutConfig::new(self.dropout).init())
+    }
+}
+
 /// An element-wise activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Activation {
+pub enum ActivationKind {
     /// `max(x, 0)`.
     #[default]
     Relu,
@@ -50,18 +66,17 @@ pub enum Activation {
     Gelu,
 }
 
-display_names!(Activation);
-// A module without parameters.
-empty!(Activation);
+display_names!(ActivationKind);
 
-impl Activation {
-    /// Applies the function to each element of `x`.
-    pub fn of<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Relu => relu(x),
-            Self::Tanh => tanh(x),
-            Self::Sigmoid => sigmoid(x),
-            Self::Gelu => gelu(x),
+impl ActivationKind {
+    /// The kind of a network's layer.
+    pub fn of_layer(layer: &Activation) -> Self {
+        match layer {
+            Activation::Relu(_) => Self::Relu,
+            Activation::Tanh(_) => Self::Tanh,
+            Activation::Sigmoid(_) => Self::Sigmoid,
+            Activation::Gelu(_) => Self::Gelu,
+            other => unreachable!("no option has {other}"),
         }
     }
 }
@@ -72,7 +87,7 @@ mod tests {
 
     #[test]
     fn activations_are_written_alike_everywhere() {
-        for activation in Activation::value_variants() {
+        for activation in ActivationKind::value_variants() {
             assert_eq!(serde_json::to_value(activation).unwrap(), activation.to_string());
         }
     }

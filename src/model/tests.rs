@@ -1,12 +1,12 @@
 //! Names, shapes and numbers of parameters as PyTorch has them.
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{Activation, BatchPlace, ModelKind, Network, NetworkOptions, ParamLayout};
+use super::{ActivationKind, BatchPlace, ModelKind, Network, NetworkOptions, ParamLayout};
 
 const PLAIN: NetworkOptions =
-    NetworkOptions { activation: Activation::Relu, batch_norm: false, dropout: 0.0, hidden: None };
+    NetworkOptions { activation: ActivationKind::Relu, batch_norm: false, dropout: 0.0, hidden: None };
 const NORM: NetworkOptions = NetworkOptions { batch_norm: true, ..PLAIN };
 const DROPOUT: NetworkOptions = NetworkOptions { dropout: 0.5, ..PLAIN };
 const BOTH: NetworkOptions = NetworkOptions { batch_norm: true, ..DROPOUT };
@@ -105,11 +105,17 @@ fn dropout_is_for_training_and_falls_in_every_network() {
         let plain = network(kind, &PLAIN);
         let weights = layout(kind, &PLAIN).read(&plain);
         let dropping = layout(kind, &DROPOUT).write(network(kind, &DROPOUT), &weights);
-        let images = Tensor::<4>::ones([2, channels, height, width], &Device::flex());
-        let (dropping, plain) = (dropping.valid(), plain.valid());
-        let expected = plain.forward(images.clone()).into_data();
-        assert_eq!(dropping.forward(images.clone()).into_data(), expected, "{kind}");
-        assert_ne!(dropping.apply(images.clone(), Some(&place)).into_data(), expected, "{kind}");
-        assert_eq!(plain.apply(images, Some(&place)).into_data(), expected, "{kind}");
+        let values = (0..2 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0);
+        let values = TensorData::new(values.collect::<Vec<_>>(), [2, channels, height, width]);
+        let images = |device| Tensor::<4>::from_data(values.clone(), device);
+        let scores = |network: &Network, device, place: Option<&BatchPlace>| {
+            network.apply(images(device), place).into_data()
+        };
+        let (cpu, training) = (Device::flex(), Device::flex().autodiff());
+        let expected = scores(&plain.valid(), &cpu, None);
+        assert_eq!(scores(&dropping.valid(), &cpu, Some(&place)), expected, "{kind}");
+        let expected = scores(&plain, &training, Some(&place));
+        assert_eq!(scores(&dropping, &training, None), expected, "{kind}");
+        assert_ne!(scores(&dropping, &training, Some(&place)), expected, "{kind}");
     }
 }

@@ -1,11 +1,9 @@
 //! VGG: the deeper convolutional network of the CIFAR-10 experiments.
 
-use burn::nn::LinearConfig;
 use burn::tensor::Device;
+use burn_fused::nn::pool::AdaptiveAvgPool2dConfig;
 
-use super::batch_norm::BatchNorm;
-use super::dropout::Dropout;
-use super::layers::{conv3x3, pool2x2};
+use super::layers::{conv3x3, linear, norm, pool2x2};
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Largest height and width without average pooling: the first linear layer has 4 million weights then.
@@ -28,14 +26,14 @@ pub(super) fn layers(
     }
     let size = [height, width].map(|side| (side / 8).min(LARGEST / 8));
     if height.max(width) > LARGEST {
-        layers.push(("average".into(), Layer::AveragePool(size)));
+        layers.push(("average".into(), Layer::AveragePool(AdaptiveAvgPool2dConfig::new(size).init())));
     }
     let features = 256 * size[0] * size[1];
     layers.push(("flatten".into(), Layer::Flatten(features)));
-    let linear = |inputs, outputs| Layer::Linear(LinearConfig::new(inputs, outputs).init(device));
-    let activation = || Layer::Activation(options.activation);
+    let linear = |inputs, outputs| linear(inputs, outputs, device);
+    let activation = || Layer::Activation(options.activation());
     let mut head = vec![linear(features, 256), activation()];
-    head.extend(Dropout::new(options.dropout).map(Layer::Dropout));
+    head.extend(options.dropout().map(Layer::Dropout));
     head.extend([linear(256, 32), activation(), linear(32, classes)]);
     layers.extend(numbered(4, head));
     layers
@@ -50,12 +48,12 @@ fn numbered(block: usize, layers: Vec<Layer>) -> impl Iterator<Item = (String, L
 fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec<Layer> {
     let mut layers = Vec::new();
     for pair in channels.windows(2) {
-        layers.push(Layer::Conv(conv3x3(pair[0], pair[1], device)));
+        layers.push(conv3x3(pair[0], pair[1], device));
         if options.batch_norm {
-            layers.push(Layer::Norm(BatchNorm::init(pair[1], device)));
+            layers.push(norm(pair[1], device));
         }
-        layers.push(Layer::Activation(options.activation));
+        layers.push(Layer::Activation(options.activation()));
     }
-    layers.push(Layer::Pool(pool2x2()));
+    layers.push(pool2x2());
     layers
 }

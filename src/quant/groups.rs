@@ -1,12 +1,13 @@
 //! Groups: layers that are fused into one layer of the integer model.
 
-use burn::nn::conv::Conv2d;
-use burn::nn::pool::MaxPool2d;
-use burn::nn::{Linear, PaddingConfig2d};
+use burn_fused::nn::activation::Activation;
+use burn_fused::nn::conv::Conv2d;
+use burn_fused::nn::pool::MaxPool2d;
+use burn_fused::nn::{BatchNorm, Dropout, Linear, PaddingConfig2d};
 
 use super::QuantError;
 use super::int8_file::LARGEST;
-use crate::model::{Activation, BatchNorm, Dropout, Layer, NamedLayer, Network};
+use crate::model::{ActivationKind, Layer, NamedLayer, Network};
 
 /// A convolution or a linear layer, and the following layers that are fused with it:
 /// batch norm, ReLU, pooling.
@@ -83,15 +84,16 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             (Layer::Norm(norm), Some(last)) if last.norm.is_none() && !last.relu && last.pool.is_none() => {
                 last.norm = Some(norm);
             }
-            (Layer::Activation(Activation::Relu), Some(last)) if last.pool.is_none() => last.relu = true,
-            (Layer::Activation(other), _) if *other != Activation::Relu => {
+            (Layer::Activation(Activation::Relu(_)), Some(last)) if last.pool.is_none() => last.relu = true,
+            (Layer::Activation(other), _) if !matches!(other, Activation::Relu(_)) => {
+                let other = ActivationKind::of_layer(other);
                 let reason = format!("{other} has no integer version; --activation relu has one");
                 return Err(QuantError::layer(name, reason));
             }
             (Layer::Pool(pool), Some(last)) if last.pool.is_none() && is_fused(pool) => {
                 last.pool = Some(pool)
             }
-            (Layer::AveragePool(size), Some(last)) => last.average = Some(*size),
+            (Layer::AveragePool(pool), Some(last)) => last.average = Some(pool.output_size),
             (Layer::Dropout(dropout), Some(last)) => last.dropout = Some(dropout),
             _ => return Err(QuantError::layer(name, "no integer layer is of its kind and at its place")),
         }

@@ -1,18 +1,16 @@
 //! A group's layers in training, with fake-quantized weights.
 
 use burn::module::{Param, ParamId};
-use burn::nn::Linear;
-use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 use burn::tensor::module::adaptive_avg_pool2d;
-use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
+use burn_fused::Epilogue;
 use burn_fused::fake_quantize::fake_quantize;
 use burn_fused::int8::{QParams, Scheme};
-use burn_fused::linear::linear;
+use burn_fused::nn::conv::Conv2d;
+use burn_fused::nn::{BatchNorm, Linear};
 
 use super::{Group, Product};
-use crate::model::BatchNorm;
 
 /// The images of the last group with a convolution as features, behind its average pooling.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
@@ -28,11 +26,10 @@ impl Group<'_> {
     /// weights.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let layer = self.convolution(parameters, folded);
-        match (self.norm.filter(|_| !folded), self.pool) {
-            (Some(norm), Some(_)) => norm.relu_pool(conv(x, &layer)),
-            (Some(norm), None) => norm.relu(conv(x, &layer)),
-            (None, Some(_)) => conv_relu_pool(x, &layer),
-            (None, None) => conv_relu(x, &layer),
+        let epilogue = if self.pool.is_some() { Epilogue::ReluPool } else { Epilogue::Relu };
+        match self.norm.filter(|_| !folded) {
+            Some(norm) => norm.forward_with(layer.forward(x), epilogue),
+            None => layer.forward_with(x, epilogue),
         }
     }
 
@@ -52,12 +49,12 @@ impl Group<'_> {
 
     /// A linear layer and its group, as [`images`](Self::images).
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
-        let x = linear(x, &self.linear(parameters, folded));
-        match (self.norm.filter(|_| !folded), self.relu) {
-            (Some(norm), true) => norm.relu(x),
-            (Some(norm), false) => norm.forward(x),
-            (None, true) => relu(x),
-            (None, false) => x,
+        let x = self.linear(parameters, folded).forward(x);
+        match self.norm.filter(|_| !folded) {
+            Some(norm) if self.relu => norm.forward_with(x, Epilogue::Relu),
+            Some(norm) => norm.forward(x),
+            None if self.relu => relu(x),
+            None => x,
         }
     }
 

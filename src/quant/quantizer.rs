@@ -14,11 +14,12 @@ use burn::tensor::Tensor;
 use burn_fused::conv::conv_relu_pool_twice_quantized;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
+use burn_fused::nn::{BatchNorm, BatchPlace};
 
 use super::layers::{flat, values_of};
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
-use crate::model::{BatchNorm, BatchPlace, Network};
+use crate::model::Network;
 use run_record::Method;
 
 /// Observers of a network, and values derived from them.
@@ -135,8 +136,11 @@ impl Quantizer {
             index += 1;
         }
         let mut x = flat(groups[..convolutions].last(), images);
-        let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group.and_then(|group| group.dropout) {
-            Some(dropout) => dropout.forward(x, place),
+        let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group
+            .and_then(|group| group.dropout)
+            .zip(place)
+        {
+            Some((dropout, place)) => dropout.forward_at(x, place),
             None => x,
         };
         x = dropped(groups[..convolutions].last(), x);

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::*;
-use crate::model::{Activation, Dimensions, ModelKind, Network, NetworkOptions};
+use crate::model::{ActivationKind, Dimensions, ModelKind, Network, NetworkOptions};
 use run_record::Method;
 
 fn of_sizes(kind: ModelKind, options: &NetworkOptions, input: [usize; 3], classes: usize) -> Network {
@@ -38,7 +38,7 @@ fn layers_are_grouped_by_the_layer_with_weights() {
 #[test]
 fn other_activations_are_rejected_by_the_layers_name() {
     for (activation, name) in
-        [(Activation::Tanh, "tanh"), (Activation::Sigmoid, "sigmoid"), (Activation::Gelu, "gelu")]
+        [(ActivationKind::Tanh, "tanh"), (ActivationKind::Sigmoid, "sigmoid"), (ActivationKind::Gelu, "gelu")]
     {
         let options = NetworkOptions { activation, ..NetworkOptions::default() };
         let message = groups(&network(ModelKind::Convnet, &options)).unwrap_err().to_string();

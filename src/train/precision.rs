@@ -3,14 +3,13 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::DType;
 use burn_fused::optim::flat;
 use burn_mpi::CommError;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::AveragedGradients;
-use crate::model::{BatchPlace, Network};
 use crate::values::display_names;
 
 /// Type of activations, of their gradients and of the factors of products.
@@ -32,21 +31,12 @@ pub enum Precision {
 display_names!(Precision);
 
 impl Precision {
-    /// The type of activations; none if it is that of the weights.
-    pub fn activations(self) -> Option<DType> {
+    /// The type of activations.
+    pub fn activations(self) -> DType {
         match self {
-            Self::No | Self::Fp8 => None,
-            Self::Bf16 => Some(DType::BF16),
-            Self::Fp16 => Some(DType::F16),
-        }
-    }
-
-    /// Class scores in training. Operators of `burn_fused` use the type of their input, so only the samples are
-    /// converted, and the scores back for the loss.
-    pub fn forward(self, network: &Network, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
-        match self.activations() {
-            Some(dtype) => network.apply(samples.cast(dtype), Some(place)).cast(DType::F32),
-            None => network.apply(samples, Some(place)),
+            Self::No | Self::Fp8 => DType::F32,
+            Self::Bf16 => DType::BF16,
+            Self::Fp16 => DType::F16,
         }
     }
 
@@ -116,11 +106,12 @@ impl LossScale {
 #[cfg(test)]
 mod tests {
     use burn::module::{Module, ModuleVisitor, Param};
-    use burn::tensor::{Device, Gradients, TensorData};
+    use burn::tensor::{Device, Gradients, Tensor, TensorData};
     use burn_fused::loss::cross_entropy;
+    use burn_fused::nn::BatchPlace;
 
     use super::*;
-    use crate::model::{Activation, ModelKind, NetworkOptions};
+    use crate::model::{ActivationKind, ModelKind, Network, NetworkOptions};
 
     const SAMPLES: usize = 16;
 
@@ -155,7 +146,7 @@ mod tests {
         let values: Vec<f32> = (0..SAMPLES * channels * height * width).map(value).collect();
         let samples = TensorData::new(values, [SAMPLES, channels, height, width]);
         let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
-        let scores = precision.forward(&network, Tensor::from_data(samples, &device), &place);
+        let scores = network.forward_in(precision.activations(), Tensor::from_data(samples, &device), &place);
         // Unscaled, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };
         let labels: Vec<u16> = [1, 7, 3].into_iter().cycle().take(SAMPLES).collect();
@@ -173,7 +164,7 @@ mod tests {
     fn every_network_has_nearly_the_gradients_of_f32() {
         let plain = NetworkOptions::default();
         let more = NetworkOptions { batch_norm: true, dropout: 0.3, ..plain };
-        let gelu = NetworkOptions { activation: Activation::Gelu, ..plain };
+        let gelu = NetworkOptions { activation: ActivationKind::Gelu, ..plain };
         let device = Device::flex();
         for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
             for options in [plain, more, gelu] {

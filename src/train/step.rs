@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
+use burn_fused::nn::BatchPlace;
 
 use super::optimizer::{Optimizer, Rate};
 use super::{LabelledBytes, LossScale, RunConfig, Tally, cross_entropy};
-use crate::model::{BatchPlace, Network};
+use crate::model::Network;
 use crate::quant::Quantizer;
 use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
@@ -200,7 +201,7 @@ impl<'w> Learner<'w> {
             Some(quantizer) => spans::span(&spans::FAKE_QUANTIZED, || {
                 quantizer.fake_quantized(network, samples, Some(place))
             }),
-            None => self.options.precision.forward(network, samples, place),
+            None => network.forward_in(self.options.precision.activations(), samples, place),
         }
     }
 
