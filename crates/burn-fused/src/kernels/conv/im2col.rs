@@ -31,7 +31,7 @@ pub fn forward(
             let product = buffers.output.take(shape.outputs * pixels);
             multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
             let (output, argmax) = (&mut output[..], &mut argmax[..]);
-            from_product(level, shape, epilogue, group, product, bias, output, argmax);
+            from_product(level, conv, group, product, bias, output, argmax);
         }
     });
     (output, argmax)
@@ -39,7 +39,7 @@ pub fn forward(
 
 /// See [`Convolution::backward`].
 pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
-    let Convolution { level, shape, epilogue, .. } = conv;
+    let Convolution { level, shape, .. } = conv;
     let mut gradients = Gradients {
         input: back.of_input.then(|| Buffer::zeroed(shape.input_len())),
         weights: Buffer::zeroed(shape.weight_len()),
@@ -50,7 +50,7 @@ pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) ->
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let product = output.take(shape.outputs * pixels);
-            to_product(level, shape, epilogue, group, back, product, &mut gradients.bias);
+            to_product(level, conv, group, back, product, &mut gradients.bias);
             let product = Matrix::new(product, [shape.outputs, pixels]);
             let columns = input.take(weights.columns * pixels);
             copy_columns(level, shape, group, columns, Images::Gather(back.input));
@@ -235,14 +235,14 @@ kernel! {
     /// From a product to the output: bias, ReLU and pooling.
     fn from_product<S>(
         simd: S,
-        shape: Shape,
-        epilogue: Epilogue,
+        conv: Convolution,
         group: Group,
         product: &mut [f32],
         bias: &[f32],
         output: &mut [f32],
         argmax: &mut [u8],
     ) {
+        let Convolution { shape, epilogue, .. } = conv;
         let mut squares = group.squares(shape, epilogue);
         for (at, channel, to) in planes(shape, epilogue, group) {
             let values = &mut product[at];
@@ -265,13 +265,13 @@ kernel! {
     /// From the output's gradient to those of the product and the biases.
     fn to_product<S>(
         simd: S,
-        shape: Shape,
-        epilogue: Epilogue,
+        conv: Convolution,
         group: Group,
         back: Back<'_>,
         product: &mut [f32],
         bias: &mut [f32],
     ) {
+        let Convolution { shape, epilogue, .. } = conv;
         let mut squares = group.squares(shape, epilogue);
         for (at, _, from) in planes(shape, epilogue, group) {
             let values = &mut product[at];

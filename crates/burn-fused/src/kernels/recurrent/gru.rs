@@ -4,7 +4,7 @@ use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::kernels::simd::math::{sigmoid, tanh};
-use crate::kernels::simd::{MAX_LANES, Scalars, kernel};
+use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
@@ -14,25 +14,39 @@ const RESET: usize = 1;
 const NEW: usize = 2;
 pub const GATES: usize = 3;
 
-kernel! {
-    /// The steps of forward.
-    pub fn steps<S>(
-        simd: S,
-        sequences: Sequences,
-        // Of the hidden state.
-        weights: [&[f32]; GATES],
-        // Of the input and of the hidden state.
-        biases: [Buffer; 2],
-        // Padded rows of the states before the first step.
-        before: Buffer,
-        // `[rows, gates, width]`: products of the inputs, which become gates.
-        gates: &mut [f32],
-        // `[rows, width]`: the products of the new gate with hidden states, which its reset gate scales; or empty.
-        saved_products: &mut [f32],
-        output: &mut [f32],
-    ) {
+/// The steps of forward.
+pub struct Steps<'a> {
+    pub sequences: Sequences,
+    /// Weights of the hidden state, `[hidden, hidden]` for each gate.
+    pub weights: [&'a [f32]; GATES],
+    /// Biases of the input and of the hidden state, `[gates, width]` each.
+    pub biases: [&'a [f32]; 2],
+    /// Hidden states before the first step, `[batch, width]`.
+    pub before: Buffer,
+    /// Products of the inputs, `[rows, gates, width]`, which become gates.
+    pub gates: &'a mut [f32],
+    /// Products of the new gate with hidden states, which its reset gate scales, `[rows, width]`; empty without
+    /// backward.
+    pub saved_products: &'a mut [f32],
+    /// Hidden states after each step, `[rows, hidden]`.
+    pub output: &'a mut [f32],
+}
+
+impl Kernel for Steps<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self {
+            sequences,
+            weights,
+            biases: [bias, hidden_bias],
+            mut before,
+            gates,
+            saved_products,
+            output,
+        } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
-        let ([bias, hidden_bias], mut before) = (biases, before);
         let panel = Gates::pack(simd, weights, [hidden, width]);
         let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * GATES * MAX_LANES);
@@ -46,7 +60,7 @@ kernel! {
                     for (gate, values) in values.iter_mut().enumerate() {
                         let at = gate * width + first;
                         let (inputs, bias, hidden_bias) =
-                            (units(gates, at), units(&bias, at), units(&hidden_bias, at));
+                            (units(gates, at), units(bias, at), units(hidden_bias, at));
                         let products = units_mut(products, gate * MAX_LANES);
                         for lane in 0..MAX_LANES {
                             products[lane] += hidden_bias[lane];
@@ -82,25 +96,31 @@ fn step(gates: &mut [Units; GATES], products: [&Units; GATES], clip: f32, before
     }
 }
 
-kernel! {
-    /// The steps of backward: the gradients of the hidden states before the first step, in padded rows; of the products
-    /// of hidden states, in the shape of gates; and of the biases of the input and of the hidden state.
-    pub fn steps_back<S>(
-        simd: S,
-        sequences: Sequences,
-        // Of the hidden state.
-        weights: [&[f32]; GATES],
-        // Of the output.
-        gradient: &[f32],
-        // The hidden states before each row, `[rows, width]`.
-        before: &[f32],
-        // `[rows, width]`, of the new gate with hidden states.
-        products: &[f32],
-        // `[rows, gates, width]`, which become gradients of the products of inputs.
-        gates: &mut [f32],
-        // Whether the gradient of the hidden states before the first step is needed.
-        of_state: bool,
-    ) -> (Buffer, Buffer, [Buffer; 2]) {
+/// The steps of backward. Returns the gradients of the hidden states before the first step, `[batch, width]`; of the
+/// products of hidden states, `[rows, gates, width]`; and of the biases of the input and of the hidden state,
+/// `[gates, width]` each.
+pub struct StepsBack<'a> {
+    pub sequences: Sequences,
+    /// Weights of the hidden state, `[hidden, hidden]` for each gate.
+    pub weights: [&'a [f32]; GATES],
+    /// Gradient of the output, `[rows, hidden]`.
+    pub gradient: &'a [f32],
+    /// Hidden states before each row, `[rows, width]`.
+    pub before: &'a [f32],
+    /// Products of the new gate with hidden states, `[rows, width]`.
+    pub products: &'a [f32],
+    /// Gates, `[rows, gates, width]`, which become gradients of the products of inputs.
+    pub gates: &'a mut [f32],
+    /// Whether the gradient of the hidden states before the first step is needed.
+    pub of_state: bool,
+}
+
+impl Kernel for StepsBack<'_> {
+    type Output = (Buffer, Buffer, [Buffer; 2]);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Self { sequences, weights, gradient, before, products, gates, of_state } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let mut of_biases = [(); 2].map(|()| Buffer::zeroed(GATES * width));
         let mut found = [Buffer::zeroed(batch * width), Buffer::new(gates.len())];

@@ -4,7 +4,7 @@ use super::panel::{Columns, Gates};
 use super::sequences::Sequences;
 use super::units::{Units, clipped, store_units, units, units_mut};
 use crate::kernels::simd::math::{sigmoid, tanh};
-use crate::kernels::simd::{MAX_LANES, Scalars, kernel};
+use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, Scalars};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
@@ -14,26 +14,34 @@ const OUTPUT: usize = 1;
 const CELL: usize = 2;
 pub const FORGET: usize = 3;
 
-kernel! {
-    /// The steps of forward.
-    pub fn steps<S, const G: usize>(
-        simd: S,
-        sequences: Sequences,
-        // Of the hidden state.
-        weights: [&[f32]; G],
-        bias: &[f32],
-        // Padded rows of the states before the first step; those of cells become the last.
-        before: Buffer,
-        cell: &mut [f32],
-        // `[rows, gates, width]`: products of the inputs, which become gates.
-        gates: &mut [f32],
-        // `[rows, width]`, or empty.
-        cells: &mut [f32],
-        output: &mut [f32],
-    ) {
+/// The steps of forward.
+pub struct Steps<'a, const G: usize> {
+    pub sequences: Sequences,
+    /// Weights of the hidden state, `[hidden, hidden]` for each gate.
+    pub weights: [&'a [f32]; G],
+    /// Sums of both biases, `[gates, width]`.
+    pub bias: &'a [f32],
+    /// Hidden states before the first step, `[batch, width]`.
+    pub before: Buffer,
+    /// Cells before the first step, `[batch, width]`, which become the cells after the last.
+    pub cell: &'a mut [f32],
+    /// Products of the inputs, `[rows, gates, width]`, which become gates.
+    pub gates: &'a mut [f32],
+    /// Cells after each step, `[rows, width]`; empty without backward.
+    pub cells: &'a mut [f32],
+    /// Hidden states after each step, `[rows, hidden]`.
+    pub output: &'a mut [f32],
+}
+
+impl<const G: usize> Kernel for Steps<'_, G> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { sequences, weights, bias, mut before, cell, gates, cells, output } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let panel = Gates::<G>::pack(simd, weights, [hidden, width]);
-        let (mut before, mut after) = (before, Buffer::new(batch * width));
+        let mut after = Buffer::new(batch * width);
         let mut products = Buffer::new(batch * G * MAX_LANES);
         for time in 0..steps {
             for first in (0..width).step_by(MAX_LANES) {
@@ -123,26 +131,33 @@ fn new_hidden_states(values: &mut Values<'_>, cell: &Units, hidden: &mut Units) 
     values.set(OUTPUT, &output);
 }
 
-kernel! {
-    /// The steps of backward: the gradients of the hidden states before the first step, in padded rows, and of the bias.
-    pub fn steps_back<S, const G: usize>(
-        simd: S,
-        sequences: Sequences,
-        // Of the hidden state.
-        weights: [&[f32]; G],
-        // Of the output.
-        gradient: &[f32],
-        // Padded rows of the cells before the first step.
-        first_cells: &[f32],
-        // `[rows, width]`, after each step.
-        cells: &[f32],
-        // `[rows, gates, width]`, which become gradients of the sums.
-        gates: &mut [f32],
-        // Padded rows of gradients: of the last cells first, then of those before the first step.
-        of_cell: &mut [f32],
-        // Whether the gradient of the hidden states before the first step is needed.
-        of_state: bool,
-    ) -> [Buffer; 2] {
+/// The steps of backward. Returns the gradients of the hidden states before the first step, `[batch, width]`, and of
+/// the bias, `[gates, width]`.
+pub struct StepsBack<'a, const G: usize> {
+    pub sequences: Sequences,
+    /// Weights of the hidden state, `[hidden, hidden]` for each gate.
+    pub weights: [&'a [f32]; G],
+    /// Gradient of the output, `[rows, hidden]`.
+    pub gradient: &'a [f32],
+    /// Cells before the first step, `[batch, width]`.
+    pub first_cells: &'a [f32],
+    /// Cells after each step, `[rows, width]`.
+    pub cells: &'a [f32],
+    /// Gates, `[rows, gates, width]`, which become gradients of the sums.
+    pub gates: &'a mut [f32],
+    /// Gradient of the last cells, `[batch, width]`, which becomes the gradient of the cells before the first
+    /// step.
+    pub of_cell: &'a mut [f32],
+    /// Whether the gradient of the hidden states before the first step is needed.
+    pub of_state: bool,
+}
+
+impl<const G: usize> Kernel for StepsBack<'_, G> {
+    type Output = [Buffer; 2];
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Self { sequences, weights, gradient, first_cells, cells, gates, of_cell, of_state } = self;
         let (Sequences { batch, steps, hidden, clip, .. }, width) = (sequences, sequences.width());
         let mut found = [batch * width, G * width].map(Buffer::zeroed);
         let [of_hidden, of_bias] = found.each_mut().map(|buffer| &mut buffer[..]);

@@ -70,7 +70,8 @@ pub trait Kernel {
 }
 
 /// A [`Kernel`] as a function: `fn name<S>(simd: S, arguments) -> output`, whose callers pass the [`Level`] in the place
-/// of `simd`. It may have a size, `<S, const N: usize>`, which is one of an argument's type.
+/// of `simd`. It may have a size, `<S, const N: usize>`, which is one of an argument's type. A kernel of more than six
+/// arguments is a struct that implements [`Kernel`]: its fields say what each of them is.
 macro_rules! kernel {
     (
         $(#[$meta:meta])*
@@ -81,7 +82,6 @@ macro_rules! kernel {
         $(#[$meta])*
         #[inline(always)]
         #[allow(unused_parens, reason = "without an output, it is ()")]
-        #[allow(clippy::too_many_arguments, reason = "the level comes on top of the kernel's own")]
         $vis fn $name$(<const $size: usize>)?(
             level: $crate::kernels::simd::Level,
             $($argument: $type),*

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
 
-use super::softmax::softmax_backward;
+use super::softmax::SoftmaxBackward;
 use super::{Block, Setup, Sizes};
 use crate::kernels::attention::{Multiply, PANEL, View, pack, pack_transposed, row_products};
 use crate::kernels::simd::Scalars;
@@ -187,8 +187,15 @@ impl Part<'_> {
                 setup.multiply_panels(block, gradient_rows, (v_panels, packed.start), of_scores, step);
             }
             let row = at * queries + block.first;
-            let (stats, means) = (&stats[row..][..block.rows], &means[row..][..block.rows]);
-            softmax_backward(setup.level, setup, block, scores, of_scores, step, stats, means);
+            setup.level.run(SoftmaxBackward {
+                setup,
+                block,
+                scores,
+                gradient: of_scores,
+                step,
+                stats: &stats[row..][..block.rows],
+                means: &means[row..][..block.rows],
+            });
         }
         if seen > 0 && !of_q.is_empty() {
             setup.level.run(Multiply {

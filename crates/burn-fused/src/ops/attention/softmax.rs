@@ -3,7 +3,7 @@
 use super::{Block, Setup};
 use crate::kernels::attention::{maximum, sum};
 use crate::kernels::simd::math::exp;
-use crate::kernels::simd::{MAX_LANES, kernel};
+use crate::kernels::simd::{Kernel, Lanes, MAX_LANES, kernel};
 
 kernel! {
     /// The weights of a block from its scores, in place.
@@ -51,23 +51,29 @@ kernel! {
     }
 }
 
-kernel! {
-    /// The gradient of a block's scores from that of its weights, in place.
-    pub fn softmax_backward<S>(
-        _simd: S,
-        setup: &Setup,
-        block: &Block,
-        // Scores of the block's keys, then weights after dropout.
-        scores: &mut [f32],
-        // Of the weights after dropout, then of the products of queries and keys.
-        gradient: &mut [f32],
-        // Distance of rows.
-        step: usize,
-        // As of [`softmax`].
-        stats: &[[f32; 2]],
-        // Of each row, the sum of the products of weights and their gradients.
-        means: &[f32],
-    ) {
+/// The gradient of a block's scores from that of its weights, in place.
+pub struct SoftmaxBackward<'a> {
+    pub setup: &'a Setup,
+    pub block: &'a Block,
+    /// Scores of the block's keys, which become weights after dropout. Row `r` begins at `r * step`.
+    pub scores: &'a mut [f32],
+    /// Gradient of the weights after dropout, which becomes the gradient of the products of queries and keys.
+    /// Rows as in `scores`.
+    pub gradient: &'a mut [f32],
+    /// Distance of rows, in values.
+    pub step: usize,
+    /// For each row, its maximum and the factor of the exponentials, from [`softmax`].
+    pub stats: &'a [[f32; 2]],
+    /// For each row, the sum of the products of weights and their gradients.
+    pub means: &'a [f32],
+}
+
+impl Kernel for SoftmaxBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { setup, block, scores, gradient, step, stats, means } = self;
         let mut factors = vec![1.0; block.width()];
         let rows = scores.chunks_mut(step).zip(gradient.chunks_mut(step)).zip(stats.iter().zip(means));
         for (r, ((row, gradient), (&[most, factor], mean))) in rows.enumerate() {

@@ -10,7 +10,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::kernels::simd::{Lanes, Level, MAX_LANES, kernel, load};
+use crate::kernels::simd::{Kernel, Lanes, Level, MAX_LANES, kernel, load};
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
 use crate::runtime::memory::Buffer;
@@ -82,7 +82,7 @@ fn forward(tensors: [FlexTensor; 3], width: usize, rule: Rule) -> (FlexTensor, B
             of_gamma.fill(0.0);
             of_beta.fill(0.0);
             let centred = rule.centred;
-            rows_backward(level, centred, rows, statistics, gamma, gradient, of_gamma, of_beta);
+            level.run(RowsBackward { centred, rows, statistics, gamma, gradient, of_gamma, of_beta });
             for (total, sum) in of_parameters.iter_mut().zip([&of_gamma, &of_beta]) {
                 total.iter_mut().zip(sum.iter()).for_each(|(total, sum)| *total += sum);
             }
@@ -186,21 +186,31 @@ fn add_distance<S: Lanes, const SQUARED: bool>(
     if SQUARED { simd.fma(distance, distance, sum) } else { simd.add_f32s(sum, distance) }
 }
 
-kernel! {
-    /// The gradients of [`normalise_rows`]' rows and parameters. With `h` the normalised row and `g` its gradient, that of
-    /// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
-    fn rows_backward<S>(
-        simd: S,
-        centred: bool,
-        rows: &[f32],
-        statistics: &[Statistics],
-        gamma: &[f32],
-        // Of the outputs, and then of the rows.
-        gradient: &mut [f32],
-        // Sums so far.
-        of_gamma: &mut [f32],
-        of_beta: &mut [f32],
-    ) {
+/// The gradients of [`normalise_rows`]' rows and parameters. With `h` the normalised row and `g` its gradient, that of
+/// the row is `(g - mean(g) - h * mean(g * h)) * inverse deviation`; without centring, `mean(g)` is not there.
+struct RowsBackward<'a> {
+    /// Whether the mean was subtracted.
+    centred: bool,
+    /// Inputs of forward, `[rows, width]`.
+    rows: &'a [f32],
+    /// Mean and deviation of each row.
+    statistics: &'a [Statistics],
+    /// Factors of the columns, `[width]`.
+    gamma: &'a [f32],
+    /// Gradient of the outputs, `[rows, width]`, which becomes the gradient of the rows.
+    gradient: &'a mut [f32],
+    /// Sums of the gradient of gamma so far, `[width]`.
+    of_gamma: &'a mut [f32],
+    /// Sums of the gradient of beta so far, `[width]`.
+    of_beta: &'a mut [f32],
+}
+
+impl Kernel for RowsBackward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) {
+        let Self { centred, rows, statistics, gamma, gradient, of_gamma, of_beta } = self;
         let width = gamma.len();
         let groups = rows.chunks(GROUP * width).zip(gradient.chunks_mut(GROUP * width));
         for ((rows, gradient), statistics) in groups.zip(statistics.chunks(GROUP)) {

@@ -5,7 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
-use crate::kernels::recurrent::gru::{GATES, steps, steps_back};
+use crate::kernels::recurrent::gru::{GATES, Steps, StepsBack};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
 use crate::kernels::recurrent::sequences::{Order, Sequences};
 use crate::kernels::simd::Level;
@@ -51,17 +51,31 @@ fn forward(
     let mut products = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let biases = [INPUT_BIAS, HIDDEN_BIAS].map(|which| parameters.biases(which, sequences));
-    let (weights, before) = (parameters.each(HIDDEN_WEIGHTS), sequences.padded(values(&hidden)));
-    steps(level, sequences, weights, biases, before, &mut gates, &mut products, &mut output);
+    level.run(Steps {
+        sequences,
+        weights: parameters.each(HIDDEN_WEIGHTS),
+        biases: biases.each_ref().map(|bias| &**bias),
+        before: sequences.padded(values(&hidden)),
+        gates: &mut gates,
+        saved_products: &mut products,
+        output: &mut output,
+    });
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
         let (width, hidden) = (sequences.width(), values(&hidden));
         let states = Sequences { inputs: 0, ..sequences };
         let before = states.inputs_and_states(&[], values(&output), hidden, width);
-        let (weights, g, of_state) = (parameters.each(HIDDEN_WEIGHTS), values(&gradient), !hidden.is_empty());
-        let (of_hidden, of_products, of_biases) =
-            steps_back(level, sequences, weights, g, &before, &products, &mut gates, of_state);
+        let of_state = !hidden.is_empty();
+        let (of_hidden, of_products, of_biases) = level.run(StepsBack {
+            sequences,
+            weights: parameters.each(HIDDEN_WEIGHTS),
+            gradient: values(&gradient),
+            before: &before,
+            products: &products,
+            gates: &mut gates,
+            of_state,
+        });
         let (inputs, columns) = ((values(&x), sequences.inputs), GATES * width);
         let of_inputs = of_input_weights(level, inputs, repeated.as_ref(), &gates, columns);
         let of_states = of_weights(level, &before, &of_products, columns);

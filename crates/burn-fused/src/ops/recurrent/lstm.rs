@@ -7,7 +7,7 @@ use burn::backend::{DispatchTensor, TensorMetadata};
 use burn::tensor::Tensor;
 
 use super::parameters::{Gate, HIDDEN_BIAS, HIDDEN_WEIGHTS, INPUT_BIAS, Parameters, of_gates, tensors};
-use crate::kernels::recurrent::lstm::{FORGET, steps, steps_back};
+use crate::kernels::recurrent::lstm::{FORGET, Steps, StepsBack};
 use crate::kernels::recurrent::repeated::{Repeated, of_input_weights, of_weights};
 use crate::kernels::recurrent::sequences::{Order, Sequences};
 use crate::kernels::simd::Level;
@@ -87,8 +87,16 @@ fn forward<const G: usize>(
     let mut output = Buffer::new(sequences.rows() * sequences.hidden);
     let mut cells = Buffer::new(if backward { sequences.rows() * sequences.width() } else { 0 });
     let mut last_cells = sequences.padded(values(&cell));
-    let (weights, before) = (parameters.each(HIDDEN_WEIGHTS), sequences.padded(values(&hidden)));
-    steps(level, sequences, weights, &bias, before, &mut last_cells, &mut gates, &mut cells, &mut output);
+    level.run(Steps {
+        sequences,
+        weights: parameters.each(HIDDEN_WEIGHTS),
+        bias: &bias,
+        before: sequences.padded(values(&hidden)),
+        cell: &mut last_cells,
+        gates: &mut gates,
+        cells: &mut cells,
+        output: &mut output,
+    });
     let output = output.into_tensor(&sequences.output_shape());
     let result = output.clone();
     let backward = Backward::new(move |gradient, of_input| {
@@ -98,10 +106,17 @@ fn forward<const G: usize>(
             Some(gradient) => sequences.padded(values(&gradient)),
             None => Buffer::zeroed(sequences.batch * width),
         };
-        let (weights, g) = (parameters.each(HIDDEN_WEIGHTS), values(&gradient));
-        let (before, of_state) = (sequences.padded(values(&cell)), !hidden_values.is_empty());
-        let [of_hidden, of_bias] =
-            steps_back(level, sequences, weights, g, &before, &cells, &mut gates, &mut of_cell, of_state);
+        let of_state = !hidden_values.is_empty();
+        let [of_hidden, of_bias] = level.run(StepsBack {
+            sequences,
+            weights: parameters.each(HIDDEN_WEIGHTS),
+            gradient: values(&gradient),
+            first_cells: &sequences.padded(values(&cell)),
+            cells: &cells,
+            gates: &mut gates,
+            of_cell: &mut of_cell,
+            of_state,
+        });
         // Inputs that do not repeat are multiplied together with the states.
         let (inputs, columns) = (sequences.inputs, G * width);
         let apart = repeated

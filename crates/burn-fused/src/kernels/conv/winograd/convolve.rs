@@ -7,7 +7,7 @@ use super::super::plane::Plane;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
 use super::blocks::{Block, Pace, TILE};
-use super::factors::{PANEL, Panels, Pixels, transform_tiles, transform_weights};
+use super::factors::{PANEL, Panels, Pixels, TransformTiles, transform_weights};
 use super::transform::{Half, Input, Output, POINTS, PRODUCTS, square};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products, load};
@@ -77,8 +77,17 @@ impl Convolve<'_> {
             let plane = block.bordered().len;
             let lanes = part.take(plane + plane / 4);
             for group in 0..pixels.groups {
-                let to = [group * tiles, 1, pixels.step()];
-                transform_tiles(simd, Input, &block, &source, group, lanes, factors, to, None);
+                let transform = TransformTiles {
+                    line: Input,
+                    block: &block,
+                    source: &source,
+                    group,
+                    lanes: &mut *lanes,
+                    target: &mut *factors,
+                    positions: [group * tiles, 1, pixels.step()],
+                    sum: None,
+                };
+                transform.run(simd);
             }
             for first in (0..panels.vectors).step_by(CHUNK) {
                 let vectors = CHUNK.min(panels.vectors - first);

@@ -33,50 +33,62 @@ impl Pixels {
     }
 }
 
-/// Transforms the tiles of a group of channels of `source`, with the rows above and below the block if they are of
-/// inputs; `lanes` is scratch for its plane, and a quarter more for a pooled one. Those
-/// of tile t become vector `first + t next + p step` of `target` for point p. Their sum is added to `sum`.
-#[inline(always)]
-#[allow(clippy::too_many_arguments, reason = "the loop of both transforms")]
-pub fn transform_tiles<S: Lanes, L: Line<I, POINTS>, const I: usize>(
-    simd: S,
-    line: L,
-    block: &Block,
-    source: &Source<'_>,
-    group: usize,
-    lanes: &mut [S::f32s],
-    target: &mut [S::f32s],
-    [first, next, step]: [usize; 3],
-    mut sum: Option<&mut S::f32s>,
-) where
-    Half<L>: Line<I, POINTS>,
-{
-    let (border, plane) = if I > TILE { (BORDER, block.bordered()) } else { (0, block.plane()) };
-    let (lanes, pooled) = lanes.split_at_mut(plane.len);
-    for image in block.first..block.first + block.images {
-        source.load(simd, source.group::<S>([image, group]), block.pixels(border), plane, pooled, lanes);
-        if let Some(sum) = &mut sum {
-            **sum = simd.add_f32s(**sum, total(simd, lanes));
-        }
-        for row in 0..block.rows() {
-            for column in 0..block.columns() {
-                // A bordered tile begins in the row above its own.
-                let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
-                let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
-                // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
-                let pixel = |y, x| unsafe { *tile.get_unchecked(y * plane.stride + x) };
-                let (position, halves) = block.tile(image - block.first, row, column);
-                let factors = match halves {
-                    [false, false] => square(simd, line, line, pixel),
-                    [false, true] => square(simd, line, Half(line), pixel),
-                    [true, false] => square(simd, Half(line), line, pixel),
-                    [true, true] => square(simd, Half(line), Half(line), pixel),
-                };
-                let at = first + position * next;
-                let target = &mut target[at..=at + (PRODUCTS - 1) * step];
-                for (point, &factor) in factors.as_flattened().iter().enumerate() {
-                    // SAFETY: `point` is at most 35, and `target` ends at its vector.
-                    unsafe { *target.get_unchecked_mut(point * step) = factor };
+/// The transform of the tiles of a group of channels, with the rows above and below the block if they are of inputs.
+pub struct TransformTiles<'a, S: Lanes, L> {
+    /// The transform of a row or column.
+    pub line: L,
+    /// The tiles.
+    pub block: &'a Block,
+    /// Images, or gradients of images.
+    pub source: &'a Source<'a>,
+    /// The group of channels.
+    pub group: usize,
+    /// Scratch for the block's plane, and a quarter more for a pooled one.
+    pub lanes: &'a mut [S::f32s],
+    /// Receives the transformed tiles.
+    pub target: &'a mut [S::f32s],
+    /// `[first, next, step]`: point `p` of tile `t` is vector `first + t next + p step` of `target`.
+    pub positions: [usize; 3],
+    /// A sum to which all pixels of the group are added.
+    pub sum: Option<&'a mut S::f32s>,
+}
+
+impl<S: Lanes, L> TransformTiles<'_, S, L> {
+    #[inline(always)]
+    pub fn run<const I: usize>(self, simd: S)
+    where
+        L: Line<I, POINTS>,
+        Half<L>: Line<I, POINTS>,
+    {
+        let Self { line, block, source, group, lanes, target, positions: [first, next, step], mut sum } =
+            self;
+        let (border, plane) = if I > TILE { (BORDER, block.bordered()) } else { (0, block.plane()) };
+        let (lanes, pooled) = lanes.split_at_mut(plane.len);
+        for image in block.first..block.first + block.images {
+            source.load(simd, source.group::<S>([image, group]), block.pixels(border), plane, pooled, lanes);
+            if let Some(sum) = &mut sum {
+                **sum = simd.add_f32s(**sum, total(simd, lanes));
+            }
+            for row in 0..block.rows() {
+                for column in 0..block.columns() {
+                    // A bordered tile begins in the row above its own.
+                    let corner = (row * TILE + border.saturating_sub(1)) * plane.stride + column * TILE;
+                    let tile = &lanes[corner..corner + (I - 1) * plane.stride + I];
+                    // SAFETY: `y` and `x` are less than `I`, and `tile` has `I - 1` rows and `I` more vectors.
+                    let pixel = |y, x| unsafe { *tile.get_unchecked(y * plane.stride + x) };
+                    let (position, halves) = block.tile(image - block.first, row, column);
+                    let factors = match halves {
+                        [false, false] => square(simd, line, line, pixel),
+                        [false, true] => square(simd, line, Half(line), pixel),
+                        [true, false] => square(simd, Half(line), line, pixel),
+                        [true, true] => square(simd, Half(line), Half(line), pixel),
+                    };
+                    let at = first + position * next;
+                    let target = &mut target[at..=at + (PRODUCTS - 1) * step];
+                    for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                        // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                        unsafe { *target.get_unchecked_mut(point * step) = factor };
+                    }
                 }
             }
         }

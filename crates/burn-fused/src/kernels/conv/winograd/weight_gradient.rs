@@ -4,7 +4,7 @@ use super::super::Shape;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
 use super::blocks::{Block, Pace};
-use super::factors::{PANEL, Panels, Pixels, transform_tiles, weight_gradients};
+use super::factors::{PANEL, Panels, Pixels, TransformTiles, weight_gradients};
 use super::transform::{Input, OutputGradient, PRODUCTS};
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
 use crate::runtime::memory::Buffer;
@@ -55,16 +55,33 @@ impl WeightGradient<'_> {
             let plane = block.bordered().len;
             let lanes = part.take::<S::f32s>(plane + plane / 4);
             for group in 0..pixels.groups {
-                let to = [group * pixels.tiles, 1, pixels.step()];
-                transform_tiles(simd, Input, &block, &source, group, lanes, factors, to, None);
+                let transform = TransformTiles {
+                    line: Input,
+                    block: &block,
+                    source: &source,
+                    group,
+                    lanes: &mut *lanes,
+                    target: &mut *factors,
+                    positions: [group * pixels.tiles, 1, pixels.step()],
+                    sum: None,
+                };
+                transform.run(simd);
             }
             let products = Panels { terms: pixels.tiles, vectors };
             let gradients = output.take::<S::f32s>(products.len());
             for (vector, bias) in bias.iter_mut().enumerate() {
                 let (panel, n) = (vector / PANEL, vector % PANEL);
-                let to = [products.at(panel, 0) + n, products.width(panel), products.step()];
-                let sum = Some(bias);
-                transform_tiles(simd, OutputGradient, &block, &gradient, vector, lanes, gradients, to, sum);
+                let transform = TransformTiles {
+                    line: OutputGradient,
+                    block: &block,
+                    source: &gradient,
+                    group: vector,
+                    lanes: &mut *lanes,
+                    target: &mut *gradients,
+                    positions: [products.at(panel, 0) + n, products.width(panel), products.step()],
+                    sum: Some(bias),
+                };
+                transform.run(simd);
             }
             for point in 0..PRODUCTS {
                 let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
