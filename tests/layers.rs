@@ -1,20 +1,27 @@
-//! The modules of the program use each other downwards only.
+//! The modules of the program, and those of burn-fused, use each other downwards only.
 //!
-//! Their order is the picture in ARCHITECTURE.md: the block of lines fenced as
-//! `layers`. A module may use those on lower lines, and none on its own. What
-//! src/ really uses is read from paths that start at the crate's root, tests
-//! included, so that a picture that is not true fails here.
+//! Their order is a picture in ARCHITECTURE.md: a block of lines fenced as
+//! `layers`, with the folder of the modules. A module may use those on lower lines, and none on its own. What
+//! a module really uses is read from paths that start at the crate's root, tests
+//! included, so that a picture that is not true fails here. A name after `crate::` that is not in the picture fails too:
+//! a re-export would hide the module that it comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// A module of the program and one that it uses.
+/// A module and one that it uses.
 type Arrow = (String, String);
+/// The line of each module in a picture; 0 is the top.
+type Layers = BTreeMap<String, usize>;
 
-/// The line of each module in the picture; 0 is the top.
-fn layers(document: &str) -> BTreeMap<String, usize> {
-    let picture = document.split_once("```layers\n").and_then(|(_, rest)| rest.split_once("```"));
-    let (picture, _) = picture.expect("ARCHITECTURE.md has a block fenced as ```layers");
+/// The pictures of a document, each with the folder of its modules.
+fn pictures(document: &str) -> Vec<(&str, Layers)> {
+    let blocks = document.split("```layers ").skip(1);
+    let parts = blocks.filter_map(|block| block.split_once("```")?.0.split_once('\n'));
+    parts.map(|(root, picture)| (root, layers(picture))).collect()
+}
+
+fn layers(picture: &str) -> Layers {
     let mut layers = BTreeMap::new();
     for (line, text) in picture.lines().filter(|line| !line.trim().is_empty()).enumerate() {
         for module in text.split_whitespace() {
@@ -74,8 +81,8 @@ fn raw_string(rest: &[char]) -> usize {
     found.map_or(rest.len(), |found| begin + found + end.len())
 }
 
-/// The top modules that a file uses. `depth` is how many modules it is deep.
-fn used(source: &str, depth: usize, modules: &BTreeMap<String, usize>) -> BTreeSet<String> {
+/// What a file uses of the crate's root. `depth` is how many modules it is deep, without `#[path]`.
+fn used(source: &str, depth: usize, layers: &Layers) -> BTreeSet<String> {
     let tokens = tokens(source);
     let is = |at: usize, word: &str| tokens.get(at).is_some_and(|token| token == word);
     let path = |at: usize| is(at, ":") && is(at + 1, ":");
@@ -113,7 +120,8 @@ fn used(source: &str, depth: usize, modules: &BTreeMap<String, usize>) -> BTreeS
         } else if !from_root {
             continue;
         }
-        found.extend(first_words(&tokens[next..]).into_iter().filter(|word| modules.contains_key(word)));
+        let words = first_words(&tokens[next..]).into_iter();
+        found.extend(words.filter(|word| !from_root || layers.contains_key(word)));
     }
     found
 }
@@ -142,59 +150,97 @@ fn first_words(tokens: &[String]) -> Vec<String> {
     words
 }
 
-/// Every arrow between modules of the sources below `root`, with the file that
-/// draws it. `lib.rs` and `main.rs` are above all modules.
-fn arrows(root: &Path, modules: &BTreeMap<String, usize>) -> BTreeMap<Arrow, PathBuf> {
-    let (mut arrows, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+/// The sources below `root`, with their text.
+fn sources(root: &Path) -> Vec<(PathBuf, String)> {
+    let (mut sources, mut folders) = (Vec::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
             let path = entry.expect("an entry").path();
-            let inside = path.strip_prefix(root).expect("a path below the root").with_extension("");
-            let mut words: Vec<_> = inside.iter().map(|word| word.to_string_lossy().into_owned()).collect();
             if path.is_dir() {
                 folders.push(path);
-                continue;
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let source = std::fs::read_to_string(&path).expect("a source file");
+                sources.push((path, source));
             }
-            words.retain(|word| word != "mod");
-            if path.extension().is_none_or(|ending| ending != "rs") || ["lib", "main"].contains(&&*words[0]) {
-                continue;
-            }
-            assert!(modules.contains_key(&words[0]), "{} is not in the picture of ARCHITECTURE.md", words[0]);
-            let source = std::fs::read_to_string(&path).expect("a source file");
-            for other in used(&source, words.len(), modules).into_iter().filter(|other| *other != words[0]) {
-                arrows.entry((words[0].clone(), other)).or_insert_with(|| path.clone());
-            }
+        }
+    }
+    sources
+}
+
+/// Every arrow between modules of the sources below `root`, with the file that
+/// draws it. `lib.rs` and `main.rs` are above all modules.
+fn arrows(root: &Path, layers: &Layers) -> BTreeMap<Arrow, PathBuf> {
+    let mut arrows = BTreeMap::new();
+    for (path, source) in sources(root) {
+        let inside = path.strip_prefix(root).expect("a path below the root").with_extension("");
+        let mut words: Vec<_> = inside.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        words.retain(|word| word != "mod");
+        if ["lib", "main"].contains(&&*words[0]) {
+            continue;
+        }
+        assert!(layers.contains_key(&words[0]), "{} is not in the picture of ARCHITECTURE.md", words[0]);
+        for other in used(&source, words.len(), layers).into_iter().filter(|other| *other != words[0]) {
+            arrows.entry((words[0].clone(), other)).or_insert_with(|| path.clone());
         }
     }
     arrows
 }
 
 /// The arrows that do not go down, in words.
-fn wrong(arrows: &BTreeMap<Arrow, PathBuf>, layers: &BTreeMap<String, usize>) -> Vec<String> {
-    let up = arrows.iter().filter(|((from, to), _)| layers[from] >= layers[to]);
+fn wrong(arrows: &BTreeMap<Arrow, PathBuf>, layers: &Layers) -> Vec<String> {
+    let up = arrows.iter().filter(|((from, to), _)| layers.get(to).is_none_or(|to| layers[from] >= *to));
     up.map(|((from, to), file)| format!("{from} uses {to}, which is not below it: {}", file.display()))
         .collect()
 }
 
-#[test]
-fn modules_use_those_below_them_alone() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = std::fs::read_to_string(top.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    let layers = layers(&document);
-    let arrows = arrows(&top.join("src"), &layers);
-    assert!(arrows.len() > 20, "the arrows are found: {}", arrows.len());
-    let wrong = wrong(&arrows, &layers);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+/// Whether a source names Burn, or a crate of it.
+fn names_burn(source: &str) -> bool {
+    tokens(source).iter().any(|token| token.starts_with("burn"))
+}
+
+fn architecture() -> String {
+    std::fs::read_to_string("ARCHITECTURE.md").expect("ARCHITECTURE.md")
 }
 
 #[test]
-fn the_picture_has_no_module_that_is_gone() {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let document = std::fs::read_to_string(top.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
-    for module in layers(&document).keys() {
-        let there = [format!("src/{module}.rs"), format!("src/{module}/mod.rs"), format!("crates/{module}")];
-        assert!(there.iter().any(|path| top.join(path).exists()), "no module {module}");
+fn modules_use_those_below_them_alone() {
+    let document = architecture();
+    let pictures = pictures(&document);
+    assert_eq!(pictures.len(), 2, "the pictures are found");
+    let mut found = Vec::new();
+    for (root, layers) in pictures {
+        let arrows = arrows(Path::new(root), &layers);
+        assert!(arrows.len() >= layers.len(), "the arrows of {root} are found: {}", arrows.len());
+        found.extend(wrong(&arrows, &layers));
     }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn pictures_have_no_module_that_is_gone() {
+    for (root, layers) in pictures(&architecture()) {
+        for module in layers.keys() {
+            let there = [
+                format!("{root}/{module}.rs"),
+                format!("{root}/{module}/mod.rs"),
+                format!("crates/{module}"),
+            ];
+            assert!(there.iter().any(|path| Path::new(path).exists()), "no module {module} in {root}");
+        }
+    }
+}
+
+#[test]
+fn what_computes_on_slices_does_not_name_burn() {
+    for folder in ["kernels", "runtime", "int8"] {
+        let sources = sources(&Path::new("crates/burn-fused/src").join(folder));
+        assert!(!sources.is_empty(), "{folder} has sources");
+        for (path, source) in sources {
+            assert!(!names_burn(&source), "{} names Burn", path.display());
+        }
+    }
+    assert!(names_burn("use burn::tensor::Tensor;") && names_burn("fn f(x: burn_ndarray::NdArray) {}"));
+    assert!(!names_burn("//! As burn::tensor::Tensor.\nconst NAME: &str = \"burn\";"));
 }
 
 /// A small program whose arrows are known.
@@ -205,7 +251,7 @@ fn fixture(files: &[(&str, &str)]) -> Vec<String> {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         std::fs::write(path, source).expect("a file");
     }
-    let layers = layers("```layers\ntop\nleft right\nlow\n```");
+    let (_, layers) = pictures("```layers src\ntop\nleft right\nlow\n```").remove(0);
     wrong(&arrows(root.path(), &layers), &layers)
 }
 
@@ -233,6 +279,8 @@ fn arrows_up_and_sideways_fail_in_any_form() {
         ("low/deep/down.rs", "pub(super) use super::super::super::right::x;"),
         ("low.rs", "#[cfg(test)]\nmod tests { use super::super::top::f; }"),
         ("left.rs", "use crate::right;"),
+        ("left.rs", "use crate::Right;"),
+        ("left.rs", "use crate::*;"),
     ] {
         let found = fixture(&[(name, source)]);
         assert_eq!(found.len(), 1, "{source}: {found:?}");

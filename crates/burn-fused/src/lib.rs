@@ -84,6 +84,11 @@
 //! process. Those of few channels run a direct convolution, and bf16 images AMX tiles where the
 //! processor has them.
 //!
+//! # Sources
+//!
+//! A layer uses those below it: `nn`, `optim` and `int8`; `ops`, the operators; `kernels`, their loops over slices, which
+//! do not know Burn; `runtime`, memory and callbacks of the process.
+//!
 //! # Features
 //!
 //! `ndarray`, `tch` and `cuda` let operators dispatch to Burn's backends of these names as well.
