@@ -1,5 +1,7 @@
-//! Batch normalisation with its epilogue: statistics, output and gradients of each channel.
+//! Batch normalisation with its epilogue: statistics, output and gradients of each channel; and [`layer`]
+//! normalisation.
 
+pub(crate) mod layer;
 mod planes;
 mod rows;
 

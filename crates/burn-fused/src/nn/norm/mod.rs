@@ -9,7 +9,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module, shown_as_burns};
-use crate::ops::norm::{Rule, normalise_rows};
+use crate::kernels::norm::layer::Rule;
+use crate::ops::norm::normalise_rows;
 
 // Those that are at both paths are the same types.
 pub use super::{GroupNorm, GroupNormConfig, InstanceNorm, InstanceNormConfig};

@@ -12,7 +12,7 @@ use crate::runtime::fallback::unsupported;
 
 pub use batch_norm::{Normalised, batch_norm};
 pub(crate) use batch_norm::{batch_norm_inference, statistics};
-pub(crate) use layer_norm::{Rule, normalise_rows};
+pub(crate) use layer_norm::normalise_rows;
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
 /// statistic after one more batch. The result has no gradient.
