@@ -68,25 +68,22 @@ pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
     Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
 }
 
-/// ReLU and pooling at the start of `layers`, which the layer before them computes with its output; how operators of
-/// them are named, and how many layers they are.
+/// ReLU and pooling that the first of `layers`, a convolution or a batch norm, computes with its output; how such an
+/// operator is named, and how many layers it has.
 fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
-    use Layer::{Activation as Then, Pool};
+    use Layer::{Activation as Then, Conv, Norm, Pool};
     match layers {
-        [Then(Activation::Relu(_)), Pool(_), ..] => (Epilogue::ReluPool, "+relu+max pool", 2),
-        [Then(Activation::Relu(_)), ..] => (Epilogue::Relu, "+relu", 1),
-        _ => (Epilogue::Identity, "", 0),
+        [Conv(_) | Norm(_), Then(Activation::Relu(_)), Pool(_), ..] => {
+            (Epilogue::ReluPool, "+relu+max pool", 3)
+        }
+        [Conv(_) | Norm(_), Then(Activation::Relu(_)), ..] => (Epilogue::Relu, "+relu", 2),
+        _ => (Epilogue::Identity, "", 1),
     }
 }
 
-/// Burn's layer: its GELU differs from the library's by rounding.
-fn by_burn(layer: &Activation) -> burns::activation::Activation {
-    layer.clone().into()
-}
-
 /// Class scores `[batch, classes]` of `images` by the layers in order. With `fused`, convolutions, batch norms and
-/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, convolutions,
-/// poolings and linear layers are Burn's.
+/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, convolutions
+/// and linear layers are Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     mut images: Tensor<4>,
@@ -94,56 +91,32 @@ pub(super) fn apply(
     fused: bool,
 ) -> Tensor<2> {
     use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
+    use burn_fused::nn::activation::Activation::Relu;
     let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
-    let following = |at: usize| if fused { epilogue(&kinds[at + 1..]) } else { epilogue(&[]) };
-    let activation = |at: usize, layer: &Activation| {
-        let kind = ActivationKind::of_layer(layer);
-        move || Operator::new(layers[at].name, kind.to_string())
-    };
+    let following = |at: usize| epilogue(if fused { &kinds[at..] } else { &[] });
     let mut at = 0;
     while !matches!(kinds[at], Flatten(_)) {
-        let (epilogue, suffix, more) = following(at);
-        let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
-        let with_epilogue =
-            |kind: &'static str| move || Operator::new(layers[at].name, format!("{kind}{suffix}"));
-        let count;
-        (images, count) = match kinds[at..] {
-            [
-                Conv(a),
-                Then(Activation::Relu(_)),
-                Pool(_),
-                Conv(b),
-                Then(Activation::Relu(_)),
-                Pool(_),
-                ..,
-            ] if fused => {
-                let names = || format!("{}, {}", layers[at].name, layers[at + 3].name);
+        let ((epilogue, suffix, mut count), name) = (following(at), layers[at].name);
+        let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
+        images = match kinds[at..] {
+            [Conv(a), Then(Relu(_)), Pool(_), Conv(b), Then(Relu(_)), Pool(_), ..] if fused => {
+                count = 6;
+                let names = || format!("{name}, {}", layers[at + 3].name);
                 let operator = || Operator::new(names(), "2x conv+relu+max pool");
-                (spans::layer(operator, images, |x| conv_relu_pool_twice(x, a, b)), 6)
+                spans::layer(operator, images, |x| conv_relu_pool_twice(x, a, b))
             }
-            [Conv(layer), ..] if !fused => {
-                let layer = burns::conv::Conv2d::from(layer.clone());
-                (spans::layer(operator("conv"), images, |x| layer.forward(x)), 1)
-            }
-            [Conv(layer), ..] => {
-                let convolve = |x| layer.forward_with(x, epilogue);
-                (spans::layer(with_epilogue("conv"), images, convolve), 1 + more)
-            }
+            [Conv(layer), ..] if !fused => spans::layer(operator("conv"), images, |x| {
+                burns::conv::Conv2d::from(layer.clone()).forward(x)
+            }),
+            [Conv(layer), ..] => spans::layer(operator("conv"), images, |x| layer.forward_with(x, epilogue)),
             [Norm(layer), ..] => {
-                let normalise = |x| layer.forward_with(x, epilogue);
-                (spans::layer(with_epilogue("batch norm"), images, normalise), 1 + more)
+                spans::layer(operator("batch norm"), images, |x| layer.forward_with(x, epilogue))
             }
             [Then(layer), ..] => {
-                (spans::layer(activation(at, layer), images, |x| by_burn(layer).forward(x)), 1)
+                spans::layer(|| activation(name, layer), images, |x| by_burn(layer).forward(x))
             }
-            [Pool(layer), ..] if !fused => {
-                let layer = burns::pool::MaxPool2d::from(layer.clone());
-                (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1)
-            }
-            [Pool(layer), ..] => (spans::layer(operator("max pool"), images, |x| layer.forward(x)), 1),
-            [AveragePool(layer), ..] => {
-                (spans::layer(operator("average pool"), images, |x| layer.forward(x)), 1)
-            }
+            [Pool(layer), ..] => spans::layer(operator("max pool"), images, |x| layer.forward(x)),
+            [AveragePool(layer), ..] => spans::layer(operator("average pool"), images, |x| layer.forward(x)),
             _ => unreachable!("dropout and linear layers take features"),
         };
         at += count;
@@ -151,31 +124,33 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
-        let (epilogue, suffix, more) = following(at);
-        let operator = |kind: &'static str| move || Operator::new(layers[at].name, kind);
-        let count;
-        (x, count) = match kinds[at..] {
-            [Norm(layer), ..] => {
-                let operator = || Operator::new(layers[at].name, format!("batch norm{suffix}"));
-                (spans::layer(operator, x, |x| layer.forward_with(x, epilogue)), 1 + more)
-            }
-            [Then(layer), ..] => (spans::layer(activation(at, layer), x, |x| by_burn(layer).forward(x)), 1),
-            [Dropout(layer), ..] => {
-                let drop = |x| match place {
-                    Some(place) => layer.forward_at(x, place),
-                    None => x,
-                };
-                (spans::layer(operator("dropout"), x, drop), 1)
-            }
+        let ((epilogue, suffix, count), name) = (following(at), layers[at].name);
+        let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
+        x = match kinds[at] {
+            Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),
+            Then(layer) => spans::layer(|| activation(name, layer), x, |x| by_burn(layer).forward(x)),
+            Dropout(layer) => spans::layer(operator("dropout"), x, |x| match place {
+                Some(place) => layer.forward_at(x, place),
+                None => x,
+            }),
             // Burn's layer takes no 16-bit features beside weights in f32.
-            [Linear(layer), ..] if !fused && x.dtype() == DType::F32 => {
-                let layer = burns::Linear::from(layer.clone());
-                (spans::layer(operator("linear"), x, |x| layer.forward(x)), 1)
+            Linear(layer) if !fused && x.dtype() == DType::F32 => {
+                spans::layer(operator("linear"), x, |x| burns::Linear::from(layer.clone()).forward(x))
             }
-            [Linear(layer), ..] => (spans::layer(operator("linear"), x, |x| layer.forward(x)), 1),
+            Linear(layer) => spans::layer(operator("linear"), x, |x| layer.forward(x)),
             _ => unreachable!("convolutions and poolings take images"),
         };
         at += count;
     }
     x
+}
+
+/// The operator of an activation.
+fn activation(name: &str, layer: &Activation) -> Operator {
+    Operator::new(name, ActivationKind::of_layer(layer).to_string())
+}
+
+/// Burn's layer: its GELU differs from the library's by rounding.
+fn by_burn(layer: &Activation) -> burns::activation::Activation {
+    layer.clone().into()
 }

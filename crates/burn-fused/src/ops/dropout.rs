@@ -117,27 +117,20 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
         return x;
     }
     let device = x.device();
-    let mask = |[x]: [&FlexTensor; 1]| if x.dtype() == DType::F32 { Mask::draw(prob, &device) } else { None };
-    on_flex_or("dropout", [x.into_dispatch()], mask, forward, |[x]| {
+    let masks = |[x]: [&FlexTensor; 1]| {
+        (x.dtype() == DType::F32).then(|| Mask::draw(prob, &device).into_iter().collect())
+    };
+    on_flex_or("dropout", [x.into_dispatch()], masks, forward, |[x]| {
         burn::nn::DropoutConfig::new(prob).init().forward(Tensor::from_dispatch(x))
     })
 }
 
-fn forward([x]: [FlexTensor; 1], mask: Mask, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
-    let output = apply(Some(mask), contiguous(x), &[], || ());
-    let backward =
-        Backward::new(move |gradient, _of_x| [Some(apply(Some(mask), gradient, &[], poll::current()))]);
-    (output, backward)
-}
-
-/// [`dropout`] of `x` `[batch, ...]` with the masks of a `place`; other types than f32 and other backends have the same
-/// masks.
+/// [`dropout`] of `x` `[batch, ...]` with the masks of a `place`, which are the same for other types than f32 and on
+/// other backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
     let masks = place.masks(prob, x.dims()[0]);
-    let fits = |[x]: [&FlexTensor; 1]| {
-        (x.dtype() == DType::F32 && x.shape().num_elements() > 0).then(|| masks.clone())
-    };
-    on_flex_or("dropout", [x.into_dispatch()], fits, forward_at, |[x]| {
+    let on_flex = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then(|| masks.clone());
+    on_flex_or("dropout", [x.into_dispatch()], on_flex, forward, |[x]| {
         let x = Tensor::<D>::from_dispatch(x);
         let length = x.dims()[1..].iter().product();
         let factors = masks.iter().flat_map(|mask| (0..length).map(|at| mask.factor(at)));
@@ -147,25 +140,21 @@ pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchP
     })
 }
 
-fn forward_at(
-    [x]: [FlexTensor; 1],
-    masks: Vec<Mask>,
-    _backward: bool,
-) -> (FlexTensor, Backward<impl Saved, 1>) {
-    let output = apply_each(&masks, contiguous(x), || ());
+fn forward([x]: [FlexTensor; 1], masks: Vec<Mask>, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
+    let output = apply(&masks, contiguous(x), &[], || ());
     let backward =
-        Backward::new(move |gradient, _of_x| [Some(apply_each(&masks, gradient, poll::current()))]);
+        Backward::new(move |gradient, _of_x| [Some(apply(&masks, gradient, &[], poll::current()))]);
     (output, backward)
 }
 
 /// `residual + dropout(x)`: the end of a residual block, in one pass.
 pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, prob: f64) -> Tensor<D> {
     let device = x.device();
-    let mask = |[residual, x]: [&FlexTensor; 2]| {
+    let masks = |[residual, x]: [&FlexTensor; 2]| {
         let fits = [residual, x].iter().all(|tensor| tensor.dtype() == DType::F32);
-        (fits && residual.shape() == x.shape()).then(|| Mask::draw(prob, &device))
+        (fits && residual.shape() == x.shape()).then(|| Mask::draw(prob, &device).into_iter().collect())
     };
-    match on_flex([residual.into_dispatch(), x.into_dispatch()], mask, forward_added) {
+    match on_flex([residual.into_dispatch(), x.into_dispatch()], masks, forward_added) {
         Ok(output) => Tensor::from_dispatch(output),
         Err(tensors) => {
             let [residual, x] = tensors;
@@ -176,17 +165,14 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, pro
 
 fn forward_added(
     tensors: [FlexTensor; 2],
-    mask: Option<Mask>,
+    masks: Vec<Mask>,
     _backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 2>) {
     let [residual, x] = tensors.map(contiguous);
-    let output = apply(mask, x, values(&residual), || ());
+    let output = apply(&masks, x, values(&residual), || ());
     let backward = Backward::new(move |gradient, _of_residual| {
         let of_residual = gradient.clone();
-        let of_x = match mask {
-            Some(mask) => apply(Some(mask), gradient, &[], poll::current()),
-            None => gradient,
-        };
+        let of_x = if masks.is_empty() { gradient } else { apply(&masks, gradient, &[], poll::current()) };
         [Some(of_residual), Some(of_x)]
     });
     (output, backward)
@@ -195,32 +181,23 @@ fn forward_added(
 /// Values between two polls.
 const PART: usize = 1 << 16;
 
-/// `x * mask + residual`, which may be empty; in the memory of `x` if nothing else refers to it.
-fn apply(mask: Option<Mask>, x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
+/// `x * mask + residual`, which may be empty, in the memory of `x` if nothing else refers to it. Each of the masks is
+/// that of an equal part of `x`; without masks, all values are kept.
+fn apply(masks: &[Mask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
-    for (part, target) in target.storage_mut::<f32>().chunks_mut(PART).enumerate() {
-        let part = part * PART..part * PART + target.len();
-        let x = x.as_ref().map(|x| &values(x)[part.clone()]);
-        let residual = residual.get(part.clone()).unwrap_or_default();
-        drop_part(level, mask, part.start, x, residual, target);
-        poll();
-    }
-    target
-}
-
-/// `x` with one mask for each of as many equal parts, in the memory of `x` if nothing else refers to it.
-fn apply_each(masks: &[Mask], x: FlexTensor, poll: fn()) -> FlexTensor {
-    let (level, (mut target, x)) = (Level::current(), target_of(x));
-    let target_values = target.storage_mut::<f32>();
-    let length = target_values.len() / masks.len();
-    let mut unpolled = 0;
-    for (at, (target, &mask)) in target_values.chunks_exact_mut(length).zip(masks).enumerate() {
-        let x = x.as_ref().map(|x| &values(x)[at * length..][..length]);
-        drop_part(level, Some(mask), 0, x, &[], target);
-        unpolled += length;
-        if unpolled >= PART {
-            unpolled = 0;
-            poll();
+    let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);
+    let length = (all.len() / masks.len().max(1)).max(1);
+    for (sample, target) in all.chunks_mut(length).enumerate() {
+        for (part, target) in target.chunks_mut(PART).enumerate() {
+            let (mask, first) = (masks.get(sample).copied(), part * PART);
+            let range = sample * length + first..sample * length + first + target.len();
+            let x = x.as_ref().map(|x| &values(x)[range.clone()]);
+            drop_part(level, mask, first, x, residual.get(range).unwrap_or_default(), target);
+            unpolled += target.len();
+            if unpolled >= PART {
+                unpolled = 0;
+                poll();
+            }
         }
     }
     target
