@@ -112,9 +112,7 @@ pub(super) fn apply(
             [Norm(layer), ..] => {
                 spans::layer(operator("batch norm"), images, |x| layer.forward_with(x, epilogue))
             }
-            [Then(layer), ..] => {
-                spans::layer(|| activation(name, layer), images, |x| by_burn(layer).forward(x))
-            }
+            [Then(layer), ..] => spans::layer(|| activation(name, layer), images, |x| layer.forward(x)),
             [Pool(layer), ..] => spans::layer(operator("max pool"), images, |x| layer.forward(x)),
             [AveragePool(layer), ..] => spans::layer(operator("average pool"), images, |x| layer.forward(x)),
             _ => unreachable!("dropout and linear layers take features"),
@@ -128,7 +126,7 @@ pub(super) fn apply(
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         x = match kinds[at] {
             Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),
-            Then(layer) => spans::layer(|| activation(name, layer), x, |x| by_burn(layer).forward(x)),
+            Then(layer) => spans::layer(|| activation(name, layer), x, |x| layer.forward(x)),
             Dropout(layer) => spans::layer(operator("dropout"), x, |x| match place {
                 Some(place) => layer.forward_at(x, place),
                 None => x,
@@ -148,9 +146,4 @@ pub(super) fn apply(
 /// The operator of an activation.
 fn activation(name: &str, layer: &Activation) -> Operator {
     Operator::new(name, ActivationKind::of_layer(layer).to_string())
-}
-
-/// Burn's layer: its GELU differs from the library's by rounding.
-fn by_burn(layer: &Activation) -> burns::activation::Activation {
-    layer.clone().into()
 }
