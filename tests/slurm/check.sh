@@ -224,8 +224,11 @@ check "two idle nodes" comes_up
 check "up.sh replaces a Slurm whose daemons were killed" comes_up_after_a_crash
 check "the four batch scripts differ in the topology only" scripts_agree
 
-# A training that a signal meets in its middle, with the same bits for either MPI.
-long="--epochs 24 --reduce ordered"
+# A training that a signal meets in its middle, with the same bits for either MPI. It is short where no signal is sent.
+long="--epochs 2 --reduce ordered"
+for signal in "SIGUSR1 under "{mpirun,srun,"MPICH and mpirun","MPICH and srun"} "SIGTERM under mpirun"; do
+  ! chosen "$signal: requeued, and on to the same bits" || long="--epochs 24 --reduce ordered"
+done
 queue() { # queue TOPOLOGY LAUNCHER ARGS OPTION_OF_SBATCH...
   chosen "$1 by $2" || return
   ARGS=$3 LAUNCHER=$2 submit "$1" "${@:4}" && trained[$1-$2]=$job
