@@ -181,14 +181,14 @@ cuda_compiles() {
   DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
 
-# Tables of a cluster's results on a machine without MPI: in a build folder of its own, without mpicc in the path.
+# Tables of a cluster's results on a machine without MPI: without mpicc in the path.
 report_without_mpi() {
-  local tools=$work/tools tool
+  local tools=$work/tools tool run=$work/mpich
   mkdir -p "$tools"
   for tool in cargo rustc cc ld ar; do ln -sf "$(command -v $tool)" "$tools/$tool"; done
-  flex_run || return
-  PATH=$tools CARGO_TARGET_DIR=$work/report-target cargo build --locked --package run-report &&
-    "$work/report-target/debug/run-report" --format csv "$work/flex" | grep -q '^1x2,mpi,'
+  [ -e "$run/run.json" ] || { run=$work/flex && flex_run; } || return
+  PATH=$tools cargo build --locked --release --package run-report &&
+    target/release/run-report --format csv "$run" | grep -q '^1x2,mpi,'
 }
 
 # From nothing: pages of items that are no longer there would stay.
