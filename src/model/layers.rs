@@ -82,8 +82,8 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
 }
 
 /// Class scores `[batch, classes]` of `images` by the layers in order. With `fused`, convolutions, batch norms and
-/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, convolutions
-/// and linear layers are Burn's.
+/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, all layers but
+/// batch norms and dropout are Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     mut images: Tensor<4>,
@@ -108,11 +108,16 @@ pub(super) fn apply(
             [Conv(layer), ..] if !fused => spans::layer(operator("conv"), images, |x| {
                 burns::conv::Conv2d::from(layer.clone()).forward(x)
             }),
+            [Pool(layer), ..] if !fused => spans::layer(operator("max pool"), images, |x| {
+                burns::pool::MaxPool2d::from(layer.clone()).forward(x)
+            }),
             [Conv(layer), ..] => spans::layer(operator("conv"), images, |x| layer.forward_with(x, epilogue)),
             [Norm(layer), ..] => {
                 spans::layer(operator("batch norm"), images, |x| layer.forward_with(x, epilogue))
             }
-            [Then(layer), ..] => spans::layer(|| activation(name, layer), images, |x| layer.forward(x)),
+            [Then(layer), ..] => {
+                spans::layer(|| activation(name, layer), images, |x| activated(layer, x, fused))
+            }
             [Pool(layer), ..] => spans::layer(operator("max pool"), images, |x| layer.forward(x)),
             [AveragePool(layer), ..] => spans::layer(operator("average pool"), images, |x| layer.forward(x)),
             _ => unreachable!("dropout and linear layers take features"),
@@ -126,7 +131,7 @@ pub(super) fn apply(
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         x = match kinds[at] {
             Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),
-            Then(layer) => spans::layer(|| activation(name, layer), x, |x| layer.forward(x)),
+            Then(layer) => spans::layer(|| activation(name, layer), x, |x| activated(layer, x, fused)),
             Dropout(layer) => spans::layer(operator("dropout"), x, |x| match place {
                 Some(place) => layer.forward_at(x, place),
                 None => x,
@@ -146,4 +151,8 @@ pub(super) fn apply(
 /// The operator of an activation.
 fn activation(name: &str, layer: &Activation) -> Operator {
     Operator::new(name, ActivationKind::of_layer(layer).to_string())
+}
+
+fn activated<const D: usize>(layer: &Activation, x: Tensor<D>, fused: bool) -> Tensor<D> {
+    if fused { layer.forward(x) } else { burns::activation::Activation::from(layer.clone()).forward(x) }
 }
