@@ -74,7 +74,24 @@ pub trait UpdateRule<const M: usize>: Copy + Send + Sync {
     /// [`update`] compiles its loop for each SIMD level, so this method must be `#[inline(always)]`, as must all
     /// functions that it calls.
     fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]);
+
+    /// Updates slices of one length with the instructions of `level`. A rule need not define this method.
+    fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; M]) {
+        level.run(Pass { rule: self, weights, gradients, moments });
+    }
 }
+
+/// [`UpdateRule::pass`] of a rule with this number of moments, compiled in this crate. As a generic function, it would
+/// be compiled again in the user's crate, where less is inlined.
+macro_rules! compiled_here {
+    ($moments:literal) => {
+        #[inline(never)]
+        fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; $moments]) {
+            level.run(Pass { rule: self, weights, gradients, moments });
+        }
+    };
+}
+use compiled_here;
 
 /// Updates the weights of one parameter and their moments, at [`Level::current`].
 ///
@@ -110,7 +127,7 @@ fn share<const M: usize>(
     mut moments: [&mut [f32]; M],
 ) {
     if weights.len() < 2 * PART || rayon::current_num_threads() == 1 {
-        return level.run(Pass { rule, weights, gradients, moments });
+        return rule.pass(level, weights, gradients, moments);
     }
     let middle = weights.len() / 2;
     let (weights, other_weights) = weights.split_at_mut(middle);

@@ -1,6 +1,7 @@
 //! The update rules of `torch.optim`.
 
-use super::UpdateRule;
+use super::{Pass, UpdateRule, compiled_here};
+use crate::kernels::simd::Level;
 
 /// Weight decay of [`AdamOptions`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,6 +106,8 @@ impl UpdateRule<2> for Adam {
     fn update(self, weight: f32, gradient: f32, moments: [f32; 2]) -> (f32, [f32; 2]) {
         self.step(weight, gradient, moments, |second| second)
     }
+
+    compiled_here!(2);
 }
 
 impl UpdateRule<3> for Adam {
@@ -116,6 +119,8 @@ impl UpdateRule<3> for Adam {
         });
         (weight, [first, second, most])
     }
+
+    compiled_here!(3);
 }
 
 /// Options of stochastic gradient descent, with or without momentum.
@@ -168,6 +173,8 @@ impl UpdateRule<0> for Sgd {
     fn update(self, weight: f32, gradient: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
         (weight - self.lr * (gradient + self.penalty * weight), [])
     }
+
+    compiled_here!(0);
 }
 
 impl UpdateRule<1> for Sgd {
@@ -178,6 +185,8 @@ impl UpdateRule<1> for Sgd {
         let step = if self.nesterov { velocity * self.momentum + gradient } else { velocity };
         (weight - self.lr * step, [velocity])
     }
+
+    compiled_here!(1);
 }
 
 /// Options of RMSprop, not centered (Hinton, 2012), with or without momentum.
@@ -233,6 +242,8 @@ impl UpdateRule<1> for Rmsprop {
         let (weight, [square, _]) = self.update(weight, gradient, [square, 0.0]);
         (weight, [square])
     }
+
+    compiled_here!(1);
 }
 
 impl UpdateRule<2> for Rmsprop {
@@ -243,4 +254,6 @@ impl UpdateRule<2> for Rmsprop {
         let velocity = velocity * self.momentum + gradient / (square.sqrt() + self.epsilon);
         (weight - self.lr * velocity, [square, velocity])
     }
+
+    compiled_here!(2);
 }
