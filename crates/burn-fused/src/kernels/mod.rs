@@ -3,6 +3,7 @@
 pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod conv;
+pub(crate) mod dropout;
 pub(crate) mod epilogue;
 pub(crate) mod half;
 pub(crate) mod loss;

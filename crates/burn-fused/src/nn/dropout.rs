@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 use super::convert::{config, module};
 use crate::ops::dropout::{add_dropped, dropout, dropout_at};
 
-pub use crate::ops::dropout::BatchPlace;
+pub use crate::kernels::dropout::BatchPlace;
 
 config! {
     /// Configuration of a [`Dropout`] layer, as [`burn::nn::DropoutConfig`].

@@ -21,8 +21,9 @@ use burn::tensor::{Bool, DType, Device, Tensor};
 
 use self::masks::Masks;
 use crate::kernels::attention::{Multiply, PANEL, View, all_finite};
+use crate::kernels::dropout::Mask;
 use crate::kernels::simd::{Level, MAX_LANES};
-use crate::ops::dropout::{Mask, dropout};
+use crate::ops::dropout::dropout;
 use crate::ops::extension::{on_flex, unsupported_tensors};
 use crate::runtime::memory::Buffer;
 

@@ -1,0 +1,125 @@
+//! Masks of dropout, which are computed instead of stored.
+
+use crate::kernels::simd::kernel;
+
+/// The factor of each value of a tensor under dropout: 0, or `1 / (1 - probability)`.
+///
+/// It is a function of a key and of the value's index, so that any part of it can be computed at any time, on
+/// every SIMD level with the same result. It repeats after 2^32 values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    key: [u32; 2],
+    /// Values whose random number is below it are kept.
+    limit: u32,
+    /// The factor of values that are kept.
+    scale: f32,
+}
+
+/// The last step of SplitMix64 (Steele et al. 2014): results for similar keys differ as much as others do.
+fn mix(key: u64) -> u64 {
+    let key = (key ^ (key >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ (key >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ (key >> 31)
+}
+
+impl Mask {
+    /// The mask of a key.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    pub fn new(prob: f64, key: u64) -> Self {
+        let message = "Dropout probability must be finite and in the range [0, 1), but got";
+        assert!((0.0..1.0).contains(&prob), "{message} {prob}");
+        let keep = 1.0 - prob;
+        // Conversion to an integer saturates.
+        let limit = (keep * 2f64.powi(32)).round() as u32;
+        let key = mix(key);
+        Self { key: [key as u32, (key >> 32) as u32], limit, scale: (1.0 / keep) as f32 }
+    }
+
+    /// The factor of the value at `index`.
+    #[inline(always)]
+    pub fn factor(self, index: usize) -> f32 {
+        // The constants are of Ettinger's hash `lowbias32`, in which each bit of the index changes each bit of
+        // the result with a probability near 1/2. Half of the key enters in the middle: otherwise the masks of
+        // two keys would be permutations of each other.
+        let mut x = index as u32 ^ self.key[0];
+        x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+        x = (x ^ (x >> 15) ^ self.key[1]).wrapping_mul(0x846c_a68b);
+        x ^= x >> 16;
+        if x < self.limit { self.scale } else { 0.0 }
+    }
+
+    /// The factors of the values from index `first` on.
+    #[inline(always)]
+    pub fn factors(self, first: usize, factors: &mut [f32]) {
+        for (at, factor) in factors.iter_mut().enumerate() {
+            *factor = self.factor(first.wrapping_add(at));
+        }
+    }
+}
+
+/// The position of a batch in a training: the samples that it has of a step's batch, which is divided among processes.
+///
+/// Dropout at a place (`forward_at`) has masks that are a function of the seed, the step and each sample's index in the
+/// step's batch. They depend neither on the number of processes nor on interruptions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchPlace {
+    /// The seed of the training. Layers of one network that are to have different masks take different seeds.
+    pub seed: u64,
+    /// Steps before this one.
+    pub step: u64,
+    /// Index of the first sample in the step's batch over all processes.
+    pub first: usize,
+    /// Distance between the indices of consecutive samples, for example the number of processes.
+    pub stride: usize,
+}
+
+impl BatchPlace {
+    /// One mask for each sample of a batch.
+    ///
+    /// # Panics
+    /// If the probability is not in the range [0, 1).
+    pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<Mask> {
+        // The increment of SplitMix64, so that a key of 0 does not stay 0.
+        let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
+        let key = |sample: usize| {
+            let index = self.first + sample * self.stride;
+            next(next(self.seed, self.step), index as u64)
+        };
+        (0..batch).map(|sample| Mask::new(prob, key(sample))).collect()
+    }
+}
+
+kernel! {
+    /// `target = x * mask + residual`.
+    pub(crate) fn drop_part<S>(
+        _simd: S,
+        mask: Option<Mask>,
+        // Index of the first value.
+        first: usize,
+        // None if the values are in `target`.
+        x: Option<&[f32]>,
+        // As many values, or none beside a mask.
+        residual: &[f32],
+        target: &mut [f32],
+    ) {
+        if let (Some(mask), true) = (mask, residual.is_empty()) {
+            return each(x, target, |at, x| x * mask.factor(first + at));
+        }
+        // As long as the target, which saves a check of each index.
+        let residual = &residual[..target.len()];
+        match mask {
+            Some(mask) => each(x, target, |at, x| x * mask.factor(first + at) + residual[at]),
+            None => each(x, target, |at, x| x + residual[at]),
+        }
+    }
+}
+
+#[inline(always)]
+fn each(x: Option<&[f32]>, target: &mut [f32], value: impl Fn(usize, f32) -> f32) {
+    match x {
+        Some(x) => target.iter_mut().zip(x).enumerate().for_each(|(at, (y, x))| *y = value(at, *x)),
+        None => target.iter_mut().enumerate().for_each(|(at, y)| *y = value(at, *y)),
+    }
+}
