@@ -77,17 +77,28 @@ pub trait UpdateRule<const M: usize>: Copy + Send + Sync {
 
     /// Updates slices of one length with the instructions of `level`. A rule need not define this method.
     fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; M]) {
-        level.run(Pass { rule: self, weights, gradients, moments });
+        pass(self, level, weights, gradients, moments);
     }
 }
 
-/// [`UpdateRule::pass`] of a rule with this number of moments, compiled in this crate. As a generic function, it would
+#[inline(always)]
+fn pass<const M: usize>(
+    rule: impl UpdateRule<M>,
+    level: Level,
+    weights: &mut [f32],
+    gradients: &[f32],
+    moments: [&mut [f32]; M],
+) {
+    level.run(Pass { rule, weights, gradients, moments });
+}
+
+/// [`UpdateRule::pass`] of a rule with this number of moments by a function, compiled in this crate. As a generic function, it would
 /// be compiled again in the user's crate, where less is inlined.
 macro_rules! compiled_here {
-    ($moments:literal) => {
+    ($moments:literal, $pass:path) => {
         #[inline(never)]
         fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; $moments]) {
-            level.run(Pass { rule: self, weights, gradients, moments });
+            $pass(self, level, weights, gradients, moments);
         }
     };
 }

@@ -1,6 +1,6 @@
 //! The update rules of `torch.optim`.
 
-use super::{Pass, UpdateRule, compiled_here};
+use super::{UpdateRule, compiled_here, pass};
 use crate::kernels::simd::Level;
 
 /// Weight decay of [`AdamOptions`].
@@ -107,7 +107,7 @@ impl UpdateRule<2> for Adam {
         self.step(weight, gradient, moments, |second| second)
     }
 
-    compiled_here!(2);
+    compiled_here!(2, adam_pass);
 }
 
 impl UpdateRule<3> for Adam {
@@ -120,7 +120,38 @@ impl UpdateRule<3> for Adam {
         (weight, [first, second, most])
     }
 
-    compiled_here!(3);
+    compiled_here!(3, adam_pass);
+}
+
+/// Adam without cautious decay: the compiler leaves its comparisons out of the loop.
+#[derive(Clone, Copy)]
+struct Plain(Adam);
+
+impl<const M: usize> UpdateRule<M> for Plain
+where
+    Adam: UpdateRule<M>,
+{
+    #[inline(always)]
+    fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]) {
+        Adam { cautious: false, ..self.0 }.update(weight, gradient, moments)
+    }
+}
+
+#[inline(always)]
+fn adam_pass<const M: usize>(
+    adam: Adam,
+    level: Level,
+    weights: &mut [f32],
+    gradients: &[f32],
+    moments: [&mut [f32]; M],
+) where
+    Adam: UpdateRule<M>,
+{
+    if adam.cautious {
+        pass(adam, level, weights, gradients, moments);
+    } else {
+        pass(Plain(adam), level, weights, gradients, moments);
+    }
 }
 
 /// Options of stochastic gradient descent, with or without momentum.
@@ -174,7 +205,7 @@ impl UpdateRule<0> for Sgd {
         (weight - self.lr * (gradient + self.penalty * weight), [])
     }
 
-    compiled_here!(0);
+    compiled_here!(0, pass);
 }
 
 impl UpdateRule<1> for Sgd {
@@ -186,7 +217,7 @@ impl UpdateRule<1> for Sgd {
         (weight - self.lr * step, [velocity])
     }
 
-    compiled_here!(1);
+    compiled_here!(1, pass);
 }
 
 /// Options of RMSprop, not centered (Hinton, 2012), with or without momentum.
@@ -243,7 +274,7 @@ impl UpdateRule<1> for Rmsprop {
         (weight, [square])
     }
 
-    compiled_here!(1);
+    compiled_here!(1, pass);
 }
 
 impl UpdateRule<2> for Rmsprop {
@@ -255,5 +286,5 @@ impl UpdateRule<2> for Rmsprop {
         (weight - self.lr * velocity, [square, velocity])
     }
 
-    compiled_here!(2);
+    compiled_here!(2, pass);
 }
