@@ -162,8 +162,11 @@ struct Follow {
 impl ModuleMapper for Follow {
     fn map_float<const D: usize>(&mut self, running: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, running, mapper) = running.consume();
+        let device = self.batch.device();
+        // On its own device, `to_device` would add a node to the graph.
+        let running = if running.device() == device { running } else { running.to_device(&device) };
         // `D` is 1, which the types do not say.
-        let running = Tensor::<1>::from_dispatch(running.to_device(&self.batch.device()).into_dispatch());
+        let running = Tensor::<1>::from_dispatch(running.into_dispatch());
         let moved = moving_average(running, self.batch.clone(), self.factor, self.momentum);
         Param::from_mapped_value(id, Tensor::from_dispatch(moved.into_dispatch()), mapper)
     }
