@@ -35,8 +35,8 @@ config! {
 module! {
     /// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
     ///
-    /// Who reads the running statistics sees a batch as soon as it is normalised. In Burn's layer, a reader is one batch
-    /// late unless `valid` was called, and batches of several threads count as one, their mean.
+    /// The running statistics include a batch as soon as it is normalised. Those of Burn's layer are one batch late
+    /// unless `valid` is called, and take the mean of the batches of several threads as one batch.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -67,8 +67,8 @@ module! {
         /// Added to the variance.
         pub epsilon: f64,
     } and {
-        /// Whether the running variance follows that of the population, with the divisor `values - 1`, as PyTorch's. A
-        /// batch with one value in a channel then leaves it as it is. Otherwise, it follows that of the batch, as Burn's.
+        /// Whether the running variance is unbiased, as PyTorch's: that of a batch has the divisor `values - 1`, and a batch
+        /// with one value in each channel does not change it. Otherwise the divisor is `values`, as in Burn.
         pub unbiased: bool,
     }
 }

@@ -101,11 +101,12 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
     Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
 }
 
-/// `model` of `x` with activations in `dtype`, such as bf16: `x` is cast to it, and the output to the type of `x`. The
-/// modules of `burn_fused::nn` take the type of their input; parameters, their gradients, and running statistics of batch
-/// normalisation stay in f32.
+/// Runs `model` with activations in `dtype`, such as bf16: casts `x` to it, and the output back to the type of `x`.
 ///
-/// In f16, the loss is to be scaled: gradients of activations are smaller than its smallest values.
+/// The modules of `burn_fused::nn` compute in the type of their input. Parameters, their gradients, and running statistics
+/// of batch normalisation stay in f32.
+///
+/// With f16, scale the loss: some gradients of activations are smaller than the smallest f16.
 ///
 /// ```
 /// use burn::tensor::{DType, Device, Tensor};

@@ -4,8 +4,8 @@
 //! bucket. The optimizers of [`optim`](super) run the same passes on Burn's tensors.
 //!
 //! The options of an optimizer ([`AdamOptions`], [`SgdOptions`], [`RmspropOptions`]) return the rule of a step, and
-//! [`update`] applies it to one parameter. Moments start at zero. [`add_penalties`], [`square_sum`] and [`scale`] are
-//! what a recipe does to the gradients before.
+//! [`update`] applies it to one parameter. Moments start at zero. [`add_penalties`], [`square_sum`] and [`scale`] prepare
+//! the gradients: penalties, and clipping by norm.
 //!
 //! ```
 //! use burn_fused::optim::flat::{self, AdamOptions};
