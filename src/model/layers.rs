@@ -127,7 +127,9 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
-        let ((epilogue, suffix, count), name) = (following(at), layers[at].name);
+        // In evaluation apart, so that a profile has the time of the activation.
+        let (epilogue, suffix, count) = if x.device().is_autodiff() { following(at) } else { epilogue(&[]) };
+        let name = layers[at].name;
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         x = match kinds[at] {
             Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),

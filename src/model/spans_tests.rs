@@ -27,7 +27,8 @@ fn operators_have_the_names_of_their_layers() {
     let found = names(ModelKind::Convnet, true, true);
     assert_eq!(found[..3], ["conv1 conv", "bn1 batch norm+relu+max pool", "conv2 conv"]);
     let found = names(ModelKind::Mlp, true, false);
-    let expected = ["flatten", "layer1 linear", "bn1 batch norm+relu", "dropout", "layer2 linear"];
+    let expected =
+        ["flatten", "layer1 linear", "bn1 batch norm", "activation relu", "dropout", "layer2 linear"];
     assert_eq!(found, expected);
     let found = names(ModelKind::Vgg, true, false);
     assert_eq!(found[..3], ["block1.0 conv+relu", "block1.2 conv+relu+max pool", "block2.0 conv+relu"]);
