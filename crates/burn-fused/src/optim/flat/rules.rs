@@ -42,7 +42,12 @@ impl AdamOptions {
     /// The rule of step `time`, which counts from 1. The moments of a weight are the first and the second moment of its
     /// gradient, and for AMSGrad the largest second moment so far: Reddi et al., "On the convergence of Adam and
     /// beyond" (2018).
+    ///
+    /// # Panics
+    /// If `time` is 0.
     pub fn rule(self, time: u64) -> impl UpdateRule<2> + UpdateRule<3> {
+        // The bias corrections would be 0, and all weights NaN.
+        assert!(time > 0, "steps of Adam count from 1, but got step 0");
         let Self { lr, beta_1, beta_2, epsilon, decay } = self;
         let correction = |beta: f64| 1.0 - beta.powi(time.min(i32::MAX as u64) as i32);
         let root = correction(beta_2).sqrt();

@@ -180,3 +180,9 @@ fn scaling_tells_of_values_that_were_not_finite() {
         assert_eq!([values[0], values[2]], [0.5, 1.5]);
     }
 }
+
+#[test]
+#[should_panic(expected = "steps of Adam count from 1")]
+fn adam_has_no_step_0() {
+    let _ = AdamOptions::default().rule(0);
+}
