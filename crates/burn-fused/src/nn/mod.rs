@@ -23,7 +23,7 @@
 //!
 //! `Rnn` and `BiRnn` are Burn's, with [`burn::nn::GateController`] and Burn's activations. An LSTM's gate that no loss
 //! depends on has a gradient of zeros, where Burn's has none. Inputs of 16 bits beside parameters in f32
-//! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d` and `BatchNorm`.
+//! ([mixed precision](crate::precision)) are those of `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm` and `RmsNorm`.
 //!
 //! What Burn's modules do not have:
 //!

@@ -8,7 +8,7 @@ use crate::nn::conv::Conv2d;
 use crate::nn::convert::{config, module};
 use crate::ops::conv::{ConvLayer, conv_norm};
 use crate::ops::norm::{Normalised, batch_norm, batch_norm_inference, moving_average};
-use crate::ops::precision::in_f32;
+use crate::ops::precision::autocast;
 use crate::ops::shapes::of_conv;
 use crate::runtime::fallback::unsupported;
 
@@ -36,7 +36,8 @@ module! {
     /// Batch normalisation, as [`burn::nn::BatchNorm`]: one operator in training, and in inference outside of a graph.
     ///
     /// The running statistics include a batch as soon as it is normalised. Those of Burn's layer are one batch late
-    /// unless `valid` is called, and take the mean of the batches of several threads as one batch.
+    /// unless `valid` is called, and take the mean of the batches of several threads as one batch. An empty batch, such as
+    /// that of a process without samples in a step, does not change them. In Burn's layer, it makes them NaN.
     ///
     /// ```
     /// use burn::tensor::{Device, Tensor};
@@ -101,7 +102,9 @@ impl BatchNorm {
             }
             unsupported("batch_norm", "inference within a graph, empty outputs, other types and backends");
             let burns = burn::nn::BatchNorm::from(self.clone());
-            return epilogue.composed(in_f32(input, |input| burns.forward(input)));
+            // Burn's layer takes one type. In training, too, a batch is computed in the type of the parameters.
+            let dtype = self.gamma.val().dtype();
+            return epilogue.composed(autocast(input, dtype, |input| burns.forward(input)));
         }
         let values = input.shape().num_elements() / num_features;
         self.keep(batch_norm(input, self.gamma.val(), self.beta.val(), self.epsilon, epilogue), values)
@@ -135,8 +138,12 @@ impl BatchNorm {
         [factor, shift]
     }
 
-    /// Adds the statistics of a batch, with this number of values in a channel, to the running ones.
+    /// Adds the statistics of a batch, with this number of values in a channel, to the running ones. Statistics of no
+    /// values are NaN, which the running ones would stay: PyTorch leaves these as they are, Burn does not.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
+        if values == 0 {
+            return batch.output;
+        }
         let momentum = self.momentum;
         let follow = |running: &RunningState<_>, batch, factor| {
             running.clone().map(&mut Follow { batch, factor, momentum });
@@ -177,8 +184,8 @@ mod tests {
     use burn::module::Module;
     use burn::nn;
     use burn::nn::pool::MaxPool2dConfig;
-    use burn::tensor::TensorData;
     use burn::tensor::activation::relu;
+    use burn::tensor::{DType, TensorData};
 
     use super::*;
     use crate::ops::testing::{assert_close, autodiff_devices, random, results};
@@ -187,9 +194,9 @@ mod tests {
     fn activations_of_16_bits_are_normalised_in_training_and_in_inference() {
         let device = Device::flex().autodiff();
         let layer = BatchNormConfig::new(2).init(&device);
-        let x = random([3, 2, 4, 4], 1, &device).cast(burn::tensor::DType::BF16);
-        assert_eq!(layer.forward(x.clone()).dtype(), burn::tensor::DType::BF16);
-        assert_eq!(layer.valid().forward(x.inner()).dtype(), burn::tensor::DType::BF16);
+        let x = random([3, 2, 4, 4], 1, &device).cast(DType::BF16);
+        assert_eq!(layer.forward(x.clone()).dtype(), DType::BF16);
+        assert_eq!(layer.valid().forward(x.inner()).dtype(), DType::BF16);
     }
 
     fn layers(channels: usize, device: &Device) -> (BatchNorm, nn::BatchNorm) {
@@ -314,6 +321,44 @@ mod tests {
             let output = layer.forward(Tensor::<2>::from_data([[5.0]], &device));
             assert_near(statistics(&layer), [0.5, variance]);
             assert_eq!(output.into_scalar::<f32>(), 0.0);
+        }
+    }
+
+    #[test]
+    fn an_empty_batch_leaves_running_statistics() {
+        let device = Device::flex().autodiff();
+        for unbiased in [true, false] {
+            let layer = BatchNorm { unbiased, ..BatchNormConfig::new(1).init(&device) };
+            layer.forward(Tensor::<2>::from_data([[1.0], [3.0]], &device));
+            let before = statistics(&layer);
+            layer.forward(Tensor::<2>::zeros([0, 1], &device));
+            layer.forward(Tensor::<4>::zeros([2, 1, 0, 3], &device));
+            assert_eq!(statistics(&layer), before);
+        }
+    }
+
+    #[test]
+    fn inference_takes_parameters_and_activations_of_other_types_than_f32() {
+        struct To(DType);
+        impl ModuleMapper for To {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, value, mapper) = param.consume();
+                Param::from_mapped_value(id, value.cast(self.0), mapper)
+            }
+        }
+        let device = Device::flex();
+        let (layer, x) = (BatchNormConfig::new(3).init(&device), random([4, 3, 6, 8], 2, &device));
+        for parameters in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+            let layer = layer.clone().map(&mut To(parameters));
+            for activations in [DType::F32, DType::F64, DType::BF16, DType::F16] {
+                let output = layer.forward(x.clone().cast(activations));
+                let off = (output.clone().cast(DType::F32) - x.clone()).abs().max().into_scalar::<f32>();
+                assert!(
+                    output.dtype() == activations && off < 0.02,
+                    "{parameters:?}, {activations:?}: {:?}, {off}",
+                    output.dtype()
+                );
+            }
         }
     }
 

@@ -236,3 +236,21 @@ fn conversion_leaves_parameters_uninitialised_so_that_they_stay_leaves_on_anothe
         assert!(layer.gamma.val().grad(&gradients).is_some());
     }
 }
+
+#[test]
+fn rows_of_16_bits_are_normalised_in_f32_beside_parameters_in_f32() {
+    for device in [Device::flex(), Device::flex().autodiff()] {
+        let layer = LayerNorm::from(burns_layer(8, true, 1e-5, &device));
+        let rms = RmsNorm::from(burns_rms(8, 1e-5, &device));
+        for dtype in [DType::BF16, DType::F16] {
+            let x = random([3, 8], 5, &device).cast(dtype);
+            let wide = x.clone().cast(DType::F32);
+            for (found, expected) in [
+                (layer.forward(x.clone()), layer.forward(wide.clone())),
+                (rms.forward(x.clone()), rms.forward(wide.clone())),
+            ] {
+                found.into_data().assert_eq(&expected.cast(dtype).into_data(), true);
+            }
+        }
+    }
+}

@@ -12,11 +12,12 @@ use crate::kernels::norm::layer::{ROWS, RowsBackward, Rule, Statistics, rows_for
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};
+use crate::ops::precision::autocast;
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
 /// `x` `[..., width]` by `rule`, with `width` values of `gamma` and of `beta`; or by `burns` if the operator does not
-/// support it.
+/// support it, in the type of `gamma`: Burn's layers take one type.
 pub(crate) fn normalise_rows<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -24,12 +25,13 @@ pub(crate) fn normalise_rows<const D: usize>(
     rule: Rule,
     burns: impl FnOnce(Tensor<D>) -> Tensor<D>,
 ) -> Tensor<D> {
+    let dtype = gamma.dtype();
     // The number of an operator's tensors is fixed: without beta, there is an empty one.
     let beta = beta.unwrap_or_else(|| Tensor::empty([0], &x.device()));
     let tensors = [x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch()];
     let name = if rule.centred { "layer_norm" } else { "rms_norm" };
     let forward = |tensors, width, _backward| forward(tensors, width, rule);
-    on_flex_or(name, tensors, width_of, forward, |[x, ..]| burns(Tensor::from_dispatch(x)))
+    on_flex_or(name, tensors, width_of, forward, |[x, ..]| autocast(Tensor::from_dispatch(x), dtype, burns))
 }
 
 /// The width of a row, if all is f32 and nothing is empty but beta.

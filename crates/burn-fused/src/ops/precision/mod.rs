@@ -102,9 +102,12 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
 }
 
 /// Runs `model` with activations in `dtype`, such as bf16: casts `x` to it, and the output back to the type of `x`.
+/// Parameters, their gradients, and running statistics of batch normalisation stay in f32.
 ///
-/// The modules of `burn_fused::nn` compute in the type of their input. Parameters, their gradients, and running statistics
-/// of batch normalisation stay in f32.
+/// Of the layers with parameters, `Linear`, `Conv2d`, `BatchNorm`, `LayerNorm`, `RmsNorm` and `MultiHeadAttention` of
+/// `burn_fused::nn` take 16-bit activations beside parameters in f32. Layers without parameters, such as activations,
+/// poolings and dropout, take them too. Other layers, such as `Lstm` or `Conv1d`, panic: inside `model`, run them in
+/// f32 by `autocast(x, DType::F32, |x| layer.forward(x))`.
 ///
 /// With f16, scale the loss: some gradients of activations are smaller than the smallest f16.
 ///
