@@ -8,7 +8,7 @@ use crate::{Outcome, report};
 pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     let name = collective.transport().to_owned();
     for kind in 0..SUMMED {
-        for length in LENGTHS.into_iter().chain([1063 * world.size(), 50_000 * world.size()]) {
+        for length in LENGTHS.into_iter().chain([1063 * world.size(), 250_000 * world.size()]) {
             let mut buffer = wire(kind, length, |i| awkward(world.rank(), i));
             collective.all_reduce(&mut buffer, Reduction::Ordered)?;
             let expected = awkward_sum(kind, length, world.size());

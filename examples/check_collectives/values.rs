@@ -8,7 +8,7 @@ pub const SUMMED: usize = 4;
 pub const BYTES: usize = SUMMED;
 
 /// Lengths that few numbers of ranks divide, and some that are shorter than the world.
-pub const LENGTHS: [usize; 17] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 31, 33, 1001, 4250, 65_537, 150_001];
+pub const LENGTHS: [usize; 17] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 31, 33, 1001, 4250, 65_537, 1_000_003];
 
 /// A buffer of the type `kind`.
 pub fn wire(kind: usize, length: usize, value: impl Fn(usize) -> f32) -> Wire {

@@ -40,7 +40,7 @@ fn send_garbage(port: u16, bytes: &[u8]) {
 fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
-        let options = ["--epochs", "3", "--fused", "off", "--backend", backend, "--comm-timeout", HOUR];
+        let options = ["--epochs", "6", "--fused", "off", "--backend", backend, "--comm-timeout", HOUR];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         let name = format!("run-{backend}");
         let mut command = lab.command(2, &name, &options);
