@@ -35,7 +35,7 @@ pub fn float_network(network: &Network) -> OnnxFile {
                 graph.then(name, "BatchNormalization", &values.each_ref().map(String::as_str), epsilon);
             }
             Layer::Activation(activation) => {
-                graph.then(name, operator(ActivationKind::of_layer(activation)), &[], Vec::new());
+                graph.then(name, operator(ActivationKind::from_layer(activation)), &[], Vec::new());
             }
             Layer::Pool(pool) => {
                 let is_plain = pool.dilation == [1, 1] && !pool.ceil_mode;

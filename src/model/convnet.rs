@@ -22,12 +22,12 @@ pub(super) fn layers(
         if options.batch_norm {
             layers.push((format!("bn{number}"), norm(outputs, device)));
         }
-        layers.push((format!("activation{number}"), Layer::Activation(options.activation())));
+        layers.push((format!("activation{number}"), Layer::Activation(options.activation_layer())));
         layers.push((format!("pool{number}"), pool2x2()));
     }
     let features = 8 * (height / 4) * (width / 4);
     layers.push(("flatten".into(), Layer::Flatten(features)));
-    layers.extend(options.dropout().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
+    layers.extend(options.dropout_layer().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
     layers.push(("linear".into(), linear(features, classes, device)));
     layers
 }

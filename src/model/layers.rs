@@ -93,10 +93,10 @@ pub(super) fn apply(
     use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
     use burn_fused::nn::activation::Activation::Relu;
     let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
-    let following = |at: usize| epilogue(if fused { &kinds[at..] } else { &[] });
+    let following = |at: usize, fused: bool| epilogue(if fused { &kinds[at..] } else { &[] });
     let mut at = 0;
     while !matches!(kinds[at], Flatten(_)) {
-        let ((epilogue, suffix, mut count), name) = (following(at), layers[at].name);
+        let ((epilogue, suffix, mut count), name) = (following(at, fused), layers[at].name);
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         images = match kinds[at..] {
             [Conv(a), Then(Relu(_)), Pool(_), Conv(b), Then(Relu(_)), Pool(_), ..] if fused => {
@@ -127,9 +127,9 @@ pub(super) fn apply(
     let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
     at += 1;
     while at < kinds.len() {
-        // In evaluation apart, so that a profile has the time of the activation.
-        let (epilogue, suffix, count) = if x.device().is_autodiff() { following(at) } else { epilogue(&[]) };
-        let name = layers[at].name;
+        // In evaluation, batch norm and ReLU are separate operators: a profile shows the time of the activation.
+        let in_training = x.device().is_autodiff();
+        let ((epilogue, suffix, count), name) = (following(at, fused && in_training), layers[at].name);
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         x = match kinds[at] {
             Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),
@@ -152,9 +152,10 @@ pub(super) fn apply(
 
 /// The operator of an activation.
 fn activation(name: &str, layer: &Activation) -> Operator {
-    Operator::new(name, ActivationKind::of_layer(layer).to_string())
+    Operator::new(name, ActivationKind::from_layer(layer).to_string())
 }
 
+/// `layer` of `x`, by the library's operator or by Burn's.
 fn activated<const D: usize>(layer: &Activation, x: Tensor<D>, fused: bool) -> Tensor<D> {
     if fused { layer.forward(x) } else { burns::activation::Activation::from(layer.clone()).forward(x) }
 }

@@ -22,9 +22,9 @@ pub(super) fn layers(
         ("flatten".into(), Layer::Flatten(features)),
         ("layer1".into(), linear(features, hidden, device)),
         ("bn1".into(), norm(hidden, device)),
-        ("activation".into(), Layer::Activation(options.activation())),
+        ("activation".into(), Layer::Activation(options.activation_layer())),
     ];
-    layers.extend(options.dropout().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
+    layers.extend(options.dropout_layer().map(|layer| ("dropout".into(), Layer::Dropout(layer))));
     layers.push(("layer2".into(), linear(hidden, dimensions.classes, device)));
     layers
 }

@@ -34,8 +34,8 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// The activation.
-    pub fn activation(&self) -> Activation {
+    /// A layer of the activation.
+    pub fn activation_layer(&self) -> Activation {
         match self.activation {
             ActivationKind::Relu => Relu::new().into(),
             ActivationKind::Tanh => Tanh::new().into(),
@@ -44,8 +44,8 @@ impl NetworkOptions {
         }
     }
 
-    /// Dropout, if its probability is not 0.
-    pub fn dropout(&self) -> Option<Dropout> {
+    /// A dropout layer, if the probability is not 0.
+    pub fn dropout_layer(&self) -> Option<Dropout> {
         (self.dropout > 0.0).then(|| DropoutConfig::new(self.dropout).init())
     }
 }
@@ -70,7 +70,7 @@ display_names!(ActivationKind);
 
 impl ActivationKind {
     /// The kind of a network's layer.
-    pub fn of_layer(layer: &Activation) -> Self {
+    pub fn from_layer(layer: &Activation) -> Self {
         match layer {
             Activation::Relu(_) => Self::Relu,
             Activation::Tanh(_) => Self::Tanh,

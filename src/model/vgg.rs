@@ -31,9 +31,9 @@ pub(super) fn layers(
     let features = 256 * size[0] * size[1];
     layers.push(("flatten".into(), Layer::Flatten(features)));
     let linear = |inputs, outputs| linear(inputs, outputs, device);
-    let activation = || Layer::Activation(options.activation());
+    let activation = || Layer::Activation(options.activation_layer());
     let mut head = vec![linear(features, 256), activation()];
-    head.extend(options.dropout().map(Layer::Dropout));
+    head.extend(options.dropout_layer().map(Layer::Dropout));
     head.extend([linear(256, 32), activation(), linear(32, classes)]);
     layers.extend(numbered(4, head));
     layers
@@ -52,7 +52,7 @@ fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec
         if options.batch_norm {
             layers.push(norm(pair[1], device));
         }
-        layers.push(Layer::Activation(options.activation()));
+        layers.push(Layer::Activation(options.activation_layer()));
     }
     layers.push(pool2x2());
     layers

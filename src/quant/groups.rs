@@ -86,7 +86,7 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
             }
             (Layer::Activation(Activation::Relu(_)), Some(last)) if last.pool.is_none() => last.relu = true,
             (Layer::Activation(other), _) if !matches!(other, Activation::Relu(_)) => {
-                let other = ActivationKind::of_layer(other);
+                let other = ActivationKind::from_layer(other);
                 let reason = format!("{other} has no integer version; --activation relu has one");
                 return Err(QuantError::layer(name, reason));
             }

@@ -136,13 +136,11 @@ impl Quantizer {
             index += 1;
         }
         let mut x = flat(groups[..convolutions].last(), images);
-        let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group
-            .and_then(|group| group.dropout)
-            .zip(place)
-        {
-            Some((dropout, place)) => dropout.forward_at(x, place),
-            None => x,
-        };
+        let dropped =
+            |group: Option<&Group<'_>>, x: Tensor<2>| match (group.and_then(|group| group.dropout), place) {
+                (Some(dropout), Some(place)) => dropout.forward_at(x, place),
+                _ => x,
+            };
         x = dropped(groups[..convolutions].last(), x);
         for (index, group) in groups.iter().enumerate().skip(convolutions) {
             x = group.features(x, self.weights[index].as_deref(), self.folded);

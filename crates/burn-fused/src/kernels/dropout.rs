@@ -59,13 +59,14 @@ impl Mask {
     }
 }
 
-/// The position of a batch in a training: the samples that it has of a step's batch, which is divided among processes.
+/// Where the samples of one process are in a training: the step, and their indices in the step's batch, which the
+/// processes divide among them.
 ///
-/// Dropout at a place (`forward_at`) has masks that are a function of the seed, the step and each sample's index in the
-/// step's batch. They depend neither on the number of processes nor on interruptions.
+/// A dropout mask at a place (`forward_at`) is a function of the seed, the step and the sample's index. It depends
+/// neither on the number of processes nor on interruptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlace {
-    /// The seed of the training. Layers of one network that are to have different masks take different seeds.
+    /// The seed of the masks. Two layers with one seed have the same masks.
     pub seed: u64,
     /// Steps before this one.
     pub step: u64,

@@ -44,12 +44,13 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
 /// [`dropout`] of `x` `[batch, ...]` with the masks of a `place`, which are the same for other types than f32 and on
 /// other backends.
 pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchPlace) -> Tensor<D> {
-    let masks = place.masks(prob, x.dims()[0]);
-    let on_flex = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then(|| masks.clone());
+    let batch = x.dims()[0];
+    let masks = || place.masks(prob, batch);
+    let on_flex = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then(masks);
     on_flex_or("dropout", [x.into_dispatch()], on_flex, forward, |[x]| {
         let x = Tensor::<D>::from_dispatch(x);
         let length = x.dims()[1..].iter().product();
-        let factors = masks.iter().flat_map(|mask| (0..length).map(|at| mask.factor(at)));
+        let factors = masks().into_iter().flat_map(|mask| (0..length).map(move |at| mask.factor(at)));
         let factors = TensorData::new(factors.collect::<Vec<_>>(), x.dims());
         let factors = cast(Tensor::from_data(factors, (&x.device(), DType::F32)), x.dtype());
         x * factors

@@ -39,12 +39,11 @@ impl Read {
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
             // Without smoothing, the scores of other classes do not contribute, even if infinite.
-            let aim = match smoothing > 0.0 {
-                true => {
-                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
-                    ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
-                }
-                false => own,
+            let aim = if smoothing > 0.0 {
+                let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
+                ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
+            } else {
+                own
             };
             row.iter_mut().for_each(|x| *x -= highest);
             loss -= weight(at) * f64::from(aim - highest);

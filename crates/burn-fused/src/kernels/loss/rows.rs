@@ -49,9 +49,10 @@ impl Row {
 kernel! {
     /// Sums and losses of rows.
     pub(crate) fn losses<S>(_simd: S, classes: Classes<'_>, scores: &[f32], rows: &mut [Row]) {
-        match classes.number < LANES {
-            true => few_sums(rows, scores, classes.number),
-            false => sums(rows, scores, classes.number),
+        if classes.number < LANES {
+            few_sums(rows, scores, classes.number);
+        } else {
+            sums(rows, scores, classes.number);
         }
         for (row, scores) in rows.iter_mut().zip(scores.chunks_exact(classes.number)) {
             let Row { highest, sum, .. } = *row;
@@ -164,12 +165,11 @@ kernel! {
             let (each, own) = if row.is_padding { (0.0, 0.0) } else { (each, own) };
             // The terms of the loss, times the probability.
             let scale = (own + each * classes.uniform) / row.sum;
-            match classes.weights.is_empty() || share == 0.0 {
-                true => scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each),
-                false => {
-                    for (x, weight) in scores.iter_mut().zip(classes.weights) {
-                        *x = exp(*x - row.highest) * scale - each * weight;
-                    }
+            if classes.weights.is_empty() || share == 0.0 {
+                scores.iter_mut().for_each(|x| *x = exp(*x - row.highest) * scale - each);
+            } else {
+                for (x, weight) in scores.iter_mut().zip(classes.weights) {
+                    *x = exp(*x - row.highest) * scale - each * weight;
                 }
             }
             scores[row.target] -= own;

@@ -98,8 +98,5 @@ impl Int8Error {
 
 /// Checks a number of values.
 pub(crate) fn expect_len(what: &'static str, got: usize, expected: usize) -> Result<(), Int8Error> {
-    match got == expected {
-        true => Ok(()),
-        false => Err(Int8Error::Length { what, got, expected }),
-    }
+    if got == expected { Ok(()) } else { Err(Int8Error::Length { what, got, expected }) }
 }

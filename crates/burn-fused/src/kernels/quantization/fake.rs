@@ -104,9 +104,9 @@ kernel! {
                 *finite += value * 0.0;
             }
         }
-        match finite.iter().all(|&zero| zero == 0.0) {
-            true => Ok(min.iter().zip(&max).map(|(min, max)| [min + 0.0, max + 0.0]).collect()),
-            false => Err(Int8Error::NonFinite),
+        if finite.iter().any(|&zero| zero != 0.0) {
+            return Err(Int8Error::NonFinite);
         }
+        Ok(min.iter().zip(&max).map(|(min, max)| [min + 0.0, max + 0.0]).collect())
     }
 }

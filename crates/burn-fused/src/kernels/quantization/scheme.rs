@@ -85,9 +85,10 @@ impl QParams {
             Scheme::Symmetric => zero_point == 0,
             Scheme::Affine => (qmin..=qmax).contains(&zero_point),
         };
-        match scale.is_normal() && scale > 0.0 && (1.0 / scale).is_finite() && zero {
-            true => Ok(self),
-            false => Err(Int8Error::Parameters { scale, zero_point }),
+        if scale.is_normal() && scale > 0.0 && (1.0 / scale).is_finite() && zero {
+            Ok(self)
+        } else {
+            Err(Int8Error::Parameters { scale, zero_point })
         }
     }
 }

@@ -119,10 +119,8 @@ impl BatchNorm {
         let [batch, _, height, width] = of_conv(input.dims(), &conv.as_burns());
         let is_trained = input.device().is_autodiff() && self.training.is_enabled();
         let fits = is_trained && conv.weight.dims()[0] == self.gamma.dims()[0];
-        let found = match fits {
-            true => conv_norm(&input, conv, [self.gamma.val(), self.beta.val()], self.epsilon, epilogue),
-            false => None,
-        };
+        let parameters = || [self.gamma.val(), self.beta.val()];
+        let found = fits.then(|| conv_norm(&input, conv, parameters(), self.epsilon, epilogue)).flatten();
         match found {
             Some(found) => self.keep(found, batch * height * width),
             None => self.forward_with(conv.forward(input), epilogue),
@@ -138,8 +136,8 @@ impl BatchNorm {
         [factor, shift]
     }
 
-    /// Adds the statistics of a batch, with this number of values in a channel, to the running ones. Statistics of no
-    /// values are NaN, which the running ones would stay: PyTorch leaves these as they are, Burn does not.
+    /// Moves the running statistics towards those of a batch with this number of values in each channel. An empty batch
+    /// has statistics of NaN, so it does not change them, as in PyTorch.
     fn keep<const D: usize>(&self, batch: Normalised<D>, values: usize) -> Tensor<D> {
         if values == 0 {
             return batch.output;

@@ -22,7 +22,7 @@ use crate::kernels::half::Half;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
-use crate::ops::precision::{cast, in_f32, supported};
+use crate::ops::precision::{autocast, cast, supported};
 use crate::ops::shapes;
 use crate::runtime::fallback::any_unsupported;
 use crate::runtime::poll;
@@ -123,7 +123,9 @@ pub fn conv_relu_pool(images: Tensor<4>, conv: &impl ConvLayer) -> Tensor<4> {
 pub(crate) fn conv_with(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Tensor<4> {
     shapes::of_conv(images.dims(), conv);
     let Some((weights, bias)) = parameters(conv) else {
-        return in_f32(images, |x| epilogue.composed(conv.forward(x)));
+        // Burn's layer takes one type.
+        let dtype = conv.weight.val().dtype();
+        return autocast(images, dtype, |x| epilogue.composed(conv.forward(x)));
     };
     #[cfg(feature = "tch")]
     if let Some(output) = super::tch::conv_epilogue([&images, &weights], &bias, epilogue) {

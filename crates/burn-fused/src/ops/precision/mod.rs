@@ -93,9 +93,10 @@ pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Bu
     }
     let [a, b] = [a, b].map(|matrix| {
         let wide = half.widened(level, matrix.values);
-        match matrix.transposed {
-            true => tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1),
-            false => tensor(wide, &[matrix.rows, matrix.columns]),
+        if matrix.transposed {
+            tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1)
+        } else {
+            tensor(wide, &[matrix.rows, matrix.columns])
         }
     });
     Buffer::copy_of(values(&Flex::float_matmul(a, b).to_contiguous()))
@@ -134,16 +135,6 @@ pub fn autocast<const D: usize, const E: usize>(
 ) -> Tensor<E> {
     let output = x.dtype();
     cast(model(cast(x, dtype)), output)
-}
-
-/// `layer` of 16-bit activations in f32, and of others as they are; the output has the
-/// type of `x`. For layers without an operator here: Burn's need one type for
-/// activations and parameters.
-pub(crate) fn in_f32<const D: usize, const E: usize>(
-    x: Tensor<D>,
-    layer: impl FnOnce(Tensor<D>) -> Tensor<E>,
-) -> Tensor<E> {
-    if Half::of(x.dtype()).is_some() { autocast(x, DType::F32, layer) } else { layer(x) }
 }
 
 /// `tensor` in this type, for operators composed of Burn's.

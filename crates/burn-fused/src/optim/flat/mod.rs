@@ -75,7 +75,7 @@ pub trait UpdateRule<const M: usize>: Copy + Send + Sync {
     /// functions that it calls.
     fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]);
 
-    /// Updates slices of one length with the instructions of `level`. A rule need not define this method.
+    /// Updates slices of one length with the instructions of `level`. The default is right for every rule.
     fn pass(self, level: Level, weights: &mut [f32], gradients: &[f32], moments: [&mut [f32]; M]) {
         pass(self, level, weights, gradients, moments);
     }
@@ -92,8 +92,8 @@ fn pass<const M: usize>(
     level.run(Pass { rule, weights, gradients, moments });
 }
 
-/// [`UpdateRule::pass`] of a rule with this number of moments by a function, compiled in this crate. As a generic function, it would
-/// be compiled again in the user's crate, where less is inlined.
+/// Defines [`UpdateRule::pass`] by a function of this crate, for a rule with this number of moments. Without it, the loop
+/// is generic, and compiled with the settings of the user's crate, perhaps without optimization.
 macro_rules! compiled_here {
     ($moments:literal, $pass:path) => {
         #[inline(never)]
