@@ -98,20 +98,20 @@ compare-pytorch: data ## Run PyTorch and mpiburn in turn, print a table of the r
 	@tests/pytorch/setup.sh
 ifeq ($(ONLY),library)
 	scripts/cargo.sh build --release --package burn-mpi --features data,fused --example char_gpt --example own_cnn
-	.venv/bin/python tests/pytorch/library.py --data $(DATA) $(ARGS)
+	.venv/bin/python benches/pytorch/library.py --data $(DATA) $(ARGS)
 else
-	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
+	.venv/bin/python benches/pytorch/speed.py --data $(DATA) $(ARGS)
 endif
 
 icount: build ## Count the instructions of one step of each network under valgrind, fail at +3% (ARGS=--update)
 	@tests/icount/run.sh $(ARGS)
 
 bench-comm: build ## Compare the all-reduces with plain loops around MPI's and gloo's
-	tests/comm/compare.sh
-	BACKEND=gloo tests/comm/compare.sh
+	benches/comm/compare.sh
+	BACKEND=gloo benches/comm/compare.sh
 
 bench-predict: data ## Compare the report's predicted steps with measured ones, on two nodes of this machine
-	@DATA=$(DATA) tests/report/predict.sh
+	@DATA=$(DATA) benches/predict.sh
 
 faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=200 SEED=1)
 	@python3 tests/faults/run.py --binary $(BIN) --faults $(N) --seed $(SEED)

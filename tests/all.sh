@@ -162,7 +162,7 @@ with_debug_assertions() {
 }
 
 first_losses_as_pytorch() {
-  .venv/bin/python tests/pytorch/compare.py correct --first-losses --data "$data" &&
+  .venv/bin/python tests/pytorch/compare.py --first-losses --data "$data" &&
     .venv/bin/python tests/pytorch/accuracy.py --only mlp --seeds 0
 }
 
@@ -253,7 +253,7 @@ release_level() {
   check "training on flex" flex_run
   check "TensorBoard opens the event files" tensorboard_opens
   check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
-  check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "$data"
+  check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py --data "$data"
   check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
   check "pixels of imported pictures equal Pillow's" .venv/bin/python tests/pytorch/pictures.py
   check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py

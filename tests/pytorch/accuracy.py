@@ -29,9 +29,10 @@ from pathlib import Path
 # Imports from this folder must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
-from compare import ROOT, not_negative
 from correct import compare_accuracy, compare_losses, mean_losses
-from programs import CannotCompare, Programs, plural, require_programs, run, train_mpiburn, train_pytorch
+from programs import (
+    ROOT, CannotCompare, Programs, not_negative, plural, require_programs, run, train_mpiburn, train_pytorch,
+)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The two programs that are compared, started by mpirun with one core per rank."""
 
+import argparse
 import importlib.util
 import json
 import os
@@ -12,6 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from machine import core_count
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PYTORCH = ROOT / "tests/pytorch/train_ddp.py"
 
 # A run that takes longer is considered hanging: the longest takes a minute.
 TIMEOUT_SECONDS = 1800
@@ -39,6 +43,23 @@ def run(main):
     sys.exit(1 if problems else 0)
 
 
+def count(text, least):
+    """An option's value that must be at least `least`."""
+    if int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is below {least}")
+    return int(text)
+
+
+def positive(text):
+    """An option's value that must be 1 or more."""
+    return count(text, 1)
+
+
+def not_negative(text):
+    """An option's value that must be 0 or more."""
+    return count(text, 0)
+
+
 def plural(number):
     """The ending of a counted word."""
     return "" if number == 1 else "s"
@@ -63,11 +84,23 @@ def require_programs(mpiburn, pytorch):
         raise CannotCompare("no mpirun; on Debian: apt-get install openmpi-bin")
     if importlib.util.find_spec("torch") is None:
         raise CannotCompare(f"{sys.executable} has no PyTorch; run tests/pytorch/setup.sh, "
-                            f"then .venv/bin/python tests/pytorch/{Path(sys.argv[0]).name}")
+                            f"then .venv/bin/python {os.path.relpath(sys.argv[0], ROOT)}")
     if not os.access(mpiburn, os.X_OK):
         raise CannotCompare(f"no program {mpiburn}; build it: cargo build --release")
     if not pytorch.is_file():
         raise CannotCompare(f"no program {pytorch}; check --peer")
+
+
+def add_program_options(parser):
+    """Adds the options that `find_programs` reads, and the number of samples."""
+    parser.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR",
+                        help="folder of a data set in MNIST's layout (default: data/digits)")
+    parser.add_argument("--samples", type=not_negative, default=0, metavar="N",
+                        help="train on the first N samples only (default: all; 900 steps when timing the ConvNet)")
+    parser.add_argument("--peer", type=Path, default=PYTORCH, metavar="PATH",
+                        help="PyTorch's program, if not tests/pytorch/train_ddp.py")
+    parser.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
+                        help="our program (default: target/release/mpiburn)")
 
 
 def find_programs(options):

@@ -21,9 +21,8 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 from accuracy import generate
-from compare import ROOT, not_negative
 from correct import compare_accuracy, compare_losses, mean_losses
-from programs import Programs, require_programs, run, train_mpiburn, train_pytorch
+from programs import ROOT, Programs, not_negative, require_programs, run, train_mpiburn, train_pytorch
 
 BATCH = 32
 LOSS_STEPS = 50

@@ -4,7 +4,7 @@
 # Does nothing if the environment is complete.
 #
 #   tests/pytorch/setup.sh
-#   .venv/bin/python tests/pytorch/compare.py speed
+#   .venv/bin/python tests/pytorch/compare.py
 #
 # PyTorch is PyPI's build for CUDA (0.9 GB download), with stubs instead of 4 GB of
 # NVIDIA's libraries that a CPU does not need: see cuda_stubs.py.

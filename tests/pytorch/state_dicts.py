@@ -33,9 +33,8 @@ from types import SimpleNamespace
 sys.dont_write_bytecode = True
 
 from accuracy import generate
-from compare import ROOT
 from correct import last_checkpoint, mean_losses
-from programs import Programs, require_programs, run, train_mpiburn
+from programs import ROOT, Programs, require_programs, run, train_mpiburn
 
 KINDS = {"convnet": "digits", "vgg": "objects", "mlp": "features"}
 STEPS, BATCH, TEST_SAMPLES = 6, 8, 64

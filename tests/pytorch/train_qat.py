@@ -30,7 +30,7 @@ from torch.ao import quantization
 
 from networks import NETWORKS, PLAIN, build
 from samples import load_shard
-from train_ddp import Tally, evaluate, train_epoch
+from train_ddp import evaluate, train_epoch
 
 AVERAGING = 0.01
 

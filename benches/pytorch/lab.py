@@ -3,11 +3,10 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
-from programs import CannotCompare
+from programs import ROOT, CannotCompare
 
-CLUSTER = Path(__file__).resolve().parent.parent / "cluster"
+CLUSTER = ROOT / "tests/cluster"
 # Address of the node on which rank 0 runs, and its network interface.
 FIRST_NODE, INTERFACE = "10.77.0.1", "eth0"
 

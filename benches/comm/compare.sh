@@ -4,9 +4,9 @@
 # mpiburn's medians must be at most LIMIT times the plain loop's. Exits with 1 if it is
 # larger.
 #
-#   tests/comm/compare.sh                     2 ranks, 9 rounds
-#   BACKEND=gloo tests/comm/compare.sh
-#   ROUNDS=15 RANKS=4 tests/comm/compare.sh
+#   benches/comm/compare.sh                     2 ranks, 9 rounds
+#   BACKEND=gloo benches/comm/compare.sh
+#   ROUNDS=15 RANKS=4 benches/comm/compare.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -23,8 +23,8 @@ ITERATIONS=(1000 60)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 case $BACKEND in
-  mpi) "${MPICC:-mpicc}" -O3 -Wall -Wextra -o "$work/allreduce" tests/comm/allreduce.c ;;
-  gloo) "${MPICXX:-mpicxx}" -O3 -std=c++17 -o "$work/allreduce" tests/comm/gloo_allreduce.cc -lgloo ;;
+  mpi) "${MPICC:-mpicc}" -O3 -Wall -Wextra -o "$work/allreduce" benches/comm/allreduce.c ;;
+  gloo) "${MPICXX:-mpicxx}" -O3 -std=c++17 -o "$work/allreduce" benches/comm/gloo_allreduce.cc -lgloo ;;
   *) echo "BACKEND=$BACKEND: choose mpi or gloo" >&2; exit 2 ;;
 esac
 

@@ -2,7 +2,7 @@
 """Int8 inference of the ConvNet by mpiburn, PyTorch (qnnpack) and onnxruntime: times on one thread, equal logits?
 
     mpiburn train --quantize qat --data-root data/digits --out results/qat
-    .venv/bin/python tests/pytorch/int8_speed.py results/qat data/digits
+    .venv/bin/python benches/pytorch/int8_speed.py results/qat data/digits
 
 The int8 models have the run's integers and scales, the float models its weights. Programs
 take turns; times are medians over rounds of each round's median. Those of PyTorch and
@@ -26,8 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
+# The programs, networks and samples that the tests have too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 # torch.ao.quantization is deprecated in favour of a package with other formulas.
 warnings.filterwarnings("ignore")
 
@@ -38,9 +40,8 @@ from torch import nn
 from torch.ao.nn import quantized
 from torch.ao.nn.intrinsic.quantized import ConvReLU2d
 
-from compare import ROOT
 from machine import BUSY, OtherPrograms
-from programs import CannotCompare, require_programs, run
+from programs import ROOT, CannotCompare, require_programs, run
 from read_int8 import read
 from samples import load_shard
 

@@ -4,8 +4,9 @@ import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-PYTORCH, JAX = HERE / "train_ddp.py", HERE / "train_jax.py"
+from programs import PYTORCH
+
+JAX = Path(__file__).resolve().with_name("train_jax.py")
 
 # What is tried on networks of images, and on mlp, where channels have no layout.
 IMAGES = ("eager", "fused", "channels-last", "compile")

@@ -2,8 +2,8 @@
 """Operator profiles of PyTorch (torch.profiler) and mpiburn beside each other: inference on one thread.
 
     tests/pytorch/setup.sh                               once
-    .venv/bin/python tests/pytorch/profiles.py           all rows
-    .venv/bin/python tests/pytorch/profiles.py --rows mlp-gelu convnet --batches 1000
+    .venv/bin/python benches/pytorch/profiles.py         all rows
+    .venv/bin/python benches/pytorch/profiles.py --rows mlp-gelu convnet --batches 1000
 
 Both infer as many random batches of the same network, in turn. `operators` is the sum of the self CPU times of
 all operators, without the conversion of samples to tensors; below it are the kinds that take most of it, of which
@@ -29,13 +29,14 @@ from types import SimpleNamespace
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # The profiler looks for GPUs and logs an error that there are none.
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
+# The programs, networks and samples that the tests have too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
-from compare import ROOT, positive
 from machine import BUSY, OtherPrograms
 from networks import ACTIVATIONS, PLAIN, SHAPES, build
-from programs import CannotCompare, require_programs, run
+from programs import ROOT, CannotCompare, positive, require_programs, run
 
 # Network and activation of each row.
 ROWS = {f"mlp-{name}": ("mlp", name) for name in ACTIVATIONS} | {"convnet": ("convnet", "relu"), "vgg": ("vgg", "relu")}

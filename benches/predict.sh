@@ -3,8 +3,8 @@
 # at a rate at which computation dominates and at one at which communication does. Needs root,
 # a release build and a data set: make data
 set -euo pipefail
-cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
-# shellcheck source-path=SCRIPTDIR source=common.sh
+cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
+# shellcheck source-path=SCRIPTDIR source=../tests/report/common.sh
 . tests/report/common.sh
 [ -x "$bin" ] || die "no $bin; run make build"
 trap 'tests/cluster/down.sh >/dev/null 2>&1; rm -rf "$work"' EXIT

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The networks of `mpiburn train`, trained on one core by a jitted step of JAX.
 
-A second peer beside train_ddp.py, with the same samples, initial weights, losses and Adam, the same
+A second peer beside tests/pytorch/train_ddp.py, with the same samples, initial weights, losses and Adam, the same
 options and the same output, for the networks and options that the comparison of speed needs: convnet
 and mlp on one rank. A step is one compiled function of weights, moments, statistics and sums.
 
-    mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_jax.py --model mlp --noise 1000
+    mpirun -n 1 --bind-to core .venv/bin/python benches/pytorch/train_jax.py --model mlp --noise 1000
 """
 
 import argparse
@@ -13,12 +13,15 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 
 # One thread, like every rank of the other programs.
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Imports from this folder must not leave a __pycache__ in the source tree.
+# Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
+# The programs, networks and samples that the tests have too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 import jax
 import jax.numpy as jnp

@@ -1,21 +1,39 @@
-"""Compares the speed of mpiburn and its fastest peer: the same work by both, in turn, and the ratio of their times."""
+#!/usr/bin/env python3
+"""Compares the speed of mpiburn and its fastest peer: the same work by both, in turn, and the ratio of their times.
 
+    make compare-pytorch
+    .venv/bin/python benches/pytorch/speed.py --rows convnet-32 vgg-32 --repeats 5
+
+All programs are started in the same way, by mpirun with one core per rank, and train the same network on the same
+data. PyTorch's program is tests/pytorch/train_ddp.py, or another one with the same options and output (--peer);
+JAX's is train_jax.py. Peers are PyTorch eager, with fused Adam, with channels-last memory, with torch.compile,
+and on one rank JAX's jit: each row first tries all of them and compares their losses, and then repeats the fastest.
+Exit code 0, 1 if a peer does not compute the same, 2 if nothing could be compared.
+"""
+
+import argparse
 import csv
 import json
 import socket
 import statistics
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+# Imports must not leave a __pycache__ in the source tree.
+sys.dont_write_bytecode = True
+# The programs, networks and samples that the tests have too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
+
 import lab
 from machine import BUSY, OtherPrograms, core_count
-from peers import PYTORCH, versions
-from programs import CannotCompare, has_precision, plural
+from peers import versions
+from programs import (
+    PYTORCH, ROOT, CannotCompare, add_program_options, find_programs, has_precision, plural, positive, run,
+)
 from rows import EPOCH_STEPS, ROWS, Measuring
 from trials import choose_peer, describe
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass
@@ -134,7 +152,7 @@ def choose_rows(names, programs):
 
 
 def compare_speed(programs, options):
-    """The subcommand `speed`; returns peers that do not compute the same."""
+    """Times the rows; returns peers that do not compute the same."""
     wanted = choose_rows(options.rows, programs)
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
           f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
@@ -163,3 +181,26 @@ def compare_speed(programs, options):
     for note in notes(rows):
         print(f"note: {note}")
     return problems
+
+
+def parse_options():
+    """The command line options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_program_options(parser)
+    names = [row.name for row in ROWS]
+    parser.add_argument("--rows", nargs="+", choices=names, metavar="ROW",
+                        help=f"rows of the table (default: all; vgg-lab as root only): {', '.join(names)}")
+    parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="pairs of runs (default: 5)")
+    parser.add_argument("--out", type=Path, default=ROOT / "results/compare-pytorch", metavar="DIR",
+                        help="folder of speed.json and speed.csv (default: results/compare-pytorch)")
+    return parser.parse_args()
+
+
+def main():
+    """Returns the problems."""
+    options = parse_options()
+    return compare_speed(find_programs(options), options)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -2,7 +2,7 @@
 """Networks of the library's users, of fused modules, of Burn's, and in PyTorch, timed in turn.
 
     make compare-pytorch ONLY=library
-    .venv/bin/python tests/pytorch/library.py --rows gpt-256 lstm --repeats 5
+    .venv/bin/python benches/pytorch/library.py --rows gpt-256 lstm --repeats 5
 
 The programs are burn-mpi's examples char_gpt and own_cnn; here are their networks in PyTorch. Both train on the same
 number of samples of the same data, with AdamW, one core per rank: PyTorch with its fused AdamW, eager and with
@@ -23,19 +23,20 @@ from pathlib import Path
 
 # Only the CPU is compared; GPUs are hidden.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# Imports from this folder must not leave a __pycache__ in the source tree.
+# Imports must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
+# The programs, networks and samples that the tests have too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/pytorch"))
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from machine import BUSY, OtherPrograms, core_count
-from programs import CannotCompare, plural, run, run_job
+from programs import ROOT, CannotCompare, run, run_job
 from samples import DIGITS_MEAN, DIGITS_STD, read_digits
 from train_ddp import join_ranks, positive, sum_over_ranks
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CHARACTERS = 256
 # Steps before those that are timed, as in the examples.
 WARM_UP = 3
