@@ -13,11 +13,11 @@ use burn_mpi::{
     connect,
 };
 
-#[path = "../examples/check_modules/missing.rs"]
+#[path = "programs/check_modules/missing.rs"]
 mod missing;
-#[path = "../examples/check_modules/own_module.rs"]
+#[path = "programs/check_modules/own_module.rs"]
 mod own_module;
-#[path = "../examples/check_modules/types.rs"]
+#[path = "programs/check_modules/types.rs"]
 mod types;
 
 const SEEDS: u64 = 20;
