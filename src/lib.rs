@@ -34,7 +34,7 @@
 
 // Output to a closed pipe is no panic.
 #[macro_use(eprintln, print, println)]
-extern crate run_report;
+extern crate terminal;
 
 pub mod commands;
 pub mod data;

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 fn work() -> u8 {
     ask_for_reports_of_panics();
-    run_report::console::survive_large_files();
+    terminal::console::survive_large_files();
     burn_mpi::name_program("mpiburn");
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
@@ -52,7 +52,7 @@ fn work() -> u8 {
     commands::set_deadline(&cli.command);
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli) {
-        Ok(0) if run_report::console::lost() => 1,
+        Ok(0) if terminal::console::lost() => 1,
         Ok(code) => code,
         Err(failure) => {
             failure.print();

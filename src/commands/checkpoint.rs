@@ -19,7 +19,7 @@ use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{folder_name, verify};
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir, count};
-use run_report::table::shortened;
+use terminal::table::shortened;
 
 /// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
 #[derive(Default)]

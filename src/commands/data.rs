@@ -20,7 +20,7 @@ use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
 use run_record::{product_at, run_around};
-use run_report::table::{CellAlignment, shortened, table};
+use terminal::table::{CellAlignment, shortened, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     let vector_bytes = features::FEATURES * size_of::<f32>() + size_of::<i64>();

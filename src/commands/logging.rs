@@ -9,7 +9,7 @@ use env_logger::WriteStyle;
 use env_logger::fmt::style::Style;
 use indicatif::MultiProgress;
 use log::Level;
-use run_report::console;
+use terminal::console;
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 

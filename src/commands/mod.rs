@@ -302,15 +302,15 @@ pub fn usage(error: &clap::Error) -> u8 {
     // MPI starts once: a program that the same rank runs next needs it.
     if displays && !start::is_of_several_programs() {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
-            run_report::console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
+            terminal::console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
         }
-        return u8::from(run_report::console::lost());
+        return u8::from(terminal::console::lost());
     }
     let program = start::fingerprint();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
     // A line, as of other errors of options; any other error of the command line has clap's tips, which quote it twice.
     let text = error.to_string();
-    let is_long = !displays && run_report::console::message(&text).len() < text.len();
+    let is_long = !displays && terminal::console::message(&text).len() < text.len();
     let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
     let text = if displays {
         "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()

@@ -20,8 +20,8 @@ use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
     count, now, overfits_after,
 };
-use run_report::digits::{decimals, seconds};
-use run_report::table::{shortened, table};
+use terminal::digits::{decimals, seconds};
+use terminal::table::{shortened, table};
 
 /// `run.json` at the start of a run.
 ///

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use data_import::{Fit, ImportError};
 use rayon::prelude::*;
 use run_record::{DataRecord, count};
-use run_report::console::without_controls;
+use terminal::console::without_controls;
 
 use super::brightness::Brightness;
 use super::checkpoint::{self, Noted};

@@ -12,7 +12,7 @@ use crate::data::ShardPlan;
 use crate::train::{Position, Tally, Watch};
 use run_record::EpochRow;
 use run_record::StepFile;
-use run_report::digits::seconds;
+use terminal::digits::seconds;
 
 /// Training observer that shows progress; silent on all ranks but 0.
 pub struct Progress {

@@ -19,7 +19,7 @@ use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
-use run_report::digits::{decimals, seconds};
+use terminal::digits::{decimals, seconds};
 
 /// Starts the runs that are not completed; returns the exit code.
 ///

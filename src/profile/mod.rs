@@ -4,5 +4,5 @@ mod rows;
 mod trace;
 
 pub use rows::{Profile, SortKey};
-pub use run_report::profiles::ProfileRow;
+pub use run_record::profile::ProfileRow;
 pub use trace::{Clock, RankTrace, TraceFile, longest_wait};

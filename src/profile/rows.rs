@@ -6,7 +6,7 @@ use burn_mpi::BucketReport;
 use clap::ValueEnum;
 
 use crate::spans::{Recorder, Sums, parameters};
-use run_report::profiles::{Phase, ProfileRow, by_kind, sorted};
+use run_record::profile::{Phase, ProfileRow, by_kind, sorted};
 
 /// Column by which tables are sorted, largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

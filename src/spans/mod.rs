@@ -31,7 +31,7 @@ pub use log::Log;
 pub(crate) use log::{Logged, parameters};
 pub use recorder::Recorder;
 pub(crate) use recorder::{REST, Sums};
-pub use run_report::profiles::Phase;
+pub use run_record::profile::Phase;
 
 /// What a span is of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

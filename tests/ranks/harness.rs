@@ -15,8 +15,8 @@ use burn_mpi::{CommError, World};
 use mpiburn::commands::{self, logging};
 use mpiburn::options::{Cli, Command, is_of_value, one_line};
 use mpiburn::stop::StopRequest;
-use run_report::console;
 use serde_json::Value;
+use terminal::console;
 
 pub use crate::lab::*;
 

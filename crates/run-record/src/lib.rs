@@ -16,6 +16,7 @@ mod failed_attempt;
 pub mod files;
 mod folders;
 mod named_run;
+pub mod profile;
 mod replaced;
 mod run_dir;
 mod run_json;

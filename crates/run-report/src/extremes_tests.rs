@@ -278,7 +278,7 @@ fn tables_and_profiles_are_read_at_their_ends() {
         }
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), profile.to_string()).unwrap();
-        let read = crate::profiles::Profile::read(file.path());
+        let read = run_record::profile::Profile::read(file.path());
         assert!(read.is_ok(), "{:?}", read.err());
     }
 }

@@ -8,11 +8,11 @@ use itertools::Itertools;
 use run_record::{ByClass, ClassRecord, count};
 
 use super::card::{Fact, Question};
-use super::digits::seconds;
 use super::rows::{Interval, Row, chance, varied};
 use super::runs::{Run, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{STEP, balanced_accuracy};
+use terminal::digits::seconds;
 
 /// Data sets of a table whose highest accuracies are on the card.
 const MOST_SETS: usize = 3;

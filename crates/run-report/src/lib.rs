@@ -6,9 +6,9 @@
 
 #![forbid(unsafe_code)]
 
-// First: its macros replace the standard library's in the modules below.
-#[macro_use]
-pub mod console;
+// Output to a closed pipe is no panic.
+#[macro_use(eprintln, print, println)]
+extern crate terminal;
 
 pub mod allreduce;
 pub mod benchmarks;
@@ -21,7 +21,6 @@ mod columns_tests;
 mod command;
 pub mod csv_table;
 mod curve_points;
-pub mod digits;
 #[cfg(test)]
 mod extremes_tests;
 pub mod fused;
@@ -45,7 +44,6 @@ pub mod rows;
 pub mod runs;
 pub mod sheet;
 pub mod summary;
-pub mod table;
 #[cfg(test)]
 mod testing;
 

@@ -4,7 +4,8 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
-use run_report::{ReportArgs, UsageError, console};
+use run_report::{ReportArgs, UsageError};
+use terminal::console;
 
 /// Tables, plots and predictions from run directories of mpiburn.
 #[derive(Parser)]

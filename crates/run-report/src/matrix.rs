@@ -8,9 +8,9 @@ use plotters::style::FontTransform;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use run_record::ByClass;
 
-use super::console::without_controls;
 use super::plots::{FONT, Surface, TEXT, WIDTH, fitting, width_of};
-use super::table::shortened;
+use terminal::console::without_controls;
+use terminal::table::shortened;
 
 /// Classes up to which cells have their numbers, and rows and columns their names.
 const MOST_NAMED: usize = 30;

@@ -7,7 +7,6 @@ use indexmap::IndexMap;
 use itertools::{Itertools, MinMaxResult};
 
 use super::card::Question;
-use super::digits::seconds as shown;
 use super::glance;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
@@ -17,6 +16,7 @@ use super::rows::{
 use super::runs::Run;
 use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, times_smaller};
 use run_record::count;
+use terminal::digits::seconds as shown;
 
 /// The card's answer where nothing differs.
 const NONE: &str = "none beyond noise";

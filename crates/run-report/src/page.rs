@@ -11,11 +11,11 @@ use run_record::{count, is_own_file};
 
 use super::card::{Fact, Question};
 use super::command::Format;
-use super::console::without_controls;
 use super::plots::Picture;
 use super::sheet::{CONFIGURATION, Cell, Sheet, split};
-use super::table::shortened;
 use super::{ReportError, UsageError, rows, write_file};
+use terminal::console::without_controls;
+use terminal::table::shortened;
 
 /// A section of the page: one set of runs.
 #[derive(Default)]

@@ -18,10 +18,10 @@ use run_record::files::{WholeFile, replace_file};
 
 use super::ReportError;
 use super::matrix::Matrix;
-use super::table::shortened;
 pub use bars::{Bar, Bars};
 use doubled::Doubled;
 pub use lines::{Axis, Line, LinePlot, Mark, Panel};
+use terminal::table::shortened;
 
 /// A plot of a report.
 pub struct Picture {

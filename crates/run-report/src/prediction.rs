@@ -5,7 +5,6 @@ use plotters::style::BLACK;
 
 use super::UsageError;
 use super::command::ReportArgs;
-use super::digits::decimals;
 use super::link::Link;
 use super::page::Part;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
@@ -15,6 +14,7 @@ use super::rows::{BACKEND, Row, group};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
+use terminal::digits::decimals;
 
 /// The prediction of each section.
 ///

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use super::rows::{Spread, told, typed};
-use super::table::table;
+use terminal::table::table;
 
 /// `text` as it is in Markdown, on one line: names may come from files of others.
 pub fn escaped(text: &str) -> String {

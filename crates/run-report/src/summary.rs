@@ -8,11 +8,11 @@ use itertools::Itertools;
 use run_record::checkpoint::{MODEL, list};
 use run_record::{INT8_FILE, method_of};
 
-use super::digits::decimals;
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, chance, is_told, varied};
 use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
 use super::sheet::{Cell, Column, Field, Sheet, Value};
+use terminal::digits::decimals;
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
 /// rows can be compared.

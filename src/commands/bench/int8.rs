@@ -19,7 +19,7 @@ use crate::options::{Int8Args, RunConfig};
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
 use run_record::Method;
-use run_report::table::table;
+use terminal::table::table;
 
 /// Images of one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];

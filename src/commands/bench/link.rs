@@ -13,7 +13,7 @@ use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{CommError, Transport, World};
 use run_report::allreduce::human_size;
 use run_report::link::{Link, LinkRow};
-use run_report::table::table;
+use terminal::table::table;
 
 /// Untimed exchanges at the start: the first opens connections, and TCP's window grows
 /// over the next.

@@ -18,8 +18,8 @@ use crate::options::{BenchArgs, BenchKind, ConfigError};
 use burn_mpi::{Backend, CommError, SharedError, World, oversubscribed};
 use run_record::count;
 use run_report::allreduce::median_of;
-use run_report::table::Table;
 use run_report::write_csv;
+use terminal::table::Table;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {

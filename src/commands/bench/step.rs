@@ -9,8 +9,8 @@ use burn_fused::simd::Level;
 use burn_mpi::lab::connect_primitives;
 use burn_mpi::{CommError, World};
 use run_record::{StepMs, count};
-use run_report::table;
 use serde::Serialize;
+use terminal::table;
 
 use super::{median_ms, timed};
 use crate::commands::subject::{BATCHES, Batches, learner};
@@ -285,7 +285,7 @@ impl StepReport {
         println!("{}", self.arithmetic());
     }
 
-    fn table(&self) -> run_report::table::Table {
+    fn table(&self) -> terminal::table::Table {
         // The rest of a step is in the whole one.
         let cells = |timing: &Timing| {
             timing.parts.into_array().into_iter().take(PHASES - 1).chain([timing.median]).collect::<Vec<_>>()

@@ -20,7 +20,7 @@ use crate::options::{ProfileArgs, RunConfig};
 use crate::profile::Profile;
 use crate::spans::{self, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
-use run_report::{profiles, write_csv};
+use run_report::write_csv;
 
 /// Batches before the first that is measured. The second step of a training has other
 /// buckets than the first, which learns the order of gradients.
@@ -71,7 +71,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     }
     let profile = Profile::new(&recorder, &buckets, world.size(), args.batches);
     let [batch_ms, batch_ms_without_profiling] = times.map(|times| median_ms(&times));
-    let file = profiles::Profile {
+    let file = run_record::profile::Profile {
         path: PathBuf::new(),
         model: config.model.to_string(),
         train: args.train,

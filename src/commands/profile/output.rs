@@ -5,10 +5,9 @@ use crate::profile::{Profile, ProfileRow, SortKey};
 use crate::spans::Phase;
 use crate::train::Precision;
 use run_record::count;
-use run_report::profiles;
-use run_report::table::{Table, shortened, table};
+use terminal::table::{Table, shortened, table};
 
-type File = profiles::Profile<RunConfig>;
+type File = run_record::profile::Profile<RunConfig>;
 
 /// Prints the tables.
 pub fn print(file: &File, profile: &Profile, sort: SortKey) {

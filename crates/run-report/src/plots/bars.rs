@@ -7,10 +7,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::super::digits::decimals;
 use super::super::rows::Spread;
 use super::super::sheet::significant;
 use super::{FONT, LINE, MARGIN, Surface, TEXT, TITLE, WIDTH, ticks, width_of, wrapped};
+use terminal::digits::decimals;
 
 const BAR: i32 = 16;
 const GAP: i32 = 8;

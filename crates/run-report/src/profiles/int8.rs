@@ -1,9 +1,9 @@
 //! An integer model beside the float network that it is made of.
 
-use super::file::Profile;
 use super::{Found, groups, kb, left_out, machines};
 use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
+use run_record::profile::Profile;
 
 /// A table for each float network and its int8 model, which differ in nothing else. Two float
 /// networks may be in it, with fused operators and with separate ones.

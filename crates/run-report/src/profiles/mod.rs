@@ -5,7 +5,6 @@
 //! compared only where they differ in nothing else.
 
 mod activations;
-mod file;
 mod int8;
 mod kinds;
 #[cfg(test)]
@@ -15,7 +14,7 @@ use itertools::Itertools;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-pub use file::{Phase, Profile, ProfileRow, by_kind, sorted};
+use run_record::profile::{Phase, Profile, ProfileRow, by_kind};
 
 use indexmap::IndexMap;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json as value};
 
-use super::file::Profile;
+use run_record::profile::Profile;
 
 /// An operator of the forward pass.
 pub fn operator(kind: &str, calls: u64, ms: f64, allocated: u64) -> Value {

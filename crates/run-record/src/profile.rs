@@ -3,8 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use run_record::{count, json_problem};
 use serde::{Deserialize, Serialize};
+
+use crate::{count, json_problem};
 
 /// Larger files are not profiles, which have a few KB.
 const LARGEST: u64 = 16 << 20;
