@@ -15,11 +15,10 @@
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
 //! | [`data`] | files, shards, batches, and generated data sets |
-//! | [`launch`], [`sweep`] | outside MPI: starting jobs, and lists of them |
 //!
 //! ARCHITECTURE.md shows which module may use which. Ranks and collectives are in
 //! [`burn_mpi`], operators in [`burn_fused`], the run directory in [`run_record`], tables and plots in
-//! [`run_report`].
+//! [`run_report`], the start of jobs in [`launch`].
 //!
 //! # The path of one training step
 //!
@@ -40,7 +39,6 @@ pub mod commands;
 pub mod data;
 pub mod device;
 pub mod export;
-pub mod launch;
 pub mod layout;
 pub mod machine;
 pub mod model;
@@ -48,8 +46,6 @@ pub mod options;
 pub mod profile;
 pub mod quant;
 pub mod spans;
-pub mod stop;
-pub mod sweep;
 pub mod train;
 mod values;
 

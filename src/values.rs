@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
 use clap::{Arg, ValueEnum};
+use launch::sweep::Takes;
 
 /// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
 /// `Option`, it would know no value that takes an earlier one back.
@@ -13,17 +14,6 @@ pub type Optional<T> = Option<T>;
 
 /// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
 pub type Switch = bool;
-
-/// What an option takes on a command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// Nothing: it is given or not.
-    Nothing,
-    /// `on` or `off`.
-    Switch,
-    /// Another value.
-    Value,
-}
 
 /// What `option` takes.
 pub fn takes(option: &Arg) -> Takes {

@@ -3,11 +3,11 @@
 use super::logging;
 use crate::options::ConfigError;
 use crate::quant::QuantError;
-use crate::sweep::SweepError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
 use data_import::ImportError;
+use launch::sweep::SweepError;
 use run_record::RecordError;
 use run_report::UsageError;
 

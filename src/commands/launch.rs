@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::launch::{self, Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, line};
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
-use crate::stop::StopRequest;
+use launch::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, line};
 use restart::Training;
 
 /// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
@@ -36,7 +35,8 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         return Ok(code);
     }
     let program = with_verbosity(verbosity, &args.program);
-    let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
+    let stop =
+        StopRequest::listen_as_launcher().map(super::told).context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
@@ -59,9 +59,8 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     if let (Some(restarts), Some(training)) = (args.restart, training) {
         return restart::run(&mut launch, &training, restarts, &stop);
     }
-    let command = launch.command()?;
-    log::info!("$ {}", line(&command));
-    let (outcome, _) = launch::run(&command, launch.launcher, launch::Streams::Own, &stop)?;
+    log::info!("$ {}", line(&launch.command()?));
+    let (outcome, _) = launch.run(launch::Streams::Own, &stop)?;
     if outcome.code != 0 {
         eprintln!("mpiburn: {}", launch::explain(outcome.code, stop.signal()));
     }
@@ -96,6 +95,11 @@ fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
     verbosity.into_iter().chain(program.iter().cloned()).collect()
 }
 
+/// The MPI of this build.
+pub(super) fn mpi_flavour() -> MpiFlavour {
+    if burn_mpi::lab::MPI_FLAVOUR == "mpich" { MpiFlavour::Mpich } else { MpiFlavour::OpenMpi }
+}
+
 /// The launch of this program with `program` as its arguments.
 pub(super) fn prepare(
     topology: Topology,
@@ -106,7 +110,7 @@ pub(super) fn prepare(
 ) -> anyhow::Result<Launch> {
     let by = how.script(launcher);
     let hostfile = hostfile.filter(|_| by.is_none() && launcher == LauncherKind::Mpirun);
-    let mpi = MpiFlavour::of_this_build();
+    let mpi = mpi_flavour();
     let hosts = hostfile.map(|file| Hosts::read(&file, mpi)).transpose()?;
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
     // Ranks have the same working directory as this process.
@@ -116,7 +120,8 @@ pub(super) fn prepare(
         None => own.display().to_string(),
     };
     let program = std::iter::once(own).chain(program).collect();
-    Ok(Launch { topology, launcher, mpi, hosts, by, binding: Binding::Core, program })
+    let count_cores = burn_mpi::lab::cores_and_cpus;
+    Ok(Launch { topology, launcher, mpi, hosts, by, count_cores, binding: Binding::Core, program })
 }
 
 /// Prints the command line of a launch that does not take place.

@@ -40,8 +40,8 @@ use crate::model::ModelKind;
 use crate::options::{
     BenchArgs, BenchKind, Cli, Command, ConfigError, Part, RunConfig, Words, is_of_value, one_line, part,
 };
-use crate::stop::StopRequest;
 use crate::train::Precision;
+use ::launch::StopRequest;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
@@ -71,7 +71,10 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
     let program = start::fingerprint();
     let stop = match &cli.command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
-        Train(_) => StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?,
+        Train(_) => StopRequest::listen()
+            .map(told)
+            .context("cannot listen to signals")
+            .map_err(Failure::before_mpi)?,
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
@@ -81,6 +84,13 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         error: error.into(),
     })?;
     run_as_rank(&world, &cli, program, &stop).map(|()| 0)
+}
+
+/// Logs that signals from here on are recorded, with the rank before MPI has started.
+fn told(stop: StopRequest) -> StopRequest {
+    let rank = Launcher::detect().map_or(0, |launcher| launcher.rank);
+    log::debug!("rank {rank}: signal handlers are installed");
+    stop
 }
 
 /// Runs a subcommand that has no ranks. Several are told so; what the shell has inherited from another job does not
@@ -106,7 +116,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
         Command::Report(args) => run_report::run(args).map(|()| 0),
         Command::Cores => {
             let [cores, cpus] = burn_mpi::lab::cores_and_cpus();
-            println!("{} {cores} {cpus}", crate::launch::CORES);
+            println!("{} {cores} {cpus}", ::launch::CORES);
             Ok(0)
         }
         Command::Completions { shell } => {

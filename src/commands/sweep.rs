@@ -11,12 +11,11 @@ use anyhow::{Context, bail};
 use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, options};
-use super::launch::{hostfile, hostfile_place, prepare, print_dry};
+use super::launch::{hostfile, hostfile_place, mpi_flavour, prepare, print_dry};
 use super::{Refused, gpu};
-use crate::launch::{self, LauncherKind, line, quoted};
 use crate::options::{RunConfig, SweepArgs};
-use crate::stop::StopRequest;
-use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
+use launch::sweep::{PlannedRun, SweepFile, plan, scaled};
+use launch::{LauncherKind, StopRequest, line, quoted};
 use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 use terminal::digits::{decimals, seconds};
@@ -63,7 +62,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
             let hostfile = hostfile_place(&args.hostfiles, topology);
             // A script in the launcher's place knows its own machines.
             let is_own = args.how.script(launcher).is_none();
-            is_own.then(|| launch::impossible(topology, launcher, &hostfile)).flatten()
+            is_own.then(|| ::launch::impossible(topology, launcher, mpi_flavour(), &hostfile)).flatten()
         });
         // Slurm starts ranks on other machines than this one.
         let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
@@ -242,8 +241,7 @@ fn make_one(
     }
     let path = folder.join(format!("{}.log", run.name));
     let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let (command, streams) = (launch.command()?, launch::Streams::Log(log));
-    let (outcome, _) = launch::run(&command, launch.launcher, streams, stop)?;
+    let (outcome, _) = launch.run(launch::Streams::Log(log), stop)?;
     if outcome.stopped {
         return Ok(None);
     }

@@ -7,9 +7,9 @@ use clap::{Args, FromArgMatches};
 use serde_json::json;
 
 use super::sweep::{configuration, options};
-use crate::launch::LauncherKind;
 use crate::options::{RunConfig, SweepArgs};
-use crate::sweep::{PlannedRun, SweepFile, plan};
+use launch::LauncherKind;
+use launch::sweep::{PlannedRun, SweepFile, plan};
 use run_record::DataRecord;
 use run_report::published::{self, published};
 use run_report::rows::group;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::ConfigError;
-use crate::launch::{LauncherKind, Topology};
 use crate::values::range;
+use launch::{LauncherKind, Topology};
 
 #[derive(Debug, Args)]
 #[command(

@@ -13,7 +13,8 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value};
 
 use super::{ConfigError, Part, RunConfig, can_change, part};
-use crate::values::{Takes, name, shortened, takes};
+use crate::values::{name, shortened, takes};
+use ::launch::sweep::Takes;
 
 /// Options by their long names, with their values; `None` for a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
-use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, SharedError, World};
+use launch::StopRequest;
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, Curve, DataDigests, EpochRow, Phases, StepMs};
 

@@ -12,9 +12,9 @@ use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
 use burn_mpi::{CommError, World};
+use launch::StopRequest;
 use mpiburn::commands::{self, logging};
 use mpiburn::options::{Cli, Command, is_of_value, one_line};
-use mpiburn::stop::StopRequest;
 use serde_json::Value;
 use terminal::console;
 

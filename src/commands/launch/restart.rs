@@ -8,9 +8,9 @@ use run_record::files::FolderLock;
 use run_record::{FailedAttempt, IN_USE, NamedRun, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
 use crate::commands::{Refused, failure};
-use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams, line};
 use crate::options::{Cli, Command, Part, TrainArgs, part};
-use crate::stop::StopRequest;
+use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
+use launch::{Launch, MpiFlavour, Outcome, StopRequest, Streams, line};
 
 /// How long ranks of an ended attempt may write to the run directory. They end when they notice the
 /// loss of the launcher or of another rank.
@@ -22,6 +22,8 @@ const IDLE: usize = 3;
 /// The exit codes of a job that was stopped, and of one with wrong options.
 const RESUMABLE_CODE: i32 = failure::RESUMABLE as i32;
 const OPTIONS_CODE: i32 = failure::OPTIONS as i32;
+/// Of a rank's line on a wait.
+const WAITS: [&str; 3] = [NOT_FINALIZED, NO_ANSWER, STALLED];
 /// Why a job that failed in its very end is not started again.
 const COMPLETE: &str = "the run is complete";
 
@@ -46,10 +48,9 @@ pub fn run(
     for attempt in 1.. {
         launch.program.truncate(1);
         launch.program.extend(program);
-        let command = launch.command()?;
-        log::info!("$ {}", line(&command));
+        log::info!("$ {}", line(&launch.command()?));
         let started_at = now();
-        let (outcome, cause) = launch::run(&command, launch.launcher, Streams::Watched, stop)?;
+        let (outcome, cause) = launch.run(Streams::Watched(&WAITS), stop)?;
         let (code, ended_at) = (outcome.code, now());
         if cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
             eprintln!("mpiburn: not started again: another process uses {}", dir.display());
@@ -83,7 +84,7 @@ pub fn run(
                 COMPLETE => {
                     eprintln!("mpiburn: {COMPLETE}; the job ended with exit code {code} after it");
                 }
-                reason => eprintln!("mpiburn: {}{reason}", launch::explain(code, stop.signal())),
+                reason => eprintln!("mpiburn: {}{reason}", ::launch::explain(code, stop.signal())),
             }
             return Ok(code);
         }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 
 use crate::commands::covered::differences;
 use crate::options::{RunConfig, as_typed};
-use crate::sweep::PlannedRun;
+use launch::sweep::PlannedRun;
 use run_record::checkpoint::list;
 use run_record::{Change, RecordError, RunDir, RunState, Status, SweepRecord, count};
 

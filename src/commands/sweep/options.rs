@@ -7,8 +7,8 @@ use clap::{Arg, ArgMatches, Args, FromArgMatches};
 
 use crate::commands::Refused;
 use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
-use crate::sweep::{OF_ONE_RUN, Options, PlannedRun, SweepFile};
 use crate::values::takes;
+use launch::sweep::{OF_ONE_RUN, Options, PlannedRun, SweepFile};
 
 /// All options of `mpiburn train` that a sweep may set, aliases included.
 pub fn options() -> Options {

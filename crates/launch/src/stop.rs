@@ -45,8 +45,6 @@ impl StopRequest {
         for &signal in signals {
             signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
         }
-        let rank = burn_mpi::Launcher::detect().map_or(0, |launcher| launcher.rank);
-        log::debug!("rank {rank}: signal handlers are installed");
         Ok(request)
     }
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::command::{find, is_executable, line, without_user};
 use super::job::TICK;
 use super::{MpiFlavour, quoted};
-use crate::stop::StopRequest;
+use crate::StopRequest;
 
 /// How long an agent may take to answer: ssh has given up after `ConnectTimeout`, a login may take as long again.
 const DEADLINE: Duration = Duration::from_secs(30);

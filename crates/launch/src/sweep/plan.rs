@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::file::{FULL, in_short, repeats};
 use super::{SweepError, SweepFile};
-use crate::launch::{LauncherKind, Topology};
+use crate::{LauncherKind, Topology};
 
 /// Most runs with their repeats: more are a slip, and fill memory.
 const RUNS: usize = 10_000;
@@ -180,8 +180,8 @@ fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Takes;
     use super::*;
-    use crate::values::Takes;
 
     fn read(text: &str) -> Result<SweepFile, SweepError> {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -5,12 +5,11 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use burn_mpi::lab::MPI_FLAVOUR;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cause::Watched;
-use super::{LauncherKind, line};
-use crate::stop::StopRequest;
+use super::{Launch, LauncherKind, MpiFlavour, line};
+use crate::StopRequest;
 
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,21 +36,29 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub enum Streams {
     /// To this process's own.
     Own,
-    /// The same, with standard error read on its way for the cause of a failure.
-    Watched,
+    /// The same, with standard error read on its way for the cause of a failure. Lines with one of these words are of
+    /// ranks that wait, which may end well.
+    Watched(&'static [&'static str]),
     /// To a file.
     Log(std::fs::File),
 }
 
-/// Runs `command` of `launcher` until it exits and forwards incoming signals to it, so that ranks
-/// have time to write a checkpoint; a second one ends most launchers. Returns its end and, where its
-/// output is watched, the line with the cause.
-///
-/// # Errors
-/// When it does not start.
-pub fn run(
+impl Launch {
+    /// Runs the job until its launcher exits and forwards incoming signals to it, so that ranks have time to write a
+    /// checkpoint; a second one ends most launchers. Returns its end and, where its output is watched, the line with the
+    /// cause.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub fn run(&self, streams: Streams, stop: &StopRequest) -> anyhow::Result<(Outcome, Option<String>)> {
+        run(&self.command()?, self.launcher, self.mpi, streams, stop)
+    }
+}
+
+fn run(
     command: &[String],
     launcher: LauncherKind,
+    mpi: MpiFlavour,
     streams: Streams,
     stop: &StopRequest,
 ) -> anyhow::Result<(Outcome, Option<String>)> {
@@ -61,14 +68,18 @@ pub fn run(
     // forwarded once; mpirun takes a second one as a request to abort.
     job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
     // For a script that replaces the launcher.
-    job.env("MPI", MPI_FLAVOUR);
+    job.env("MPI", mpi.name());
+    let mut waits = &[][..];
     match streams {
         Streams::Own => {}
-        Streams::Watched => drop(job.stderr(Stdio::piped())),
+        Streams::Watched(words) => {
+            waits = words;
+            job.stderr(Stdio::piped());
+        }
         Streams::Log(log) => drop(job.stdout(log.try_clone().map_err(failed)?).stderr(log)),
     }
     let mut child = job.spawn().map_err(failed)?;
-    let mut watched = child.stderr.take().map(Watched::new);
+    let mut watched = child.stderr.take().map(|stderr| Watched::new(stderr, waits));
     let (mut passed_on, mut ended): (Option<(Signal, Instant)>, _) = (None, false);
     loop {
         let status = child.try_wait().map_err(failed)?;
@@ -150,6 +161,8 @@ pub fn explain(code: i32, signal: Option<&str>) -> String {
 mod tests {
     use super::*;
 
+    const MPI: MpiFlavour = MpiFlavour::OpenMpi;
+
     fn sh(script: &str) -> Vec<String> {
         ["sh", "-c", script].map(ToString::to_string).to_vec()
     }
@@ -160,14 +173,14 @@ mod tests {
         let file = log.reopen().unwrap();
         let stop = StopRequest::default();
         let script = sh("echo $MPI; echo two >&2; exit 75");
-        let outcome = run(&script, LauncherKind::Alone, Streams::Log(file), &stop);
+        let outcome = run(&script, LauncherKind::Alone, MpiFlavour::Mpich, Streams::Log(file), &stop);
         assert_eq!(outcome.unwrap().0, Outcome { code: 75, stopped: false });
-        assert_eq!(std::fs::read_to_string(log.path()).unwrap(), format!("{MPI_FLAVOUR}\ntwo\n"));
+        assert_eq!(std::fs::read_to_string(log.path()).unwrap(), "mpich\ntwo\n");
         assert!(explain(75, None).contains("--resume"));
-        let run = |script: &[String], streams| run(script, LauncherKind::Alone, streams, &stop);
+        let run = |script: &[String], streams| run(script, LauncherKind::Alone, MPI, streams, &stop);
         let outcome = run(&sh("kill -KILL $$"), Streams::Own).unwrap();
         assert_eq!(outcome.0.code, 137);
-        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), Streams::Watched).unwrap();
+        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), Streams::Watched(&[])).unwrap();
         assert_eq!(outcome, (Outcome { code: 3, stopped: false }, Some("why".into())));
         let error = run(&["/nowhere/mpirun".into()], Streams::Own).unwrap_err().to_string();
         assert!(error.contains("/nowhere/mpirun"), "{error}");
@@ -179,8 +192,8 @@ mod tests {
         // It ends with the folder.
         let behind = format!("(while [ -e {} ]; do sleep 0.01; done) &", folder.path().display());
         let script = sh(&format!("{behind} echo mpiburn: why >&2; exit 3"));
-        let (stop, streams) = (StopRequest::default(), Streams::Watched);
-        let (outcome, cause) = run(&script, LauncherKind::Alone, streams, &stop).unwrap();
+        let (stop, streams) = (StopRequest::default(), Streams::Watched(&[]));
+        let (outcome, cause) = run(&script, LauncherKind::Alone, MPI, streams, &stop).unwrap();
         assert_eq!((outcome.code, cause.as_deref()), (3, Some("why")));
     }
 
@@ -209,7 +222,7 @@ mod tests {
             );
             let job = {
                 let stop = stop.clone();
-                std::thread::spawn(move || run(&sh(&script), launcher, Streams::Own, &stop))
+                std::thread::spawn(move || run(&sh(&script), launcher, MPI, Streams::Own, &stop))
             };
             let lines = || std::fs::read_to_string(&seen).unwrap_or_default().lines().count();
             for (at, signal) in signals.iter().enumerate() {

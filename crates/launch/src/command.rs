@@ -19,7 +19,7 @@ pub enum LauncherKind {
     Alone,
 }
 
-/// The MPI that this binary is built for.
+/// An MPI library, which has a launcher and a format of host files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MpiFlavour {
     /// Open MPI.
@@ -29,11 +29,11 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// The MPI of this build.
-    pub fn of_this_build() -> Self {
-        match burn_mpi::lab::MPI_FLAVOUR {
-            "mpich" => Self::Mpich,
-            _ => Self::OpenMpi,
+    /// Its name in the environment of a script that replaces the launcher.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "openmpi",
+            Self::Mpich => "mpich",
         }
     }
 }
@@ -69,6 +69,8 @@ pub struct Launch {
     /// A command that starts the ranks instead of the launcher, called as
     /// `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
+    /// Counts the cores of this machine, and the CPUs that a job may use.
+    pub count_cores: fn() -> [usize; 2],
     /// What each rank is bound to.
     pub binding: Binding,
     /// The program and its arguments.
@@ -232,6 +234,7 @@ mod tests {
             mpi: MpiFlavour::OpenMpi,
             hosts: Some(hosts),
             by: None,
+            count_cores: || [1, 1],
             binding: Binding::Core,
             program: vec!["mpiburn".into(), "train".into()],
         }

@@ -3,6 +3,5 @@
 mod file;
 mod plan;
 
-pub use crate::values::Takes;
-pub use file::{OF_ONE_RUN, Options, SweepError, SweepFile};
+pub use file::{OF_ONE_RUN, Options, SweepError, SweepFile, Takes};
 pub use plan::{PlannedRun, plan, scaled};

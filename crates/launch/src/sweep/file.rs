@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::values::Takes;
 use run_record::files::read_text;
 
 /// A sweep file.
@@ -56,6 +55,17 @@ pub struct SweepFile {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct SweepError(pub String);
+
+/// What an option takes on a command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    /// Nothing: it is given or not.
+    Nothing,
+    /// `on` or `off`.
+    Switch,
+    /// Another value.
+    Value,
+}
 
 /// The options of a training that a sweep may set, by name.
 pub type Options = BTreeMap<String, Takes>;

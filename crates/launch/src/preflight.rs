@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use burn_mpi::lab::cores_and_cpus;
 use rustix::process::{Resource, getrlimit};
 
 use super::command::{
@@ -17,7 +16,7 @@ use super::command::{
 };
 use super::reach::{Agent, Patience, addresses, output};
 use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quoted};
-use crate::stop::StopRequest;
+use crate::StopRequest;
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
@@ -85,7 +84,7 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
             if launch.mpi == MpiFlavour::OpenMpi {
                 check_own(host, &here, own.replace(*host), &names, hosts)?;
             }
-            Ok(cores_and_cpus())
+            Ok((launch.count_cores)())
         };
         let counts = ask();
         if let (Err(_), Some(signal)) = (&counts, stop.signal()) {
@@ -138,7 +137,7 @@ pub fn bind_here(launch: &mut Launch) -> anyhow::Result<Vec<String>> {
     let (own, others): (Vec<&str>, Vec<&str>) = names.iter().flatten().copied().partition(is_own);
     let others = others.into_iter().map(ToOwned::to_owned).collect();
     if names.is_none() || !own.is_empty() {
-        launch.binding = binding(launch.topology.ranks_per_node, cores_and_cpus());
+        launch.binding = binding(launch.topology.ranks_per_node, (launch.count_cores)());
     }
     Ok(others)
 }
@@ -194,8 +193,13 @@ const MACHINES: &str =
     "make hosts HOSTS=\"alpha beta\", or emulate two machines with make slurm-up and CLUSTER=lab";
 
 /// Why a job on `topology` by `launcher` cannot be made here, and what it takes; `None` if
-/// nothing speaks against it. `hostfile` is where its host file would be.
-pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -> Option<String> {
+/// nothing speaks against it. `hostfile` is where its host file would be, for the launcher of `mpi`.
+pub fn impossible(
+    topology: Topology,
+    launcher: LauncherKind,
+    mpi: MpiFlavour,
+    hostfile: &Path,
+) -> Option<String> {
     match launcher {
         LauncherKind::Alone => needs_launcher(topology),
         LauncherKind::Mpirun if topology.nodes > 1 && !hostfile.exists() => {
@@ -204,7 +208,7 @@ pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -
                 "several machines need host files, and {folder} has none for them: write them with {MACHINES}"
             ))
         }
-        LauncherKind::Mpirun if topology.nodes > 1 => unknown_host(topology, hostfile).map(|host| {
+        LauncherKind::Mpirun if topology.nodes > 1 => unknown_host(topology, mpi, hostfile).map(|host| {
             format!(
                 "{} names {host}, which is no machine that is known here: write the names of yours with {MACHINES}",
                 hostfile.display()
@@ -222,8 +226,7 @@ pub fn impossible(topology: Topology, launcher: LauncherKind, hostfile: &Path) -
 
 /// A machine of the host file that has no address: the files of a fresh checkout name examples. A
 /// file that cannot be read, or is too short, is an error of the run.
-fn unknown_host(topology: Topology, hostfile: &Path) -> Option<String> {
-    let mpi = MpiFlavour::of_this_build();
+fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<String> {
     let hosts = Hosts::read(hostfile, mpi).ok()?;
     let agent = LazyCell::new(|| Agent::of(mpi).ok());
     let stop = StopRequest::default();
@@ -255,12 +258,13 @@ mod tests {
         Launch {
             topology: "1x2".parse().unwrap(),
             launcher: LauncherKind::Mpirun,
-            mpi: MpiFlavour::of_this_build(),
+            mpi: MpiFlavour::OpenMpi,
             hosts: Some(Hosts {
                 path: "hostfiles/1x2".into(),
                 entries: vec![(host.into(), Slots::Given(1000))],
             }),
             by: None,
+            count_cores: || [2, 4],
             binding: Binding::Core,
             program: vec!["/bin/true".into()],
         }
@@ -289,15 +293,13 @@ mod tests {
     /// As of Debian's /etc/hosts, and of a typing error.
     #[test]
     fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
-        if MpiFlavour::of_this_build() == MpiFlavour::OpenMpi {
-            for host in ["127.0.1.1", "me@127.0.0.2"] {
-                let message = check(&mut launch(host), &StopRequest::default()).unwrap_err().to_string();
-                assert!(
-                    message.starts_with(&format!("{host} of hostfiles/1x2 is this machine by the")),
-                    "{message}"
-                );
-                assert!(message.ends_with(&format!("write {} in its place", own_name())), "{message}");
-            }
+        for host in ["127.0.1.1", "me@127.0.0.2"] {
+            let message = check(&mut launch(host), &StopRequest::default()).unwrap_err().to_string();
+            assert!(
+                message.starts_with(&format!("{host} of hostfiles/1x2 is this machine by the")),
+                "{message}"
+            );
+            assert!(message.ends_with(&format!("write {} in its place", own_name())), "{message}");
         }
         let own = own_name();
         let full = format!("{own}.lan");
@@ -353,7 +355,9 @@ mod possible_tests {
     fn several_machines_need_a_host_file() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("2x1");
-        let of = |topology: &str, launcher| impossible(topology.parse().unwrap(), launcher, &file);
+        let of = |topology: &str, launcher| {
+            impossible(topology.parse().unwrap(), launcher, MpiFlavour::OpenMpi, &file)
+        };
         let reason = of("2x1", LauncherKind::Mpirun).expect("there is no host file");
         assert!(
             reason.contains(&root.path().display().to_string()) && reason.contains("make hosts"),

@@ -4,7 +4,6 @@ use std::io::{self, Read, Write};
 use std::process::ChildStderr;
 use std::time::{Duration, Instant};
 
-use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
 use rustix::io::ioctl_fionbio;
 
 /// Lines at most this far apart are of one fault: its first one is the cause, those after it come
@@ -22,10 +21,11 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(stderr: ChildStderr) -> Self {
+    /// `waits` are parts of the lines of ranks that wait, which may end well.
+    pub(super) fn new(stderr: ChildStderr, waits: &'static [&'static str]) -> Self {
         // So that an empty pipe is seen: a process that the launcher left behind may hold it open.
         let _ = ioctl_fionbio(&stderr, true);
-        Self { stderr, scan: Scan::default() }
+        Self { stderr, scan: Scan { waits, ..Scan::default() } }
     }
 
     /// Copies what has come since the last call, unchanged.
@@ -66,6 +66,7 @@ struct Held {
 /// Finds the line with the cause in a job's output.
 #[derive(Debug, Default)]
 struct Scan {
+    waits: &'static [&'static str],
     line: Vec<u8>,
     held: Option<Held>,
     last: Option<Instant>,
@@ -99,13 +100,12 @@ fn ends_task(error: &str) -> bool {
 }
 
 /// The cause of the end of a job, if it is this line, and its weight.
-fn classify(line: &str) -> Option<(&str, u8)> {
+fn classify<'l>(line: &'l str, waits: &[&str]) -> Option<(&'l str, u8)> {
     let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
         let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
-        let later = [NOT_FINALIZED, NO_ANSWER, STALLED];
         let weight = match error {
-            error if later.iter().any(|later| error.contains(later)) => WAIT,
+            error if waits.iter().any(|wait| error.contains(wait)) => WAIT,
             error if closed.iter().any(|closed| error.contains(closed)) => NOTICED,
             _ => ERROR,
         };
@@ -141,7 +141,7 @@ impl Scan {
         if aborts(line) {
             self.gone.get_or_insert(now);
         }
-        let Some((text, weight)) = classify(line) else { return };
+        let Some((text, weight)) = classify(line, self.waits) else { return };
         if weight == WAIT {
             // No fault yet, or none of its own.
             self.held.get_or_insert_with(|| Held { text: text.to_owned(), weight });
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_the_first_error_of_the_last_fault() {
-        let (mut scan, start) = (Scan::default(), Instant::now());
+        let (mut scan, start) = (Scan { waits: &["has waited for"], ..Scan::default() }, Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let held = |scan: &Scan| scan.held.as_ref().map(|held| held.text.clone());
         scan.add(b"epoch 1 step 3\nmpiburn: cannot write to stdout: full\n", at(0));
@@ -216,10 +216,11 @@ mod tests {
 
     #[test]
     fn what_a_rank_says_of_its_way_out_is_not_the_cause() {
-        let (mut scan, now) = (Scan::default(), Instant::now());
+        let waits = &["MPI_Finalize did not return"];
+        let (mut scan, now) = (Scan { waits, ..Scan::default() }, Instant::now());
         scan.add(b"mpiburn: loss is NaN\n", now);
         let later = now + Duration::from_secs(20);
-        scan.add(format!("mpiburn: {NOT_FINALIZED}; exiting after 20 s\n").as_bytes(), later);
+        scan.add(b"mpiburn: MPI_Finalize did not return; exiting after 20 s\n", later);
         assert_eq!(scan.held.unwrap().text, "loss is NaN");
     }
 

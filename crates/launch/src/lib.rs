@@ -1,0 +1,26 @@
+//! Starts MPI jobs on a topology: host files, command lines of the launchers, checks before the start, the end of a job
+//! and its cause, restarts, and sweeps.
+//!
+//! The launcher starts the ranks, and each gets its rank from MPI. The process that runs this code is not part of the
+//! job, and needs no MPI.
+
+#![forbid(unsafe_code)]
+
+mod cause;
+mod command;
+mod hosts;
+mod job;
+mod preflight;
+mod reach;
+mod stop;
+pub mod sweep;
+
+/// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
+pub const CORES: &str = "mpiburn-cores";
+
+pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
+pub use hosts::{Hosts, Topology};
+pub use job::{Outcome, Streams, explain};
+pub use preflight::{bind_here, check, impossible};
+pub use run_record::quoted;
+pub use stop::StopRequest;
