@@ -14,11 +14,10 @@
 //! | [`model`] | the networks |
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
-//! | [`data`] | files, shards, batches, and generated data sets |
 //!
 //! ARCHITECTURE.md shows which module may use which. Ranks and collectives are in
-//! [`burn_mpi`], operators in [`burn_fused`], the run directory in [`run_record`], tables and plots in
-//! [`run_report`], the start of jobs in [`launch`].
+//! [`burn_mpi`], operators in [`burn_fused`], data sets in [`data`], the run directory in [`run_record`], tables and
+//! plots in [`run_report`], the start of jobs in [`launch`].
 //!
 //! # The path of one training step
 //!
@@ -36,7 +35,6 @@
 extern crate terminal;
 
 pub mod commands;
-pub mod data;
 pub mod device;
 pub mod export;
 pub mod layout;

@@ -6,9 +6,9 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::data::{Description, Element, SampleSource, Split, shard};
 use crate::options::{ConfigError, RunConfig, RunRecord, as_typed, can_change};
 use burn_mpi::World;
+use data::{Description, Element, SampleSource, Split, shard};
 use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the

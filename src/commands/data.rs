@@ -6,16 +6,16 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use data_import::{ImportArgs, ImportError};
+use data::import::{ImportArgs, ImportError};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::{bars, is_quiet};
 use super::{Refused, outputs};
-use crate::data::contact_sheet;
-use crate::data::generate::{Progress, digits, features, objects};
-use crate::data::{self, DataError, DataFormat, Element, SampleSource, Split, shard};
 use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
+use data::contact_sheet;
+use data::generate::{Progress, digits, features, objects};
+use data::{DataError, DataFormat, Element, SampleSource, Split, shard};
 use launch::{StopRequest, quoted};
 use run_record::files;
 use run_record::{product_at, run_around};
@@ -93,7 +93,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
         bar.set_position(done as u64);
         stop.number().map_or(ControlFlow::Continue(()), |_| ControlFlow::Break(()))
     };
-    let imported = data_import::import(args, &progress);
+    let imported = data::import(args, &progress);
     bar.finish_and_clear();
     if let Err(ImportError::Stopped) = imported {
         end_of_signal(&stop);

@@ -6,11 +6,11 @@ use anyhow::Context;
 
 use super::checkpoint::Opened;
 use super::{on_root, outputs};
-use crate::data::{Split, write_npy};
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, EvalArgs, RunConfig};
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
+use data::{Split, write_npy};
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = args.device;

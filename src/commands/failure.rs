@@ -6,7 +6,7 @@ use crate::quant::QuantError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
-use data_import::ImportError;
+use data::import::ImportError;
 use launch::sweep::SweepError;
 use run_record::RecordError;
 use run_report::UsageError;

@@ -34,13 +34,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::CommandFactory;
 
-use crate::data::{Description, SampleSource, Split};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::options::{
     BenchArgs, BenchKind, Cli, Command, ConfigError, Part, RunConfig, Words, is_of_value, one_line, part,
 };
 use crate::train::Precision;
+use ::data::{Description, SampleSource, Split};
 use ::launch::StopRequest;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
@@ -254,7 +254,7 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
 
 /// The data set in `root` on every rank, of one description on all: what options have to fit is the same everywhere.
 fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
-    let source = world.agree(crate::data::open(root))?;
+    let source = world.agree(::data::open(root))?;
     let data = source.description();
     let [train, test] = Split::ALL.map(|split| source.len(split));
     let Description { shape: [channels, height, width], classes, .. } = data;

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use anyhow::Context;
 
 use super::logging::is_quiet;
-use crate::data::{ShardPlan, size_of_sample};
 use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
@@ -15,7 +14,9 @@ use crate::options::{RunConfig, RunRecord};
 use crate::train::{Precision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
+use burn_mpi::ShardPlan;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
+use data::size_of_sample;
 use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
     count, now, overfits_after,

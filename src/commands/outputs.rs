@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::on_root;
-use crate::data::is_data_file;
 use crate::options::ConfigError;
 use burn_mpi::World;
+use data::is_data_file;
 use run_record::files::same_file;
 use run_report::{check_writable, write_file};
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail, ensure};
 use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use burn_mpi::World;
 use clap::ValueEnum;
-use data_import::{Fit, ImportError};
+use data::import::{Fit, ImportError};
 use rayon::prelude::*;
 use run_record::{DataRecord, count};
 use terminal::console::without_controls;
@@ -17,11 +17,11 @@ use super::brightness::Brightness;
 use super::checkpoint::{self, Noted};
 use super::standard_input::each_name;
 use super::{on_root, use_threads};
-use crate::data::{DataFormat, Description, Element, Normalizer};
 use crate::device::DeviceKind;
-use crate::model::{Dimensions, Network};
+use crate::model::{Dimensions, Network, inputs};
 use crate::options::{PredictArgs, RunConfig};
 use crate::quant::Quantized;
+use data::{DataFormat, Description, Element, Normalizer};
 
 /// Samples of one pass through the network.
 const BATCH: usize = 64;
@@ -85,7 +85,7 @@ impl Predictor {
         let stored = checkpoint::stored(&args.run)?;
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
         let Noted { dimensions, data } = stored.noted;
-        let known = Element::from_str(&data.element, false).ok();
+        let known = Element::from_name(&data.element);
         let unknown = || format!("{}: `data.element` in run.json: put a copy back", args.run.display());
         let element = known.with_context(unknown)?;
         let DataRecord { class_names, mean, std, fit, features, train_sha256, .. } = data;
@@ -131,7 +131,7 @@ impl Predictor {
         if self.element != Element::U8 {
             return self.table(path, lines);
         }
-        match data_import::pictures(path) {
+        match data::import::pictures(path) {
             Ok(found) if found.is_empty() => lines.failed(&anyhow!("{}: has no picture", path.display())),
             Ok(found) => {
                 for path in found {
@@ -148,7 +148,7 @@ impl Predictor {
 
     /// Predicts the pictures that wait.
     fn read(&mut self, lines: &mut Lines) -> anyhow::Result<()> {
-        let read = |path: &PathBuf| data_import::picture(path, self.dimensions.input, self.fit);
+        let read = |path: &PathBuf| data::import::picture(path, self.dimensions.input, self.fit);
         let read: Vec<Result<Vec<u8>, ImportError>> = self.unread.par_iter().map(read).collect();
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for (path, pixels) in std::mem::take(&mut self.unread).iter().zip(read) {
@@ -169,7 +169,7 @@ impl Predictor {
         let features = self.dimensions.input.iter().product();
         let column_names = self.features.clone();
         let (mut names, mut values, mut passed, mut found) = (Vec::new(), Vec::new(), Ok(()), 0);
-        let read = data_import::rows(path, features, &column_names, |line, row| match row {
+        let read = data::import::rows(path, features, &column_names, |line, row| match row {
             Ok(row) => {
                 found += 1;
                 names.push(format!("{}:{line}", path.display()));
@@ -205,9 +205,8 @@ impl Predictor {
                 scores
             }
             Trained::Float(network, device) => {
-                let [channels, height, width] = self.dimensions.input;
-                let samples = TensorData::new(values, [names.len(), channels, height, width]);
-                network.forward(Tensor::from_data(samples, &*device)).into_data().iter().collect()
+                let samples = inputs(values, self.dimensions.input, device);
+                network.forward(samples).into_data().iter().collect()
             }
         };
         for (name, scores) in names.iter().zip(scores.chunks_exact(self.dimensions.classes)) {

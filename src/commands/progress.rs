@@ -8,8 +8,8 @@ use console::Term;
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::logging::{bars, has_colour, is_on_terminal, is_quiet};
-use crate::data::ShardPlan;
 use crate::train::{Position, Tally, Watch};
+use burn_mpi::ShardPlan;
 use run_record::EpochRow;
 use run_record::StepFile;
 use terminal::digits::seconds;

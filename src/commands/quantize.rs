@@ -7,12 +7,12 @@ use anyhow::Context;
 
 use super::checkpoint::{self, Opened};
 use super::eval::shown;
-use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantizeKind, Quantized};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::World;
+use data::Split;
 use run_record::checkpoint::MODEL;
 use run_record::files;
 use run_record::{INT8_FILE, Method};

@@ -8,14 +8,15 @@ use run_record::checkpoint::weights_file;
 
 use super::checkpoint::Opened;
 use super::set_up;
-use crate::data::generate::noise;
-use crate::data::shard::Order;
-use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::layout;
 use crate::model::Network;
 use crate::options::{ConfigError, RunConfig};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::train::{LabelledBytes, Learner};
+use burn_mpi::SampleOrder as Order;
+use burn_mpi::ShardPlan;
+use data::generate::noise;
+use data::{DataError, Normalizer, SampleSource, Shard, Split};
 
 /// A network and its samples, the same on every rank.
 pub struct Subject {
@@ -98,7 +99,8 @@ impl Batches {
             return Err(ConfigError::new("train-batch-size", size, problem).into());
         }
         let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };
-        let shard = world.agree(Shard::load(source, split, &plan, world.rank(), Order::Sequential))?;
+        let numbers = plan.shard(world.rank(), Order::Sequential);
+        let shard = world.agree(Shard::load(source, split, plan.samples, numbers))?;
         Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
     }
 

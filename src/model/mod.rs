@@ -15,7 +15,7 @@ mod vgg;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_fused::nn::BatchPlace;
 use burn_fused::precision::autocast;
 use burn_mpi::{ParamLayout, ParamSpec};
@@ -28,6 +28,13 @@ pub use options::{ActivationKind, NetworkOptions};
 
 use crate::values::display_names;
 use flop::Flop;
+
+/// The input of a network on `device`: a batch of samples of `shape` (channels, height, width), whose normalised
+/// `values` follow one another.
+pub fn inputs(values: Vec<f32>, [channels, height, width]: [usize; 3], device: &Device) -> Tensor<4> {
+    let samples = values.len() / (channels * height * width);
+    Tensor::from_data(TensorData::new(values, [samples, channels, height, width]), device)
+}
 
 /// Which network to train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]

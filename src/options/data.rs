@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use data_import::ImportArgs;
+use data::import::ImportArgs;
 
 use crate::values::{from_0, positive};
 

@@ -22,12 +22,12 @@ use crate::device::DeviceKind;
 use crate::values::positive;
 use burn_mpi::lab::mpi_library;
 
+pub use self::data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use crate::train::RunConfig;
 pub use bench::{
     AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, LinkArgs, StepArgs,
 };
 pub use check::ConfigError;
-pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use int8::{ExportArgs, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use predict::PredictArgs;

@@ -6,10 +6,9 @@ use burn_fused::int8::min_max;
 
 use super::layers::flat;
 use super::{Group, Product, QuantError, Quantized, Range, Ranges, WeightScheme, groups};
-use crate::data::shard::Order;
-use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::Network;
+use crate::model::{Network, inputs};
+use data::{DataError, Normalizer, SampleSource, Shard, Split};
 use run_record::Method;
 
 /// Default number of calibration samples.
@@ -43,8 +42,7 @@ impl PostTraining {
     /// If they cannot be read.
     pub fn load(self, source: &SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
         let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
-        let plan = ShardPlan { samples: self.calibration.min(known), world_size: 1, batch_size: BATCH };
-        let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
+        let shard = Shard::first(source, Split::Train, self.calibration.min(known))?;
         let images = shard.read(0, shard.len())?.0.into_owned();
         let description = source.description();
         let (sample_bytes, normalizer) = (description.sample_bytes(), Normalizer::new(description));
@@ -67,7 +65,8 @@ impl PostQuantizer {
         let mut ranges = Ranges::of(groups.len());
         let device = DeviceKind::Flex.device();
         for images in self.images.chunks(BATCH * self.sample_bytes) {
-            ranges.observe(&groups, self.normalizer.images(images, &device))?;
+            ranges
+                .observe(&groups, inputs(self.normalizer.values(images), self.normalizer.shape(), &device))?;
         }
         Quantized::of_ranges(network, Method::Ptq, &ranges, self.scheme)
     }

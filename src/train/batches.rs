@@ -6,11 +6,11 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor};
 
 use super::{RunConfig, TrainError};
-use crate::data::augment::Augmentation;
-use crate::data::shard::Order;
-use crate::data::{DataError, Description, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::machine;
-use burn_mpi::World;
+use crate::model::inputs;
+use burn_mpi::{SampleOrder as Order, ShardPlan, World};
+use data::augment::Augmentation;
+use data::{DataError, Description, Normalizer, SampleSource, Shard, Split};
 
 /// A rank's samples of one step as stored in files, with a class each; they are split into micro-batches.
 #[derive(Debug, Clone)]
@@ -33,7 +33,8 @@ impl<'a> LabelledBytes<'a> {
     pub fn batch(&self, range: Range<usize>, device: &Device) -> (Tensor<4>, &'a [u16]) {
         let size = self.bytes.len() / self.labels.len().max(1);
         let bytes = &self.bytes[range.start * size..range.end * size];
-        (self.normalizer.images(bytes, device), &self.labels[range])
+        let values = self.normalizer.values(bytes);
+        (inputs(values, self.normalizer.shape(), device), &self.labels[range])
     }
 }
 
@@ -101,7 +102,8 @@ pub(super) fn shard(
     let bytes = samples * source.description().sample_bytes() as u64 / world.size() as u64 * of_host as u64;
     let on_disk = options.data.samples_in.on_disk(bytes, machine::usable_memory(world.host()).0);
     let plan = plan(split);
-    let shard = world.agree(Shard::open(source, split, &plan, world.rank(), order, on_disk))?;
+    let numbers = plan.shard(world.rank(), order);
+    let shard = world.agree(Shard::open(source, split, plan.samples, numbers, on_disk))?;
     let what = format!("the {} set's digest", if split == Split::Train { "training" } else { "test" });
     world.check_equal(&what, &source.description().digest(shard.digest()))?;
     Ok((plan, shard))
@@ -118,8 +120,8 @@ pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::generate::noise;
     use crate::train::SamplesIn;
+    use data::generate::noise;
 
     #[test]
     fn samples_stay_on_disk_where_they_take_more_than_half_of_the_memory() {
@@ -127,6 +129,38 @@ mod tests {
             |samples_in: SamplesIn| [(50, 100), (51, 100), (51, 0)].map(|(b, m)| samples_in.on_disk(b, m));
         assert_eq!(of(SamplesIn::Auto), [false, true, false]);
         assert_eq!((of(SamplesIn::Memory), of(SamplesIn::Disk)), ([false; 3], [true; 3]));
+    }
+
+    #[test]
+    fn the_batches_of_a_step_are_the_next_samples_of_the_order_for_every_world_size() {
+        let source = noise([1, 2, 3], 10, 101);
+        let all = Shard::first(&source, Split::Train, 101).unwrap();
+        for (world_size, batch_size) in [(1, 32), (2, 16), (3, 10), (4, 8)] {
+            let plan = ShardPlan { samples: 101, world_size, batch_size };
+            let order = Order::Shuffled { seed: 5, epoch: 1 };
+            let load = |rank| Shard::load(&source, Split::Train, 101, plan.shard(rank, order)).unwrap();
+            let shards: Vec<Shard> = (0..world_size).map(load).collect();
+            let mut used = 0;
+            for step in 0..plan.steps() {
+                let mut union = Vec::new();
+                for (rank, shard) in shards.iter().enumerate() {
+                    let numbers = shard.numbers(step * batch_size, batch_size);
+                    let (bytes, classes) = shard.read(step * batch_size, batch_size).unwrap();
+                    assert_eq!(numbers.len(), plan.batch_len(rank, step));
+                    for (slot, &number) in numbers.iter().enumerate() {
+                        let (image, class) = all.read(number as usize, 1).unwrap();
+                        assert_eq!((&bytes[slot * 6..][..6], classes[slot]), (&*image, class[0]));
+                    }
+                    union.extend_from_slice(numbers);
+                }
+                let mut expected = order.samples(101)[used..used + union.len()].to_vec();
+                used += union.len();
+                union.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(union, expected, "{world_size} ranks, step {step}");
+            }
+            assert_eq!(used, 101);
+        }
     }
 
     #[test]
@@ -142,7 +176,7 @@ mod tests {
         let shard = |rank, world_size| {
             let plan = ShardPlan { samples: 24, world_size, batch_size: 8 };
             let order = Order::Shuffled { seed: 5, epoch: 1 };
-            Shard::load(&source, Split::Train, &plan, rank, order).unwrap()
+            Shard::load(&source, Split::Train, 24, plan.shard(rank, order)).unwrap()
         };
         let (mut changing, mut plain) = (batches(Some("crop,flip,jitter,rotate")), batches(None));
         let alone = shard(0, 1);

@@ -1,7 +1,7 @@
 //! Errors of a training.
 
-use crate::data::DataError;
 use burn_mpi::CommError;
+use data::DataError;
 use run_record::{RecordError, quoted};
 
 /// An error of the training loop.

@@ -10,10 +10,10 @@ use run_record::{Confusion, CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{LabelledBytes, RunConfig, TrainError, batches};
-use crate::data::shard::Order;
-use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
 use crate::quant::Quantized;
+use burn_mpi::SampleOrder as Order;
+use data::{Normalizer, SampleSource, Shard, Split};
 
 /// The result of an evaluation.
 pub struct Tested {

@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
-use crate::data::augment::Augmentation;
-use crate::data::{Description, SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
@@ -22,6 +20,9 @@ use crate::values::{
     Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, path_or_none,
     positive, seconds, text, up_to,
 };
+use burn_mpi::ShardPlan;
+use data::augment::Augmentation;
+use data::{Description, SampleSource, Split};
 
 /// gloo's all-reduce algorithms, also for builds without gloo.
 pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];

@@ -8,13 +8,14 @@ use super::batches::{self, Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
-use crate::data::shard::digest;
-use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
 use burn_fused::memory::live_bytes;
+use burn_mpi::ShardPlan;
 use burn_mpi::{Collective, CommError, SharedError, World};
+use data::shard::digest;
+use data::{SampleSource, Shard, Split};
 use launch::StopRequest;
 use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, Curve, DataDigests, EpochRow, Phases, StepMs};
@@ -356,7 +357,8 @@ impl<'w> Trainer<'w> {
     /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.learner.options, self.position.epoch as u64);
-        Ok(self.world.agree(self.shard.reload(&self.source, order))?)
+        let numbers = self.plan.shard(self.world.rank(), order);
+        Ok(self.world.agree(self.shard.reload(&self.source, numbers))?)
     }
 
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`

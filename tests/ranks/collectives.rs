@@ -7,9 +7,9 @@ use burn_mpi::{
     Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reduction, Signals,
     SyncOptions, Wire, WireType, World, threads,
 };
-use mpiburn::data::generate::noise;
-use mpiburn::data::{self, Normalizer, Split};
-use mpiburn::model::{ModelKind, Network};
+use data::generate::noise;
+use data::{Normalizer, Split};
+use mpiburn::model::{ModelKind, Network, inputs};
 use mpiburn::options::RunConfig;
 use mpiburn::train::{LabelledBytes, Learner, Position, Recorder, Setup, Tally, Trainer, Watch};
 use run_record::{EpochRow, Start};
@@ -258,7 +258,7 @@ impl<'w> Check<'w> {
         let images: Vec<u8> =
             samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
         let labels: Vec<u16> = samples.iter().map(|&i| self.labels[i]).collect();
-        let images = self.normalizer.images(&images, &self.device);
+        let images = inputs(self.normalizer.values(&images), self.normalizer.shape(), &self.device);
         cross_entropy(self.network.forward(images), &labels).loss
     }
 

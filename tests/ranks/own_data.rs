@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use mpiburn::data::Split;
-use mpiburn::data::generate::digits;
+use data::Split;
+use data::generate::digits;
 use run_report::write_png;
 
 use crate::harness::*;

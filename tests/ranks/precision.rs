@@ -1,6 +1,6 @@
 //! Mixed precision: agreement of ranks, loss scaling, accuracy.
 
-use mpiburn::data::write_npy;
+use data::write_npy;
 use serde_json::Value;
 
 use crate::harness::*;

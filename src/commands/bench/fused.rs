@@ -12,14 +12,13 @@ use burn::tensor::{Device, Tensor};
 
 use super::{check_alone, median_ms, publish};
 use crate::commands::{outputs, use_threads};
-use crate::data::shard::Order;
-use crate::data::{self, DataError, Description, Normalizer, Shard, ShardPlan, Split, size_of_sample};
 use crate::device::DeviceKind;
-use crate::model::seeded;
+use crate::model::{inputs, seeded};
 use crate::options::{ConfigError, FusedArgs};
 use burn_fused::conv::conv_relu;
 use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::{ParamLayout, World};
+use data::{DataError, Description, Normalizer, Shard, Split, size_of_sample};
 use run_report::benchmarks;
 use run_report::fused::FusedRow;
 
@@ -65,11 +64,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
         );
         return Err(ConfigError::new("data-root", args.data_root.display(), problem).into());
     }
-    let load = |split, samples: usize| {
-        let samples = samples.min(source.len(split));
-        let plan = ShardPlan { samples, world_size: 1, batch_size: args.train_batch_size };
-        Shard::load(&source, split, &plan, 0, Order::Sequential)
-    };
+    let load = |split, samples: usize| Shard::first(&source, split, samples.min(source.len(split)));
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
     let rows = measure(args, &Normalizer::new(source.description()), &train, &test)?;
     let heading = format!(
@@ -197,7 +192,7 @@ impl Candidate {
 
     /// One training step; returns its loss.
     fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u16]) -> f64 {
-        let images = normalizer.images(bytes, &self.device.clone().autodiff());
+        let images = inputs(normalizer.values(bytes), normalizer.shape(), &self.device.clone().autodiff());
         let began = Instant::now();
         // The loss includes its value, so forward is complete on lazy backends as well.
         let Score { loss, value, .. } = cross_entropy(self.network.forward(images, self.way.fused), labels);
@@ -215,7 +210,7 @@ impl Candidate {
         let mut right = 0;
         for from in (0..test.len()).step_by(TEST_BATCH) {
             let (bytes, labels) = test.read(from, TEST_BATCH)?;
-            let images = normalizer.images(&bytes, &self.device);
+            let images = inputs(normalizer.values(&bytes), normalizer.shape(), &self.device);
             right += cross_entropy(network.forward(images, self.way.fused), labels).correct;
         }
         Ok(100.0 * right as f64 / test.len().max(1) as f64)
@@ -227,7 +222,7 @@ mod tests {
     use clap::{Args, FromArgMatches};
 
     use super::*;
-    use crate::data::generate::noise;
+    use data::generate::noise;
 
     fn task() -> FusedArgs {
         let words = ["fused", "--channels=3", "--lr=1e-2", "--seed=1"];
@@ -237,8 +232,7 @@ mod tests {
 
     fn of_noise(samples: usize) -> (Normalizer, Shard) {
         let source = noise([1, SIDE, SIDE], CLASSES, samples);
-        let plan = ShardPlan { samples, world_size: 1, batch_size: samples };
-        let shard = Shard::load(&source, Split::Train, &plan, 0, Order::Sequential).unwrap();
+        let shard = Shard::first(&source, Split::Train, samples).unwrap();
         (Normalizer::new(source.description()), shard)
     }
 

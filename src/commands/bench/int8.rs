@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use burn_fused::memory::counting_allocator::allocated_bytes;
 use burn_fused::simd::Level;
 use serde::Serialize;
@@ -11,13 +11,12 @@ use super::{check_alone, median_ms, publish};
 use crate::commands::checkpoint::Opened;
 use crate::commands::outputs;
 use crate::commands::subject::{Subject, int8_bytes};
-use crate::data::shard::Order;
-use crate::data::{Normalizer, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::{ModelKind, Network};
+use crate::model::{ModelKind, Network, inputs};
 use crate::options::{Int8Args, RunConfig};
 use crate::train::{DataOptions, Evaluation, Tally};
 use burn_mpi::World;
+use data::{Normalizer, Shard, Split};
 use run_record::Method;
 use terminal::table::table;
 
@@ -105,8 +104,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let tests = args.run.path().is_some();
     let split = if tests { Split::Test } else { Split::Train };
     let most = source.len(split).min(BATCHES[2]);
-    let plan = ShardPlan { samples: most, world_size: 1, batch_size: most };
-    let shard = Shard::load(source, split, &plan, 0, Order::Sequential)?;
+    let shard = Shard::first(source, split, most)?;
     let normalizer = Normalizer::new(source.description());
     let mut accuracies = [None; 3];
     if tests {
@@ -123,11 +121,10 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     for batch in BATCHES {
         // Samples again from the first, where a test set is smaller than a batch.
         let whole = normalizer.values(&shard.read(0, batch)?.0);
-        let [channels, height, width] = source.description().shape;
-        let size = channels * height * width;
+        let shape = source.description().shape;
+        let size: usize = shape.iter().product();
         let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();
-        let data = TensorData::new(values.clone(), [batch, channels, height, width]);
-        let images = Tensor::<4>::from_data(data, &Device::flex());
+        let images = inputs(values.clone(), shape, &Device::flex());
         let infer = |network: &Network| drop(network.forward(images.clone()).into_data());
         let mut scores = Vec::new();
         let mut candidates: [&mut dyn FnMut(); 3] =

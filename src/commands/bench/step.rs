@@ -15,13 +15,13 @@ use terminal::table;
 use super::{median_ms, timed};
 use crate::commands::subject::{BATCHES, Batches, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
-use crate::data::Split;
-use crate::data::generate::noise;
 use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
 use crate::model::ModelKind;
 use crate::options::{ConfigError, Part, RunConfig, StepArgs, part};
 use crate::train::{LabelledBytes, Learner, Precision};
+use data::Split;
+use data::generate::noise;
 
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.

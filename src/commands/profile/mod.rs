@@ -13,13 +13,13 @@ use super::bench::median_ms;
 use super::subject::{Batches, Subject, int8_bytes, learner};
 use super::trace::{self, Tracing};
 use super::{agree_on_products, on_root, outputs};
-use crate::data::Split;
 use crate::machine;
 use crate::model::Network;
 use crate::options::{ProfileArgs, RunConfig};
 use crate::profile::Profile;
 use crate::spans::{self, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
+use data::Split;
 use run_report::write_csv;
 
 /// Batches before the first that is measured. The second step of a training has other

@@ -5,10 +5,10 @@ use burn_mpi::World;
 use crate::commands::checkpoint::Opened;
 use crate::commands::subject::{BATCHES, Subject};
 use crate::commands::{check_random_batch, warn_of_ignored};
-use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, Part, ProfileArgs, RunConfig, Words, part};
 use crate::train::Precision;
+use data::Split;
 
 /// The network and samples that the options name, the same on every rank.
 pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {

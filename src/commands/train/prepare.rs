@@ -11,10 +11,11 @@ use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, count, is_of
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
-use crate::data::{Element, SampleSource, ShardPlan, Split, size_of_sample};
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
+use burn_mpi::ShardPlan;
+use data::{Element, SampleSource, Split, size_of_sample};
 
 /// What a training starts from; nothing on other ranks than 0.
 #[derive(Default)]

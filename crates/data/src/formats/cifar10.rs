@@ -1,0 +1,260 @@
+//! CIFAR-10's binary version, and data sets in its layout.
+//!
+//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes it: records of a
+//! label and the red, the green and the blue plane of a 32x32 image.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use crate::formats::DataFile;
+use crate::source::Samples;
+use crate::{DataError, DataFormat, Description, Element, SampleSource};
+use run_record::files;
+
+const SHAPE: [usize; 3] = [3, 32, 32];
+const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+/// A label and an image.
+const RECORD: usize = 1 + IMAGE;
+const CLASSES: usize = 10;
+/// Mean and standard deviation of each channel that the experiments normalise with;
+/// they are not CIFAR-10's.
+const MEAN: f32 = 0.5;
+const STD: f32 = 0.5;
+const TEST: &str = "test_batch.bin";
+/// The names of the classes.
+const META: &str = "batches.meta.txt";
+
+/// The files of a split. Images are read on request.
+struct Records(Vec<DataFile>);
+
+/// The name of a file of such a data set in `root`, if there is one.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(super) fn any_file(root: &Path) -> Result<Option<String>, DataError> {
+    let test = root.join(TEST).exists().then(|| TEST.to_owned());
+    Ok(batches(root)?.first().map(|&number| batch(number)).or(test))
+}
+
+fn batch(number: u32) -> String {
+    format!("data_batch_{number}.bin")
+}
+
+/// The number of the training batch with this file name.
+fn number_of(name: &OsStr) -> Option<u32> {
+    let number = name.to_str()?.strip_prefix("data_batch_")?.strip_suffix(".bin")?.parse().ok()?;
+    // `data_batch_01.bin` is not the file of number 1.
+    (name == OsStr::new(&batch(number))).then_some(number)
+}
+
+/// Whether a file of such a data set has this name.
+pub(super) fn is_file_name(name: &OsStr) -> bool {
+    name == TEST || name == META || number_of(name).is_some()
+}
+
+/// Numbers of the training batches in `root`, sorted.
+fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
+    let mut numbers = Vec::new();
+    if !root.exists() {
+        return Ok(numbers);
+    }
+    for entry in std::fs::read_dir(root).map_err(DataError::read(root))? {
+        numbers.extend(number_of(&entry.map_err(DataError::read(root))?.file_name()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
+///
+/// # Errors
+/// When one is missing, or is not a whole number of records.
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
+    let missing = |name: &str, also: &str| DataError::missing(&root.join(name), also, DataFormat::Cifar10);
+    let numbers = batches(root)?;
+    let last = numbers.last().copied().unwrap_or(0).max(1);
+    if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
+        let also = format!(", although {} exists", batch(last));
+        return Err(missing(&batch(gap), if last > gap { &also } else { "" }));
+    }
+    if !root.join(TEST).exists() {
+        return Err(missing(TEST, ""));
+    }
+    let train =
+        numbers.iter().map(|&number| open_file(&root.join(batch(number)))).collect::<Result<_, _>>()?;
+    let description = Description {
+        kind: DataFormat::Cifar10,
+        shape: SHAPE,
+        element: Element::U8,
+        classes: CLASSES,
+        class_names: class_names(root),
+        mean: vec![MEAN; SHAPE[0]],
+        std: vec![STD; SHAPE[0]],
+    };
+    let test = vec![open_file(&root.join(TEST))?];
+    Ok(SampleSource::of(description, [train, test].map(Records)))
+}
+
+impl Records {
+    /// Calls `visit` with the file of each of the first `limit` records, its number in that file and in the split, and
+    /// its bytes.
+    fn for_each_record(
+        &self,
+        limit: usize,
+        mut visit: impl FnMut(&DataFile, [usize; 2], &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let mut before = 0;
+        for file in &self.0 {
+            let count = (file.len / RECORD).min(limit - before);
+            file.for_each_record(0, [count, RECORD], |at, record| visit(file, [at, before + at], record))?;
+            before += count;
+        }
+        Ok(())
+    }
+}
+
+fn open_file(path: &Path) -> Result<DataFile, DataError> {
+    let file = DataFile::open(path)?;
+    let what = match (file.len, file.len % RECORD) {
+        (0, _) => "it contains no image".to_owned(),
+        (_, 0) => return Ok(file),
+        // Not asked of files of the right length: dark pixels may look like another file's first bytes.
+        (found, rest) => files::foreign_file(path).map_or_else(
+            || {
+                let records = found / RECORD;
+                format!("cut short or too long: {found} bytes are {records} records of {RECORD} bytes and {rest} more")
+            },
+            |kind| format!("is {kind}"),
+        ),
+    };
+    Err(DataError::invalid(path, &what, DataFormat::Cifar10))
+}
+
+/// The names in `batches.meta.txt` if it exists; numbers otherwise.
+fn class_names(root: &Path) -> Vec<String> {
+    let text = files::read_text(&root.join(META)).unwrap_or_default();
+    let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
+    match names.len() {
+        CLASSES => names,
+        _ => (0..CLASSES).map(|class| class.to_string()).collect(),
+    }
+}
+
+impl Samples for Records {
+    fn len(&self) -> usize {
+        self.0.iter().map(|file| file.len / RECORD).sum()
+    }
+
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
+        self.for_each_record(limit, |_, [_, sample], record| {
+            visit(sample, &record[1..]);
+            Ok(())
+        })
+    }
+
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
+        let mut labels = Vec::with_capacity(limit.min(self.len()));
+        self.for_each_record(limit, |file, [at, _], record| match usize::from(record[0]) {
+            0..CLASSES => {
+                labels.push(u16::from(record[0]));
+                Ok(())
+            }
+            _ => {
+                let at = format!("record {at}");
+                Err(DataError::label(&file.path, record[0].into(), &at, CLASSES))
+            }
+        })?;
+        Ok(labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::objects;
+    use crate::{self as data, Split};
+
+    fn made() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        objects::write(root.path(), 12, 3, 5, &|_| Ok(())).unwrap();
+        root
+    }
+
+    fn message(root: &Path) -> String {
+        let opened = data::open(root).and_then(|source| source.labels(Split::Train, 100));
+        opened.expect_err("a bad data set").to_string()
+    }
+
+    #[test]
+    fn batches_are_read_one_after_the_other() {
+        let root = made();
+        // 12 samples are four batches of 3.
+        assert_eq!(batches(root.path()).unwrap(), [1, 2, 3, 4]);
+        let source = data::open(root.path()).unwrap();
+        assert_eq!((source.len(Split::Train), source.len(Split::Test)), (12, 3));
+        for split in Split::ALL {
+            let labels = source.labels(split, 5).unwrap();
+            let mut seen = 0;
+            let check = &mut |sample: usize, bytes: &[u8]| {
+                let (image, label) = objects::draw(5, split, sample as u64);
+                assert_eq!((bytes, labels[sample]), (&image[..], u16::from(label)), "{sample}");
+                seen += 1;
+            };
+            source.for_each_image(split, 5, check).unwrap();
+            assert_eq!((seen, labels.len()), (5.min(source.len(split)), seen));
+        }
+        let description = source.description();
+        assert_eq!((description.kind, description.shape), (DataFormat::Cifar10, [3, 32, 32]));
+        assert_eq!((&description.class_names[3][..], description.classes), ("flower", 10));
+        assert_eq!((&description.mean[..], &description.std[..]), (&[0.5; 3][..], &[0.5; 3][..]));
+    }
+
+    #[test]
+    fn invalid_files_are_named_with_the_reason() {
+        let root = made();
+        let path = |name: &str| root.path().join(name);
+        let edit = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            let whole = std::fs::read(path(name)).unwrap();
+            let mut bytes = whole.clone();
+            change(&mut bytes);
+            std::fs::write(path(name), bytes).unwrap();
+            let message = message(root.path());
+            std::fs::write(path(name), whole).unwrap();
+            assert_eq!(message.lines().count(), 1, "{message}");
+            message
+        };
+        let cut = edit("data_batch_2.bin", &|bytes| bytes.truncate(3072));
+        assert!(cut.contains("data_batch_2.bin: cut short") && cut.contains("3072 more"), "{cut}");
+        let long = edit("test_batch.bin", &|bytes| bytes.push(0));
+        assert!(long.contains("test_batch.bin") && long.contains("3 records of 3073"), "{long}");
+        let empty = edit("data_batch_1.bin", &|bytes| bytes.clear());
+        assert!(empty.contains("data_batch_1.bin: it contains no image"), "{empty}");
+        let page = edit("data_batch_1.bin", &|bytes| *bytes = b"<!DOCTYPE html>".to_vec());
+        assert!(page.contains("data_batch_1.bin: is a page of HTML, not the file"), "{page}");
+        let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
+        assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
+        assert!(label.contains("mpiburn data import"), "{label}");
+    }
+
+    #[test]
+    fn missing_files_are_named() {
+        let root = made();
+        std::fs::remove_file(root.path().join("data_batch_2.bin")).unwrap();
+        let gap = message(root.path());
+        assert!(gap.contains("data_batch_2.bin is missing, although data_batch_4.bin exists"), "{gap}");
+        let root = made();
+        std::fs::remove_file(root.path().join(TEST)).unwrap();
+        assert!(
+            message(root.path()).contains("test_batch.bin is missing; generate"),
+            "{}",
+            message(root.path())
+        );
+        let root = made();
+        (1..=4).for_each(|n| std::fs::remove_file(root.path().join(batch(n))).unwrap());
+        assert!(
+            message(root.path()).contains("data_batch_1.bin is missing; generate"),
+            "{}",
+            message(root.path())
+        );
+    }
+}

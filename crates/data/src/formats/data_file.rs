@@ -1,0 +1,126 @@
+//! Data files with positional reads.
+//!
+//! They are not memory-mapped: another process could change or truncate the bytes of a
+//! map while they are borrowed, which a safe function must not expose. Each byte is
+//! copied once from the page cache, which all ranks of a host share, and a truncated
+//! file is an error instead of a SIGBUS.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::import::ImportError;
+use run_record::files::open_regular;
+
+/// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
+const BLOCK: usize = 1 << 18;
+
+/// An open file of known length.
+#[derive(Debug)]
+pub struct DataFile {
+    /// Its path.
+    pub path: PathBuf,
+    file: File,
+    /// When it had been changed.
+    modified: Option<SystemTime>,
+    /// Its bytes when it was opened.
+    pub len: usize,
+}
+
+impl DataFile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not a regular file.
+    pub fn open(path: &Path) -> Result<Self, ImportError> {
+        let file = open_regular(path).map_err(ImportError::read(path))?;
+        let kind = file.metadata().map_err(ImportError::read(path))?;
+        if !kind.is_file() {
+            return Err(ImportError::read(path)(std::io::Error::other("not a regular file")));
+        }
+        let modified = kind.modified().ok();
+        Ok(Self { path: path.to_owned(), file, modified, len: kind.len() as usize })
+    }
+
+    /// Fills `buffer` with the bytes from `from` on.
+    ///
+    /// # Errors
+    /// When the file ends before, or cannot be read.
+    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), ImportError> {
+        self.file.read_exact_at(buffer, from as u64).map_err(ImportError::unpack(&self.path))
+    }
+
+    /// Checks that the file is as it was when it was opened, by its length and the time of its last change.
+    ///
+    /// # Errors
+    /// When it is another.
+    pub fn check_unchanged(&self) -> Result<(), ImportError> {
+        let now = self.file.metadata().map_err(ImportError::read(&self.path))?;
+        match now.len() as usize == self.len && now.modified().ok() == self.modified {
+            true => Ok(()),
+            false => bail!(&self.path, "was changed since it was opened: put it back"),
+        }
+    }
+
+    /// The first `most` bytes, or all if there are fewer.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = vec![0; most.min(self.len)];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Calls `visit` with the index and the bytes of each of `count` consecutive records
+    /// of `size` bytes from `from` on.
+    ///
+    /// # Errors
+    /// When the file ends before or cannot be read, and those of `visit`.
+    pub fn for_each_record<E: From<ImportError>>(
+        &self,
+        from: usize,
+        [count, size]: [usize; 2],
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let most = (BLOCK / size.max(1)).max(1);
+        let mut block = vec![0; most.min(count) * size];
+        for first in (0..count).step_by(most) {
+            let block = &mut block[..most.min(count - first) * size];
+            self.read(from + first * size, block)?;
+            let records = block.chunks_exact(size.max(1)).enumerate();
+            records.into_iter().try_for_each(|(record, bytes)| visit(first + record, bytes))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_in_order_and_a_truncated_file_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("records");
+        let bytes: Vec<u8> = (0..300_001u32).map(|n| (n % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = DataFile::open(&path).unwrap();
+        for (from, size) in [(1, 3), (1, 100_000), (1, 300_000)] {
+            let mut found = Vec::new();
+            let visit = |number: usize, record: &[u8]| -> Result<(), ImportError> {
+                assert_eq!((number * size, record.len()), (found.len(), size));
+                found.extend_from_slice(record);
+                Ok(())
+            };
+            file.for_each_record(from, [300_000 / size, size], visit).unwrap();
+            assert!(found == bytes[from..], "records of {size}");
+        }
+        assert_eq!(file.beginning(2).unwrap(), bytes[..2]);
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
+        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), ImportError>(()));
+        assert!(found.unwrap_err().to_string().contains("records"));
+        assert!(DataFile::open(root.path()).is_err(), "a folder");
+    }
+}

@@ -1,0 +1,137 @@
+//! The format of imported data sets.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::import::labels::twin;
+use crate::import::{Fit, ImportError};
+
+/// The file that describes a data set.
+pub const FILE: &str = "dataset.json";
+
+/// A data set, as `dataset.json` describes it. Beside it are, for `train` and `test`:
+/// - `SPLIT-images.npy`: `[samples, channels, height, width]` of bytes, or `[samples, features]` of f32;
+/// - `SPLIT-labels.npy`: `[samples]` of u16, the index of each sample's class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataSet {
+    /// 1; a later format has another number.
+    pub version: u32,
+    /// Channels, height and width of a sample; 1, 1 and the number of features.
+    pub shape: [usize; 3],
+    /// Type of the samples' numbers.
+    pub numbers: Numbers,
+    /// Names of the classes.
+    pub classes: Vec<String>,
+    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature.
+    pub mean: Vec<f32>,
+    /// Standard deviation of each.
+    pub std: Vec<f32>,
+    /// The training split.
+    pub train: SplitRecord,
+    /// The test split.
+    pub test: SplitRecord,
+    /// Names of the features of a table.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<String>,
+    /// How pictures got their size, if they were scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fit: Option<Fit>,
+    /// What was imported.
+    pub source: PathBuf,
+    /// Seed of order and test split.
+    pub seed: u64,
+}
+
+/// Type of a sample's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Numbers {
+    /// Bytes.
+    U8,
+    /// 32-bit floats.
+    F32,
+}
+
+/// The samples of a split.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct SplitRecord {
+    /// Their number.
+    pub samples: usize,
+    /// SHA-256 over labels and samples, as `mpiburn data info` prints it and training compares it.
+    pub sha256: String,
+    /// Where each sample came from: a file below `source`, or `file:row`. Nobody who trains reads them.
+    #[serde(default, skip_deserializing)]
+    pub from: Vec<String>,
+}
+
+impl DataSet {
+    /// Reads the description in `folder`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is of another version.
+    pub fn read(folder: &Path) -> Result<Self, ImportError> {
+        let path = folder.join(FILE);
+        let text = run_record::files::read_text(&path).map_err(ImportError::read(&path))?;
+        let set: Self = serde_json::from_str(&text).map_err(|error| {
+            ImportError::source(
+                &path,
+                format!("{}; import the data set again", run_record::json_problem(&error)),
+            )
+        })?;
+        let values = match set.numbers {
+            Numbers::U8 => set.shape[0],
+            Numbers::F32 => set.shape.iter().product(),
+        };
+        if twin(&set.classes).is_some() {
+            bail!(&path, "has two classes of one name");
+        }
+        if twin(&set.features).is_some() || !(set.features.is_empty() || set.features.len() == values) {
+            bail!(&path, "has other features than the samples: import the data set again");
+        }
+        if set.version != 1 {
+            bail!(&path, "is of version {}, and this program reads version 1", set.version);
+        }
+        if set.shape.contains(&0) || set.classes.is_empty() {
+            bail!(&path, "describes no samples: import the data set again");
+        }
+        if set.mean.len() != values || set.std.len() != values {
+            bail!(
+                &path,
+                "has {} means and {} standard deviations for {values} {}: import the data set again",
+                set.mean.len(),
+                set.std.len(),
+                if set.numbers == Numbers::U8 { "channels" } else { "features" }
+            );
+        }
+        let are_numbers = set.mean.iter().all(|mean| mean.is_finite())
+            && set.std.iter().all(|std| std.is_finite() && *std > 0.0);
+        if !are_numbers {
+            bail!(&path, "a mean is not finite, or a standard deviation not above 0");
+        }
+        Ok(set)
+    }
+
+    /// The name of a split's file of samples, or of labels.
+    pub fn file_name(split: &str, what: &str) -> String {
+        format!("{split}-{what}.npy")
+    }
+
+    /// The file names of a data set.
+    pub fn file_names() -> [String; 5] {
+        let name = Self::file_name;
+        [
+            FILE.into(),
+            name("train", "images"),
+            name("train", "labels"),
+            name("test", "images"),
+            name("test", "labels"),
+        ]
+    }
+}
+
+/// The bytes of labels in the digest of samples: one of each where these are enough for the classes.
+pub fn label_bytes(labels: &[u16], classes: usize) -> Vec<u8> {
+    let bytes = if classes <= 256 { 1 } else { 2 };
+    labels.iter().flat_map(|label| label.to_le_bytes().into_iter().take(bytes)).collect()
+}

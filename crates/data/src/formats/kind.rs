@@ -1,0 +1,129 @@
+//! Kinds of data sets, and their detection by file names.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::Path;
+
+use super::{cifar10, imported, mnist, npy_pairs};
+use crate::DataError;
+use run_record::files::place;
+
+/// The format of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataFormat {
+    /// MNIST's four IDX files.
+    Idx,
+    /// CIFAR-10's binary batches.
+    Cifar10,
+    /// Pairs of `.npy` files: features and labels.
+    Npy,
+    /// What `mpiburn data import` writes.
+    Imported,
+    /// Random samples, generated in memory.
+    Noise,
+}
+
+impl DataFormat {
+    /// The kind of the data set in `root`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or contains no data set or more than one.
+    pub fn of_folder(root: &Path) -> Result<Self, DataError> {
+        let files = [
+            (Self::Idx, mnist::any_file(root)),
+            (Self::Cifar10, cifar10::any_file(root)?),
+            (Self::Npy, npy_pairs::any_file(root)),
+            (Self::Imported, imported::any_file(root)),
+        ];
+        let found: Vec<_> = files.into_iter().filter_map(|(kind, file)| Some((kind, file?))).collect();
+        match &found[..] {
+            [(kind, _)] => Ok(*kind),
+            [] => Err(DataError::NoneHere { root: root.to_owned() }),
+            [(_, first), (_, second), ..] => Err(DataError::several(root, [first, second])),
+        }
+    }
+
+    /// The subcommand of `mpiburn data` that generates one.
+    pub fn generator(self) -> &'static str {
+        match self {
+            Self::Idx | Self::Noise => "digits",
+            Self::Cifar10 => "objects",
+            Self::Npy => "features",
+            Self::Imported => "import",
+        }
+    }
+}
+
+/// Whether `path` has the name of a file of a data set, in a folder where it would be one.
+pub fn is_data_file(path: &Path) -> bool {
+    let Ok(path) = place(path) else { return false };
+    let Some(name) = path.file_name() else { return false };
+    mnist::file_names().any(|file| name == OsStr::new(&file))
+        || cifar10::is_file_name(name)
+        || npy_pairs::files(Path::new("")).any(|file| path.ends_with(file))
+        || super::DataSet::file_names().iter().any(|file| name == OsStr::new(file))
+}
+
+impl fmt::Display for DataFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Idx => "IDX files (MNIST's layout)",
+            Self::Cifar10 => "CIFAR-10 binary batches",
+            Self::Npy => ".npy pairs",
+            Self::Imported => "imported samples",
+            Self::Noise => "noise",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_file_of_a_data_set_determines_its_kind() {
+        let root = tempfile::tempdir().unwrap();
+        let none = DataFormat::of_folder(root.path()).unwrap_err().to_string();
+        assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
+        let named = DataFormat::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
+        assert!(
+            named.contains("generate one with `mpiburn data features --out nowhere/features`, or"),
+            "{named}"
+        );
+        let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
+        assert!(
+            missing.starts_with("there is no folder ") && missing.contains("nowhere: point --data-root"),
+            "{missing}"
+        );
+        std::fs::write(root.path().join("run.json"), "{}").unwrap();
+        std::fs::write(root.path().join("epochs.csv"), "epoch,loss\n1,2\n").unwrap();
+        let run = DataFormat::of_folder(root.path()).unwrap_err().to_string();
+        assert!(run.ends_with(": it is a run; name the folder of a data set instead"), "{run}");
+        for (name, kind) in [
+            ("train-labels-idx1-ubyte", DataFormat::Idx),
+            ("t10k-images-idx3-ubyte.gz", DataFormat::Idx),
+            ("data_batch_4.bin", DataFormat::Cifar10),
+            ("test_batch.bin", DataFormat::Cifar10),
+            ("train_data/train_y.npy", DataFormat::Npy),
+            ("test_data/test_x.npy", DataFormat::Npy),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            for other in ["data_batch_x.bin", "train_x.npy", "notes.txt"] {
+                std::fs::write(root.path().join(other), "").unwrap();
+            }
+            std::fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.path().join(name), "").unwrap();
+            assert_eq!(DataFormat::of_folder(root.path()).unwrap(), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_data_sets_in_a_folder_are_rejected_and_named() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("test_batch.bin"), "").unwrap();
+        std::fs::write(root.path().join("train-images-idx3-ubyte"), "").unwrap();
+        let message = DataFormat::of_folder(root.path()).unwrap_err().to_string();
+        assert!(message.contains("train-images-idx3-ubyte and of test_batch.bin"), "{message}");
+        assert_eq!(message.lines().count(), 1);
+    }
+}

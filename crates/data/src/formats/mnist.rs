@@ -1,0 +1,205 @@
+//! MNIST's four files, and data sets in their layout.
+
+use std::io::Read;
+use std::path::Path;
+
+use super::IdxFile;
+
+use crate::error::OTHER_SAMPLES;
+use crate::source::Samples;
+use crate::{DataError, DataFormat, Description, Element, SampleSource};
+
+/// The files of a split. Opening them reads headers only.
+struct Idx {
+    images: IdxFile,
+    labels: IdxFile,
+}
+
+/// Images and labels of each split.
+const NAMES: [(&str, &str); 2] = [
+    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+];
+
+/// Mean and standard deviation of MNIST's pixels, scaled to [0, 1].
+const MEAN: f32 = 0.1307;
+const STD: f32 = 0.3081;
+const CLASSES: usize = 10;
+/// Rows and columns of an image.
+const SIDES: [usize; 2] = [28, 28];
+
+/// The names of the files of such a data set.
+pub(super) fn file_names() -> impl Iterator<Item = String> {
+    let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
+    names.flat_map(spellings)
+}
+
+/// The names that the file `name` has, unpacked and packed; some archives have a dot before `idx`.
+fn spellings(name: &str) -> [String; 4] {
+    let dotted = name.replace("-idx", ".idx");
+    [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]
+}
+
+/// The name of a file of such a data set in `root`, if there is one.
+pub(super) fn any_file(root: &Path) -> Option<String> {
+    file_names().find(|name| root.join(name).exists())
+}
+
+/// Opens the four files in `root` and checks that they match.
+///
+/// # Errors
+/// When a file is missing or does not have the expected format, or when the numbers
+/// of images and labels differ.
+pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
+    let pair = |(images, labels): (&str, &str)| {
+        let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
+        let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
+        let invalid = |what: &str| DataError::invalid(&images.path, what, DataFormat::Idx);
+        if count != of_labels {
+            let labels = labels.path.display();
+            return Err(invalid(&format!("{count} images, but {of_labels} labels in {labels}")));
+        }
+        if count == 0 {
+            return Err(invalid("it contains no image"));
+        }
+        Ok(Idx { images, labels })
+    };
+    let description = Description {
+        kind: DataFormat::Idx,
+        shape: [1, SIDES[0], SIDES[1]],
+        element: Element::U8,
+        classes: CLASSES,
+        class_names: (0..CLASSES).map(|class| class.to_string()).collect(),
+        mean: vec![MEAN],
+        std: vec![STD],
+    };
+    Ok(SampleSource::of(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
+}
+
+impl Samples for Idx {
+    fn len(&self) -> usize {
+        self.images.shape[0]
+    }
+
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
+        for_each(&self.images, limit, visit)
+    }
+
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
+        // Not the declared number at once: a small gzipped file can declare four billion.
+        let mut labels = Vec::with_capacity(limit.min(self.len()).min(1 << 19));
+        for_each(&self.labels, limit, |_, label| labels.push(u16::from(label[0])))?;
+        match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
+            None => Ok(labels),
+            Some(at) => {
+                let sample = format!("sample {at}");
+                Err(DataError::label(&self.labels.path, labels[at], &sample, CLASSES))
+            }
+        }
+    }
+}
+
+/// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
+fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
+    let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
+        let also = format!(", and so is {name}.gz");
+        return Err(DataError::missing(&root.join(name), &also, DataFormat::Idx));
+    };
+    let file = IdxFile::open(&path).map_err(|error| DataError::of(DataFormat::Idx, error))?;
+    let items = |shape: &[usize]| match shape {
+        [] => "labels".to_owned(),
+        shape => format!("images of {shape:?}"),
+    };
+    match file.shape[1..] == *shape {
+        true => Ok(file),
+        false => {
+            let what =
+                format!("holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
+            Err(DataError::unsuitable(&path, what))
+        }
+    }
+}
+
+/// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
+fn for_each(file: &IdxFile, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
+    let of = |error| DataError::of(DataFormat::Idx, error);
+    let count = file.shape[0];
+    let mut contents = file.contents().map_err(of)?;
+    let mut item = vec![0u8; file.shape[1..].iter().product()];
+    for number in 0..limit.min(count) {
+        let read = contents.read_exact(&mut item);
+        read.map_err(|error| of(file.damaged(format!("ends after {number} of {count} items: {error}"))))?;
+        visit(number, &item);
+    }
+    // The length of a gzipped file is known only after decompressing it, which takes
+    // time: it is checked only if the whole file is read anyway.
+    if file.is_packed && limit >= count {
+        match contents.read(&mut [0u8]) {
+            Ok(0) => {}
+            Ok(_) => return Err(of(file.damaged(format!("has data after its {count} items")))),
+            Err(error) => return Err(of(file.damaged(format!("has a damaged end: {error}")))),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod idx_tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Write;
+
+    fn idx(magic: u32, sizes: &[u32], bytes: &[u8]) -> Vec<u8> {
+        let mut file = magic.to_be_bytes().to_vec();
+        sizes.iter().for_each(|n| file.extend(n.to_be_bytes()));
+        file.extend(bytes);
+        file
+    }
+
+    fn message(bytes: &[u8]) -> String {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("f"), bytes).unwrap();
+        open_file(root.path(), "f", &[1, 3]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn items_are_read_in_order_plain_or_gzipped() {
+        let root = tempfile::tempdir().unwrap();
+        let bytes = idx(0x803, &[2, 1, 3], &[1, 2, 3, 4, 5, 6]);
+        std::fs::write(root.path().join("plain"), &bytes).unwrap();
+        // Of two members, as concatenated files are.
+        let mut zipped = File::create(root.path().join("zip.idx3.gz")).unwrap();
+        for part in bytes.chunks(20) {
+            let mut encoder = flate2::write::GzEncoder::new(&mut zipped, flate2::Compression::fast());
+            encoder.write_all(part).unwrap();
+            encoder.finish().unwrap();
+        }
+        for name in ["plain", "zip-idx3"] {
+            let file = open_file(root.path(), name, &[1, 3]).unwrap();
+            let mut seen = Vec::new();
+            for_each(&file, 9, |n, item| seen.push((n, item.to_vec()))).unwrap();
+            assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
+        }
+    }
+
+    #[test]
+    fn invalid_files_are_rejected_with_name_and_reason() {
+        let label = message(&idx(0x801, &[6], &[0; 6]));
+        assert!(label.contains("holds labels, expected images of [1, 3]"), "{label}");
+        let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
+        assert!(short.contains("truncated: 5 bytes"), "{short}");
+        let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
+        assert!(long.contains("too long"), "{long}");
+        assert!(message(&[0, 0]).contains("inside its header"));
+        assert!(message(b"GIF89a").contains("f: is a picture (GIF)"));
+        assert!(
+            message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]")
+        );
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_command_to_generate_it() {
+        let error = open_file(Path::new("/nowhere"), "x", &[]).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
+    }
+}

@@ -1,0 +1,90 @@
+//! File formats: one reader each, which opens a data set for training and reads the source of an import.
+
+mod cifar10;
+pub(crate) mod data_file;
+pub(crate) mod data_set;
+pub(crate) mod idx;
+mod imported;
+mod kind;
+mod mnist;
+pub(crate) mod npy;
+mod npy_pairs;
+mod rows;
+
+use std::path::Path;
+
+pub use data_file::DataFile;
+pub use data_set::{DataSet, FILE, Numbers};
+pub use idx::IdxFile;
+pub use kind::{DataFormat, is_data_file};
+pub use npy::{NpyFile, write_npy};
+
+use crate::{DataError, SampleSource};
+
+/// Where torchvision and the archives of the data sets have their files, below the folder that users name.
+const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
+
+/// Opens the data set in `root`, or where torchvision would have it below, and detects its kind.
+///
+/// # Errors
+/// When there is none or more than one, or a file does not have the expected format.
+pub fn open(root: &Path) -> Result<SampleSource, DataError> {
+    if root.is_file() {
+        return Err(DataError::NoneHere { root: root.to_owned() });
+    }
+    let inner = INNER.map(|inner| root.join(inner));
+    let (root, format) = match DataFormat::of_folder(root) {
+        Err(none @ DataError::NoneHere { .. }) => {
+            let found: Vec<_> = inner
+                .iter()
+                .filter_map(|inner| Some((&**inner, DataFormat::of_folder(inner).ok()?)))
+                .collect();
+            match found[..] {
+                [] => return Err(none),
+                [only] => only,
+                [(first, _), (second, _), ..] => {
+                    return Err(DataError::several(root, [first.display(), second.display()]));
+                }
+            }
+        }
+        format => (root, format?),
+    };
+    match format {
+        DataFormat::Idx => mnist::open(root),
+        DataFormat::Cifar10 => cifar10::open(root),
+        DataFormat::Npy => npy_pairs::open(root),
+        DataFormat::Imported => imported::open(root),
+        DataFormat::Noise => Err(DataError::NoneHere { root: root.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Split, generate};
+
+    #[test]
+    fn torchvisions_folders_are_found_below_the_one_that_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let raw = |name: &str| {
+            let folder = root.path().join(name).join("raw");
+            std::fs::create_dir_all(&folder).unwrap();
+            generate::digits::write(&folder, 20, 10, 1, &|_| Ok(())).unwrap();
+        };
+        raw("MNIST");
+        assert_eq!(open(root.path()).unwrap().len(Split::Train), 20);
+        let file = root.path().join("iris.csv");
+        std::fs::write(&file, "1,a").unwrap();
+        let message = open(&file).err().unwrap().to_string();
+        assert!(
+            message.contains("it is a file; make a data set of it with `mpiburn data import "),
+            "{message}"
+        );
+        raw("FashionMNIST");
+        let message = open(root.path()).err().unwrap().to_string();
+        assert!(
+            message.starts_with("two data sets in ") && message.contains("MNIST/raw and of "),
+            "{message}"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! Generated feature vectors: a data set like the activations of a larger network's
+//! last hidden layer, with 512 features per sample in 20 classes.
+//!
+//! Each class is an approximately Gaussian cluster in a space of few dimensions; a fixed
+//! random linear map and a ReLU take the space to the features. The clusters overlap, so
+//! that about 86 % of the samples can be classified correctly.
+//!
+//! A sample is a function of the seed, the split and its index, and its bytes are the
+//! same on every machine (see [`super::digits`]).
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::Progress;
+use super::chance::{Chance, Stream};
+use crate::Split;
+use crate::formats::npy::npy_header;
+use run_record::files::WholeFile;
+
+/// Features of a sample.
+pub const FEATURES: usize = 512;
+/// Number of classes.
+pub const CLASSES: usize = 20;
+
+/// Dimensions of the clusters' space.
+const SPACE: usize = 24;
+/// Standard deviation of a coordinate of the clusters' centres, relative to that of a
+/// cluster's samples. It sets the difficulty of the data set.
+const SPREAD: f32 = 0.69;
+/// Standard deviation of the noise of each feature.
+const NOISE: f32 = 0.3;
+
+/// Parameters that all samples of a data set share.
+pub struct FeatureSpace {
+    seed: u64,
+    centres: Vec<[f32; SPACE]>,
+    /// Weights and bias of each feature.
+    map: Vec<([f32; SPACE], f32)>,
+}
+
+impl FeatureSpace {
+    /// The clusters and the map of the data set of `seed`.
+    pub fn new(seed: u64) -> Self {
+        let chance = &mut Chance::of_sample(Stream::FeatureSpace, seed, Split::Train, 0);
+        let scale = 1.0 / (SPACE as f32).sqrt();
+        Self {
+            seed,
+            centres: (0..CLASSES).map(|_| std::array::from_fn(|_| chance.normal(SPREAD))).collect(),
+            map: (0..FEATURES)
+                .map(|_| (std::array::from_fn(|_| chance.normal(scale)), chance.normal(0.5)))
+                .collect(),
+        }
+    }
+
+    /// Draws sample `index` of `split`: its features and its label.
+    ///
+    /// Samples are independent and can be drawn in any order.
+    pub fn draw(&self, split: Split, index: u64) -> ([f32; FEATURES], u8) {
+        let ((class, point), mut chance) = self.point(split, index);
+        let features = std::array::from_fn(|feature| {
+            let (weights, bias) = &self.map[feature];
+            let sum: f32 = weights.iter().zip(&point).map(|(weight, at)| weight * at).sum();
+            (sum + bias + chance.normal(NOISE)).max(0.0)
+        });
+        (features, class as u8)
+    }
+
+    /// The class of a sample, its point in the clusters' space, and its random stream.
+    fn point(&self, split: Split, index: u64) -> ((usize, [f32; SPACE]), Chance) {
+        let mut chance = Chance::of_sample(Stream::Features, self.seed, split, index);
+        let class = chance.below(CLASSES);
+        let point = self.centres[class].map(|centre| centre + chance.normal(1.0));
+        ((class, point), chance)
+    }
+}
+
+/// Writes the data set of `seed` into the existing folder `out`:
+/// `train_data/train_x.npy` with `train` rows of f32, `train_y.npy` with their
+/// labels as i64, and the same for `test`.
+///
+/// `progress` is called after each sample with the number of samples done.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
+    let space = FeatureSpace::new(seed);
+    for (split, name, count, before) in
+        [(Split::Train, "train", train, 0), (Split::Test, "test", test, train)]
+    {
+        let folder = out.join(format!("{name}_data"));
+        std::fs::create_dir_all(&folder)?;
+        let mut features = WholeFile::create(&folder, format!("{name}_x.npy"))?;
+        let mut labels = WholeFile::create(&folder, format!("{name}_y.npy"))?;
+        features.write_all(&npy_header("<f4", &[count, FEATURES]))?;
+        labels.write_all(&npy_header("<i8", &[count]))?;
+        for index in 0..count {
+            let (row, label) = space.draw(split, index as u64);
+            for value in row {
+                features.write_all(&value.to_le_bytes())?;
+            }
+            labels.write_all(&i64::from(label).to_le_bytes())?;
+            progress(before + index + 1)?;
+        }
+        features.finish()?;
+        labels.finish()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FNV-1a over features and labels.
+    fn checksum(seed: u64, split: Split, count: u64) -> u64 {
+        let space = FeatureSpace::new(seed);
+        let samples = (0..count).map(|index| space.draw(split, index));
+        let bytes = samples.flat_map(|(row, label)| {
+            row.map(f32::to_le_bytes).as_flattened().iter().copied().chain([label]).collect::<Vec<u8>>()
+        });
+        bytes
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
+
+    #[test]
+    fn bytes_are_the_same_on_every_machine() {
+        assert_eq!(checksum(7, Split::Train, 200), 0xc5dc_cdb9_b1ee_ddb6);
+        assert_eq!(checksum(7, Split::Test, 200), 0x95f1_dd97_9899_6769);
+    }
+
+    /// The nearest centre is the best classifier for known clusters; its accuracy bounds
+    /// that of a network.
+    #[test]
+    fn the_best_accuracy_is_as_documented() {
+        let space = FeatureSpace::new(7);
+        let count = 8000;
+        let right = (0..count)
+            .filter(|&index| {
+                let (class, point) = space.point(Split::Test, index).0;
+                let far = |centre: &[f32; SPACE]| -> f32 {
+                    centre.iter().zip(&point).map(|(a, b)| (a - b) * (a - b)).sum()
+                };
+                let nearest =
+                    (0..CLASSES).min_by(|&a, &b| far(&space.centres[a]).total_cmp(&far(&space.centres[b])));
+                nearest == Some(class)
+            })
+            .count();
+        let share = 100.0 * right as f64 / count as f64;
+        assert!((86.0..90.0).contains(&share), "{share} %");
+    }
+}

@@ -1,0 +1,205 @@
+//! CIFAR-10's and CIFAR-100's python batches: pickles of pixels and labels, which become arrays.
+//!
+//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+use run_record::files::foreign;
+use serde_pickle::{DeOptions, HashableValue, Value};
+
+use crate::formats::DataSet;
+use crate::formats::npy::npy_header;
+use crate::import::ImportError;
+use crate::import::arrays::{self, Arrays};
+use crate::import::job::Job;
+use crate::import::pictures::folder;
+
+/// Channels, height and width of a picture.
+const SHAPE: [usize; 3] = [3, 32, 32];
+const BYTES: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+/// Most opcodes of a pickle that put values into others: its reader recurses as deep as these nest. the 50,000 pictures of CIFAR-100
+/// have some 170, as lists are appended to by the thousand.
+const MOST_NESTED: usize = 1000;
+
+/// Whether a file is a batch, by its name.
+pub(crate) fn is_batch(path: &Path) -> bool {
+    let name = folder::name(path);
+    name.starts_with("data_batch_") && !name.contains('.') || is_batch_of_100(path)
+}
+
+/// CIFAR-100 has one batch, a pickle called `train`.
+fn is_batch_of_100(path: &Path) -> bool {
+    let is_pickle = |mut file: File| {
+        let mut first = [0];
+        file.read_exact(&mut first).is_ok() && first == [0x80]
+    };
+    path.ends_with("train") && run_record::files::open_regular(path).is_ok_and(is_pickle)
+}
+
+/// The arrays of the batches in `source`; none if there is no batch.
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
+    let Some(first) = batches.first() else { return Ok(None) };
+    let (train, test, meta, default): (Vec<PathBuf>, _, _, _) = match is_batch_of_100(first) {
+        true => (vec![first.to_path_buf()], "test", "meta", "fine_labels"),
+        false => {
+            let names = (1..=batches.len()).map(|number| source.join(format!("data_batch_{number}")));
+            (names.collect(), "test_batch", "batches.meta", "labels")
+        }
+    };
+    let label = job.args.label.as_deref().unwrap_or(default);
+    let folder = job.folder(arrays::FOLDER)?;
+    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
+        let path = folder.join(DataSet::file_name(name, "images"));
+        let failed = |error| ImportError::write(&path)(error);
+        let mut images = File::create(&path).map_err(failed)?;
+        // The number of pictures is known at the end; a header has one length.
+        images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let (mut labels, mut files) = (Vec::new(), Vec::new());
+        for batch in batches {
+            files.push((labels.len() / size_of::<i64>(), folder::name(batch)));
+            let (pixels, of_batch) = read(batch, label)?;
+            images.write_all(&pixels).map_err(failed)?;
+            labels.extend(of_batch.into_iter().flat_map(i64::to_le_bytes));
+        }
+        let samples = labels.len() / size_of::<i64>();
+        images.seek(SeekFrom::Start(0)).map_err(failed)?;
+        images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
+        let path = folder.join(DataSet::file_name(name, "labels"));
+        fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
+            .map_err(ImportError::write(&path))?;
+        Ok((samples, files))
+    };
+    let (training, train) = write("train", &train)?;
+    let test = source.join(test);
+    let test = if test.exists() { write("test", &[test])?.1 } else { Vec::new() };
+    let [pictures, batches] = [count(training, "picture"), count(train.len(), "batch")];
+    log::info!("{}: {pictures} in {batches} of CIFAR for training", job.args.source.display());
+    let names = names(&source.join(meta), label)?;
+    Ok(Some(Arrays::made(&folder, [train, test], names)))
+}
+
+fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
+    let pickle = run_record::files::read_regular(path).map_err(ImportError::read(path))?;
+    if let Some(kind) = foreign(&pickle).filter(|_| !pickle.starts_with(&[0x80])) {
+        bail!(path, "is {kind}");
+    }
+    if nested(&pickle) > MOST_NESTED {
+        bail!(path, "is no pickle of CIFAR: it puts values into others more than {MOST_NESTED} times");
+    }
+    // Arrays are pickled as calls of NumPy's functions, which leave the state of the array.
+    let options = DeOptions::new().replace_unresolved_globals();
+    match serde_pickle::value_from_slice(&pickle, options) {
+        Ok(Value::Dict(entries)) => Ok(entries),
+        Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
+        Err(_) => Err(ImportError::Damaged {
+            path: path.to_owned(),
+            what: "is no pickle of CIFAR, or is damaged".into(),
+        }),
+    }
+}
+
+/// Opcodes that put values into others.
+const NESTING: &[u8] = b"Rabdelostu\x81\x85\x86\x87\x90\x91\x92";
+
+/// Number of opcodes that put values into others, up to where a pickle ends or makes no sense.
+///
+/// <https://github.com/python/cpython/blob/main/Lib/pickletools.py> has all opcodes with their arguments.
+fn nested(mut pickle: &[u8]) -> usize {
+    let mut nested = 0;
+    while let [opcode, rest @ ..] = pickle {
+        let counted = |bytes: usize| {
+            let count =
+                rest.get(..bytes)?.iter().rev().fold(0, |count, &byte| count << 8 | usize::from(byte));
+            count.checked_add(bytes)
+        };
+        let lines = |number: usize| {
+            let mut ends = rest.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+            ends.nth(number - 1).map(|(at, _)| at + 1)
+        };
+        let argument = match opcode {
+            b'.' => None,
+            b'K' | b'h' | b'q' | 0x80 | 0x82 => Some(1),
+            b'M' | 0x83 => Some(2),
+            b'J' | b'j' | b'r' | 0x84 => Some(4),
+            b'G' | 0x95 => Some(8),
+            b'C' | b'U' | 0x8a | 0x8c => counted(1),
+            b'B' | b'T' | b'X' | 0x8b => counted(4),
+            0x8d | 0x8e | 0x96 => counted(8),
+            b'F' | b'I' | b'L' | b'P' | b'S' | b'V' | b'g' | b'p' => lines(1),
+            b'c' | b'i' => lines(2),
+            opcode if NESTING.contains(opcode) => {
+                nested += 1;
+                Some(0)
+            }
+            _ => Some(0),
+        };
+        match argument.and_then(|bytes| rest.get(bytes..)) {
+            Some(behind) => pickle = behind,
+            None => break,
+        }
+    }
+    nested
+}
+
+/// A string of Python 2 or 3.
+fn text(bytes: &Value) -> Option<String> {
+    match bytes {
+        Value::String(text) => Some(text.clone()),
+        Value::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
+        _ => None,
+    }
+}
+
+/// Takes the entry of a name that is one of Python 2's strings or of Python 3's.
+fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Value> {
+    let keys = [HashableValue::String(name.into()), HashableValue::Bytes(name.into())];
+    keys.iter().find_map(|key| entries.remove(key))
+}
+
+/// The pixels and the labels of a batch.
+fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
+    let mut entries = dictionary(path)?;
+    let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
+    let integer = |value: &Value| if let Value::I64(number) = value { Some(*number) } else { None };
+    let integers = |values: &[Value]| values.iter().map(integer).collect::<Option<Vec<i64>>>();
+    let labels = match take(&mut entries, label) {
+        Some(Value::List(labels)) => integers(&labels),
+        Some(_) => None,
+        None => {
+            bail!(path, "has no {label}, among {}: name the labels with --label", crate::quote::listed(keys))
+        }
+    };
+    let Some(labels) = labels else { bail!(path, "{label} is no list of integers") };
+    // The state of an array: version, shape, type, whether the order is Fortran's, bytes.
+    let Some(Value::Tuple(state)) = take(&mut entries, "data") else {
+        bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
+    };
+    let expected = [labels.len() as i64, BYTES as i64];
+    match <[Value; 5]>::try_from(state) {
+        Ok([_, Value::Tuple(shape), _, Value::Bool(false), Value::Bytes(pixels)])
+            if integers(&shape).is_some_and(|shape| shape == expected)
+                && pixels.len() == labels.len() * BYTES =>
+        {
+            Ok((pixels, labels))
+        }
+        _ => bail!(path, "its data is no array of bytes in the shape {expected:?} and in C's order"),
+    }
+}
+
+/// The names of the classes of `label`, if the file with them is there.
+fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, ImportError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let key = format!("{}_names", label.trim_end_matches('s'));
+    match take(&mut dictionary(path)?, &key) {
+        Some(Value::List(names)) => Ok(names.iter().map(text).collect()),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,69 @@
+//! IDX files as MNIST has them, of pictures of any size and any classes, such as EMNIST's: they become arrays.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::formats::IdxFile;
+use crate::formats::npy::npy_header;
+use crate::import::ImportError;
+use crate::import::arrays::{self, Arrays};
+use crate::import::job::Job;
+use crate::import::pictures::folder;
+
+/// Whether a file has the name of one: `train-images-idx3-ubyte`, `emnist-letters-test-labels-idx1-ubyte.gz`.
+pub(crate) fn is_idx(path: &Path) -> bool {
+    let name = folder::name(path).to_ascii_lowercase();
+    ["idx1-ubyte", "idx3-ubyte"].iter().any(|end| name.trim_end_matches(".gz").ends_with(end))
+}
+
+/// The arrays of the files in `source`; none if there is no such file.
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let folder = job.folder(arrays::FOLDER)?;
+    let find = |split: &[&str], what: &str| {
+        let is_wanted = |path: &&PathBuf| {
+            let name = folder::name(path).to_ascii_lowercase();
+            name.contains(what) && split.iter().any(|split| name.contains(split))
+        };
+        match files.iter().filter(is_wanted).collect::<Vec<_>>()[..] {
+            [] => Ok(None),
+            [path] => Ok(Some(path)),
+            [first, second, ..] => {
+                let names = [first, second].map(|path| folder::name(path));
+                bail!(source, "has {} and {}: move one data set to a folder of its own", names[0], names[1]);
+            }
+        }
+    };
+    let pair = |split: &[&str], name: &str| match [find(split, "images")?, find(split, "labels")?] {
+        [Some(images), Some(labels)] => {
+            as_npy(images, &folder.join(format!("{name}-images.npy")))?;
+            as_npy(labels, &folder.join(format!("{name}-labels.npy")))?;
+            Ok(vec![(0, folder::name(images))])
+        }
+        [None, None] => Ok(Vec::new()),
+        [images, _] => {
+            let missing = if images.is_some() { "labels" } else { "images" };
+            bail!(source, "has no IDX file of {missing} for {}", split[0]);
+        }
+    };
+    let files = [pair(&["train"], "train")?, pair(&["t10k", "test"], "test")?];
+    if files[0].is_empty() {
+        bail!(source, "has no IDX files for training, such as train-images-idx3-ubyte");
+    }
+    Ok(Some(Arrays::made(&folder, files, None)))
+}
+
+/// Writes the bytes of an IDX file as an array.
+fn as_npy(path: &Path, array: &Path) -> Result<(), ImportError> {
+    let source = IdxFile::open(path)?;
+    let failed = |error| ImportError::write(array)(error);
+    let mut file = File::create(array).map_err(failed)?;
+    file.write_all(&npy_header("|u1", &source.shape)).map_err(failed)?;
+    let copied = io::copy(&mut source.contents()?, &mut file).map_err(ImportError::unpack(path))?;
+    source.check_length(copied)
+}

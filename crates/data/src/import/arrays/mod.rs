@@ -1,0 +1,421 @@
+//! The import of NumPy's arrays: pictures or features, and their labels, in the `.npy` files of a folder or an
+//! `.npz` file.
+
+pub(crate) mod cifar;
+pub(crate) mod idx;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use half::f16;
+use run_record::count;
+
+use crate::formats::NpyFile;
+use crate::formats::{DataSet, FILE, Numbers};
+use crate::import::job::Job;
+use crate::import::labels::{Labels, number_in};
+use crate::import::pictures;
+use crate::import::pictures::folder::{self, Found, Picture};
+use crate::import::pictures::place::{Pixels, Place};
+use crate::import::plan;
+use crate::import::split::{self, Split as Kind};
+use crate::import::tables::ranges::Ranges;
+use crate::import::writer::Writer;
+use crate::import::{ImportArgs, ImportError, Imported, test_split};
+use crate::quote;
+
+/// What an array's name has if it holds samples, or labels.
+const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
+const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class", "classes", "ys", "fine"];
+/// What an array of strings is called that has the names of the classes, in the order of their numbers.
+const CLASS_NAMES: [&str; 6] =
+    ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names"];
+const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
+const BOOL: &str = "|b1";
+/// The folder of those that are made of other files.
+pub(crate) const FOLDER: &str = "arrays";
+
+/// Whether a file is an array.
+pub(crate) fn is_array(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
+}
+
+/// A split: the file of its samples, and that of its labels.
+struct Pair {
+    samples: PathBuf,
+    labels: PathBuf,
+    /// The first row of each file of the source, and its name.
+    files: Vec<(usize, String)>,
+}
+
+/// The arrays of a source.
+pub(crate) struct Arrays {
+    train: Pair,
+    /// The other splits by name, with the preferred ones for the test first. A split without labels has the error that
+    /// ends the import if the split is chosen.
+    others: Vec<(String, Result<Pair, ImportError>)>,
+    /// Names of the classes, if they are known.
+    names: Option<Vec<String>>,
+    /// What is known of them if they are an imported data set.
+    set: Option<DataSet>,
+}
+
+/// The words of a file's name, in small letters: `x_train.npy` has x and train.
+fn words(path: &Path) -> Vec<String> {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    name.split(['_', '-', '.', ' ']).map(str::to_owned).collect()
+}
+
+/// Whether an array has the names of the classes; its numbers are labels, and so are strings with no other labels and
+/// what is `label`, as it was typed.
+fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> bool {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    CLASS_NAMES.contains(&&*name)
+        && label.is_none_or(|label| !label.eq_ignore_ascii_case(&name))
+        && (name != "classes" || has_other_labels && NpyFile::open(path, &NpyFile::STRINGS).is_ok())
+}
+
+/// Finds the arrays in a folder; none if it has no array.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, ImportError> {
+    let (_, files) = folder::inside(source)?;
+    let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
+    let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
+    if arrays.is_empty() {
+        return Ok(None);
+    }
+    let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has(other, &LABELS));
+    let (names, arrays): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        arrays.iter().partition(|path| has_class_names(path, other_labels(path), args.label.as_deref()));
+    let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let listed = quote::listed(arrays.iter().map(|path| name(path)));
+    // The name without the words of the split.
+    let rest = |path: &Path| -> String {
+        words(path).into_iter().filter(|word| split::of(word).is_none()).collect::<Vec<_>>().join("_")
+    };
+    // One name is that of the labels in each split.
+    let is_label = |path: &Path| match &args.label {
+        Some(wanted) => rest(path) == rest(&PathBuf::from(format!("{wanted}.npy"))),
+        None => has(path, &LABELS),
+    };
+    type Found = Result<Pair, ImportError>;
+    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Found>, ImportError> {
+        let of = |is_wanted: &dyn Fn(&Path) -> bool| -> Vec<&PathBuf> {
+            arrays.iter().copied().filter(|path| in_split(path) && is_wanted(path)).collect()
+        };
+        let labels = of(&is_label);
+        let samples = of(&|path| has(path, &SAMPLES) && !has(path, &LABELS));
+        match (&samples[..], &labels[..]) {
+            ([], []) => Ok(None),
+            ([samples], [labels]) => {
+                let name = folder::name(samples);
+                let [samples, labels] = [samples, labels].map(|path| path.to_path_buf());
+                Ok(Some(Ok(Pair { samples, labels, files: vec![(0, name)] })))
+            }
+            (_, [first, _, ..]) => bail!(
+                source,
+                "which array has the labels? It has {listed}: name one, as in --label {}",
+                rest(first)
+            ),
+            _ => Ok(Some(Err(ImportError::source(
+                source,
+                format!(
+                    "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
+                     y_train (or named with --label), and the same for test if there is a test split"
+                ),
+            )))),
+        }
+    };
+    let kind = |path: &Path| split::in_name(&name(path));
+    let named = pair(&|path| kind(path) == Some(Kind::Train))?;
+    let rest = || pair(&|path| kind(path).is_none());
+    let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
+        bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
+    };
+    let train = train?;
+    let mut others = Vec::new();
+    for other in Kind::OTHERS {
+        others.extend(pair(&|path| kind(path) == Some(other))?.map(|pair| (other.name().to_owned(), pair)));
+    }
+    let pairs = || std::iter::once(&train).chain(others.iter().flat_map(|(_, pair)| pair));
+    let is_used = |path: &Path| pairs().any(|pair| pair.samples == path || pair.labels == path);
+    // Those of a split without labels are named with the split.
+    let is_named = |path: &Path| {
+        others
+            .iter()
+            .any(|(split, pair)| pair.is_err() && kind(path).is_some_and(|kind| kind.name() == split))
+    };
+    let unused = arrays.iter().filter(|path| !is_used(path) && !is_named(path));
+    let unused: Vec<String> = unused.map(|path| name(path)).collect();
+    if !unused.is_empty() {
+        let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
+        log::warn!(
+            "left out: {arrays} {}, which {are} neither samples nor their labels",
+            quote::listed(&unused)
+        );
+    }
+    let names = match &names[..] {
+        [] => None,
+        [only] => Some(NpyFile::open(only, &NpyFile::STRINGS)?.strings()?),
+        [first, second, ..] => bail!(
+            source,
+            "has two arrays with names of classes, {} and {}: leave one out",
+            name(first),
+            name(second)
+        ),
+    };
+    if !source.join(FILE).is_file() {
+        return Ok(Some(Arrays { train, others, names, set: None }));
+    }
+    let set = DataSet::read(source)?;
+    log::info!("{} is an imported data set, whose names are kept", args.source.display());
+    Ok(Some(Arrays { train, others, names: Some(set.classes.clone()), set: Some(set) }))
+}
+
+/// Types of numbers.
+fn numbers() -> Vec<&'static str> {
+    FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
+}
+
+fn labels_file(pair: &Pair) -> Result<NpyFile, ImportError> {
+    NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
+}
+
+/// Calls `visit` with each label, and its value where it may not be a whole number.
+fn for_each_label(
+    file: &NpyFile,
+    mut visit: impl FnMut(&str, Option<f64>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    match &*file.dtype {
+        dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
+            let value = number(bytes, dtype);
+            visit(&value.to_string(), Some(value))
+        }),
+        dtype if dtype == BOOL || NpyFile::INTEGERS.contains(&dtype) => {
+            file.integers()?.into_iter().try_for_each(|label| visit(&label.to_string(), None))
+        }
+        _ => file.strings()?.iter().try_for_each(|label| visit(label, number_in(label))),
+    }
+}
+
+/// The classes of a split.
+fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, ImportError> {
+    let mut found = BTreeSet::new();
+    for_each_label(&labels_file(pair)?, |label, value| {
+        found.extend(labels.name(label, value));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The samples of a split and the numbers of their labels.
+struct Split {
+    samples: NpyFile,
+    /// None of samples that are left out.
+    labels: Vec<Option<u32>>,
+    files: Vec<(usize, String)>,
+}
+
+impl Split {
+    fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, ImportError> {
+        let samples = NpyFile::open(&pair.samples, &numbers())?;
+        let file = labels_file(pair)?;
+        if file.columns != 1 {
+            let how = match file.shape[..] {
+                [_, classes] => format!("; of one-hot labels of {classes} classes, save y.argmax(1)"),
+                _ => String::new(),
+            };
+            bail!(
+                &file.file.path,
+                "its shape is {:?}, and one label for each sample is expected{how}",
+                file.shape
+            );
+        }
+        if samples.rows != file.rows {
+            bail!(&file.file.path, "has {} labels for {} samples", file.rows, samples.rows);
+        }
+        if samples.rows == 0 || samples.columns == 0 {
+            bail!(&samples.file.path, "its shape is {:?}: there is no sample", samples.shape);
+        }
+        if samples.fortran && samples.columns > 1 {
+            bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
+        }
+        let mut found = Vec::with_capacity(file.rows);
+        for_each_label(&file, |label, value| {
+            let place = format!("label [{}]", found.len());
+            let number = labels.number(place, label, value);
+            found.push(number.map_err(|what| ImportError::source(&pair.labels, what))?);
+            Ok(())
+        })?;
+        let labels = found;
+        Ok(Self { samples, labels, files: pair.files.clone() })
+    }
+
+    /// The rows that are used and their classes, by the `class` of each label.
+    fn rows(&self, class: &[u16]) -> Vec<(usize, u16)> {
+        let labels = self.labels.iter().enumerate();
+        labels.filter_map(|(row, label)| Some((row, class[(*label)? as usize]))).collect()
+    }
+
+    fn name(&self, row: usize) -> String {
+        let (start, file) = &self.files[self.files.partition_point(|(start, _)| *start <= row) - 1];
+        format!("{file}[{}]", row - start)
+    }
+}
+
+impl Arrays {
+    /// Those that were made in `folder` of the `files` of each split: the first row and the name of each.
+    pub(crate) fn made(
+        folder: &Path,
+        [train, test]: [Vec<(usize, String)>; 2],
+        names: Option<Vec<String>>,
+    ) -> Self {
+        let pair = |split: &str, files: Vec<(usize, String)>| Pair {
+            samples: folder.join(format!("{split}-images.npy")),
+            labels: folder.join(format!("{split}-labels.npy")),
+            files,
+        };
+        let test = Some(test).filter(|files| !files.is_empty());
+        let others = test.map(|files| ("test".to_owned(), Ok(pair("test", files)))).into_iter().collect();
+        Self { train: pair("train", train), others, names, set: None }
+    }
+
+    pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, ImportError> {
+        let mut labels = Labels::of(self.names, job.args.missing_labels);
+        let train = Split::open(&self.train, &mut labels)?;
+        let known = labels.names(train.labels.iter().flatten().copied());
+        let (names, mut others): (Vec<String>, Vec<_>) = self.others.into_iter().unzip();
+        let (source, wanted) = (&job.args.source, job.args.test_split.as_deref());
+        let chosen = test_split::choose(source, wanted, &known, &names, |at| {
+            others[at].as_ref().map_or(Ok(BTreeSet::new()), |pair| classes(pair, &labels))
+        })?;
+        // If none has classes, it is the first, whose error names them.
+        let test = (!others.is_empty()).then(|| others.swap_remove(chosen.unwrap_or(0)));
+        let test = test.map(|pair| Split::open(&pair?, &mut labels)).transpose()?;
+        let (classes, class) = labels.classes(&job.args.source)?;
+        if let Some(split) =
+            [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())
+        {
+            bail!(&split.samples.file.path, "no sample has a class");
+        }
+        let kind = |split: &Split| match split.samples.shape.len() {
+            1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
+            _ => format!("pictures of {}", split.samples.dtype),
+        };
+        if let Some(test) = test.as_ref().filter(|test| kind(test) != kind(&train)) {
+            bail!(&test.samples.file.path, "has {}, and the training split {}", kind(test), kind(&train));
+        }
+        match train.samples.shape.len() {
+            1 | 2 => features(
+                train,
+                test,
+                classes,
+                &class,
+                self.set.map(|set| set.features).unwrap_or_default(),
+                job,
+            ),
+            _ if train.samples.dtype == "|u1" => {
+                let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
+                    let rows = split.rows(&class).into_iter();
+                    let rows: Vec<_> = rows.map(|(row, class)| (row, split.name(row), class)).collect();
+                    let pixels = Arc::new(Pixels::of(split.samples, self.set.is_some())?);
+                    let picture =
+                        |(row, name, class)| Picture { place: Place::Row(pixels.clone(), row), name, class };
+                    Ok(rows.into_iter().map(picture).collect())
+                };
+                let (train, test) = (pictures(train)?, test.map(pictures).transpose()?);
+                pictures::import(Found { classes, train, test }, self.set.and_then(|set| set.fit), job)
+            }
+            _ => {
+                let NpyFile { dtype, shape, file, .. } = &train.samples;
+                bail!(
+                    &file.path,
+                    "has numbers of {dtype} in the shape {shape:?}: pictures are bytes from 0 to 255 ({}), and features \
+                     have the shape [samples, features] (x.reshape(len(x), -1))",
+                    as_bytes(&train.samples)?
+                );
+            }
+        }
+    }
+}
+
+/// How numbers become the bytes of pictures.
+fn as_bytes(samples: &NpyFile) -> Result<String, ImportError> {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    samples.for_each_row(samples.rows, |_, bytes| {
+        let numbers = bytes.chunks_exact(samples.width).map(|bytes| number(bytes, &samples.dtype));
+        numbers.for_each(|value| (low, high) = (low.min(value), high.max(value)));
+        Ok::<_, ImportError>(())
+    })?;
+    Ok(match () {
+        () if low >= 0.0 && high <= 1.0 => "(255 * x).round().astype(\"uint8\")".into(),
+        () if low >= 0.0 && high <= 255.0 => "x.round().astype(\"uint8\")".into(),
+        () => format!(
+            "its numbers are from {low} to {high}: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype(\"uint8\")"
+        ),
+    })
+}
+
+/// Imports features: a row for each sample.
+fn features(
+    train: Split,
+    test: Option<Split>,
+    classes: Vec<String>,
+    class: &[u16],
+    names: Vec<String>,
+    job: &Job<'_>,
+) -> Result<Imported, ImportError> {
+    let args = job.args;
+    args.refuse_those_of_pictures()?;
+    args.refuse_those_of_tables()?;
+    let (train_rows, test_rows) = (train.rows(class), test.as_ref().map(|test| test.rows(class)));
+    let all = train_rows.len() + test_rows.as_ref().map_or(0, Vec::len);
+    let columns = train.samples.columns;
+    let (all_rows, of) = (count(all, "row"), count(columns, "feature"));
+    log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
+    let splits = plan::splits(args, train_rows, test_rows, &classes, |(_, class)| *class)?;
+    let mut ranges = Ranges::of(columns);
+    let mut writer = Writer::create(job, [1, 1, columns], Numbers::F32, all)?;
+    let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
+    let of_test = test.as_ref().unwrap_or(&train);
+    for (place, (split, rows)) in [&train, of_test].into_iter().zip(splits).enumerate() {
+        for (row, class) in rows {
+            split.samples.row(row, &mut bytes)?;
+            sample.clear();
+            for (column, bytes) in bytes.chunks_exact(split.samples.width).enumerate() {
+                let value = number(bytes, &split.samples.dtype);
+                if !(value as f32).is_finite() {
+                    bail!(
+                        &split.samples.file.path,
+                        "[{row}, {column}] is {value}{}",
+                        if value.is_finite() {
+                            ", which is beyond f32: scale the features"
+                        } else {
+                            ": clean the features"
+                        }
+                    );
+                }
+                ranges.add(column, value, bytes);
+                sample.extend((value as f32).to_le_bytes());
+            }
+            writer.add(place, &sample, class, split.name(row))?;
+            done += 1;
+            job.row(done, all)?;
+        }
+    }
+    let name = |column: usize| names.get(column).cloned().unwrap_or_else(|| format!("[:, {column}]"));
+    for problem in ranges.problems(name, "leave such columns out before the import") {
+        log::warn!("{problem}");
+    }
+    writer.finish(job, classes, names, None)
+}
+
+/// A number of a type, as f64.
+fn number(bytes: &[u8], dtype: &str) -> f64 {
+    match (dtype.contains('f'), bytes) {
+        (true, &[a, b]) => f16::from_le_bytes([a, b]).to_f64(),
+        (true, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
+        (true, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        _ => NpyFile::integer(bytes, dtype.contains('i')) as f64,
+    }
+}

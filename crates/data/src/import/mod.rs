@@ -1,0 +1,188 @@
+//! Data sets from what people have: pictures in folders, tables, arrays.
+//!
+//! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
+//! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
+
+// First: its macro is for the modules below.
+#[macro_use]
+mod error;
+
+mod archive;
+mod args;
+mod arrays;
+mod copies;
+mod job;
+pub(crate) mod labels;
+mod left_behind;
+mod no_data_set;
+mod pictures;
+mod plan;
+mod reading;
+mod same_class;
+mod split;
+mod tables;
+mod temporary;
+mod test_split;
+#[cfg(test)]
+mod tests;
+pub(crate) mod writer;
+
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use job::Job;
+use pictures::listing::{self, Listing};
+use pictures::{folder, split_folders};
+use run_record::count;
+use tables::{TableFiles, Tables, parquet_file, table};
+
+use crate::formats::DataSet;
+use crate::quote::{listed, quoted, short};
+use arrays::{cifar, idx};
+
+pub use args::{Header, ImportArgs, Order};
+pub use error::ImportError;
+pub use labels::MissingLabels;
+pub use pictures::folder::recognised;
+pub use pictures::picture::{Fit, Size};
+pub use reading::{picture, pictures, rows};
+
+/// An import that is done.
+#[derive(Debug)]
+pub struct Imported {
+    /// What was written.
+    pub set: DataSet,
+    /// Number of training and of test samples of each class.
+    pub counts: [Vec<usize>; 2],
+}
+
+/// Samples done, and all of them; the import stops on `Break`.
+pub type Progress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
+
+/// Writes the data set of `args`. The folder has all of it or, after an error, what it had before. What happened to
+/// the samples is logged.
+///
+/// # Errors
+/// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
+pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+    check_places(&args.source, &args.out)?;
+    let job = Job::start(args, progress)?;
+    writer::check_free(&args.out, args.overwrite)?;
+    let unpacked = if args.source.is_dir() { None } else { archive::unpack(&job)? };
+    let source = unpacked.as_deref().unwrap_or(&args.source);
+    let imported =
+        from_source(source, &job).map_err(|error| archive::renamed(error, source, &args.source))?;
+    for problem in without_samples(&imported) {
+        log::warn!("{problem}");
+    }
+    if let [one] = &imported.set.classes[..] {
+        log::warn!("all samples are of one class, {}: there is nothing to tell apart", quoted(one));
+    }
+    let learned = imported.counts[0].iter().copied().filter(|&count| count > 0);
+    if let (Some(least), Some(most)) = (learned.clone().min(), learned.max())
+        && most > 10 * least
+    {
+        log::warn!(
+            "the largest class has {most} training samples and the smallest {least}: a network may learn to name \
+             the large ones alone"
+        );
+    }
+    Ok(imported)
+}
+
+/// Which classes have no samples in a split, in a line for each kind.
+fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
+    type IsSo = fn(usize, usize) -> bool;
+    let kinds: [(&str, IsSo); 3] = [
+        ("no sample", |train, test| train + test == 0),
+        ("test samples and none to learn from", |train, test| train == 0 && test > 0),
+        ("no test sample", |train, test| train > 0 && test == 0),
+    ];
+    let line = |(what, is_so): (&str, IsSo)| {
+        let classes = set.classes.iter().zip(train.iter().zip(test));
+        let found: Vec<&String> =
+            classes.filter(|(_, (train, test))| is_so(**train, **test)).map(|(name, _)| name).collect();
+        match &found[..] {
+            [] => None,
+            [one] => Some(format!("class {} has {what}", quoted(one))),
+            _ => Some(format!("{} have {what}: {}", count(found.len(), "class"), listed(&found))),
+        }
+    };
+    kinds.into_iter().filter_map(line).collect()
+}
+
+/// Imports a file or a folder, which an archive may have in a folder of its own.
+fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
+    let args = job.args;
+    let tables = match source.is_dir() {
+        true => {
+            let source = &folder::below(source)?;
+            let made = match cifar::find(source, job)? {
+                Some(made) => Some(made),
+                None => idx::find(source, job)?,
+            };
+            if let Some(made) = made {
+                let folder = job.folder.join(arrays::FOLDER);
+                return made.import(job).map_err(|error| archive::renamed(error, &folder, source));
+            }
+            if let Some(arrays) = arrays::find(source, args)? {
+                return arrays.import(job);
+            }
+            let mut folders = source.clone();
+            let tables = match listing::find(source, args)? {
+                Listing::Pictures(found) => return pictures::import(found, None, job),
+                Listing::Folders(classes) => {
+                    folders = classes;
+                    None
+                }
+                Listing::None => tables::tables(source, args)?,
+            };
+            let Some(tables) = tables else {
+                let found = split_folders::find(&folders, args.test_split.as_deref(), args.label_options())?;
+                return pictures::import(found, None, job);
+            };
+            tables
+        }
+        false => match &args.test_split {
+            Some(name) => {
+                let problem = format!("{} is one table, and has no other split", source.display());
+                return Err(ImportError::option("test-split", short(name), problem));
+            }
+            None => Tables::one(TableFiles::one(source)),
+        },
+    };
+    match parquet_file::column_of_pictures(&tables.train.files[0])? {
+        None => table::import(&tables, job),
+        Some(column) => pictures::import(parquet_file::pictures(&tables, &column, job)?, None, job),
+    }
+}
+
+/// Checks that neither folder is in the other.
+fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
+    if !source.is_dir() {
+        // A pipe without a name (`<(command)`) cannot be resolved, and another is waited for without end.
+        if std::fs::metadata(source).is_ok_and(|found| found.file_type().is_fifo()) {
+            bail!(source, "is a pipe, and a file is needed: write its contents to a file first");
+        }
+        run_record::files::open_regular(source).map_err(ImportError::read(source))?;
+    }
+    let from = source.canonicalize().map_err(ImportError::read(source))?;
+    let to = std::path::absolute(out).map_err(ImportError::write(out))?;
+    // Through links as far as there is anything.
+    let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
+    let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
+    if std::env::current_dir().is_ok_and(|here| to == here) {
+        let problem =
+            "is the folder that you are in, in whose place the import puts another: start it outside";
+        return Err(ImportError::option("out", out.display(), problem));
+    }
+    if to.starts_with(&from) || from.starts_with(&to) {
+        return Err(ImportError::option(
+            "out",
+            out.display(),
+            format!("and {} are one folder, or one is in the other: choose another", source.display()),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! The errors of a folder that cannot be imported: what is in it, what was expected, and what to do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+
+use crate::import::ImportError;
+use crate::import::pictures::folder::{inside, is_picture, name};
+use crate::import::split;
+use crate::import::tables::{is_submission, is_table};
+use crate::quote::listed;
+
+/// Kinds of files that a message lists.
+const KINDS: usize = 3;
+/// Files that may have a data set in them.
+const PACKED: [&str; 6] = ["gz", "npz", "tar", "tgz", "zip", "7z"];
+
+/// The error that a folder has no data set.
+pub(crate) fn no_data_set(folder: &Path) -> ImportError {
+    let (folders, files) = inside(folder).unwrap_or_default();
+    let mut kinds: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
+    for file in &files {
+        let ending = file.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+        let kind = ending.map_or_else(|| "file without an ending".into(), |ending| format!(".{ending} file"));
+        kinds.entry(kind).or_default().push(file);
+    }
+    let mut found: Vec<(String, Vec<&Path>)> = kinds.into_iter().collect();
+    found.sort_by_key(|(_, files)| std::cmp::Reverse(files.len()));
+    if !folders.is_empty() {
+        found.insert(0, ("folder".into(), folders.iter().map(PathBuf::as_path).collect()));
+    }
+    let mut words: Vec<String> = found
+        .iter()
+        .take(KINDS)
+        .map(|(kind, paths)| {
+            let names: Vec<String> = paths.iter().map(|path| name(path)).collect();
+            let number = match kind.strip_suffix(" without an ending") {
+                Some(kind) => format!("{} without an ending", count(paths.len(), kind)),
+                None => count(paths.len(), kind),
+            };
+            format!("{number} ({})", listed(names))
+        })
+        .collect();
+    if found.len() > KINDS {
+        words.push(count(found.len() - KINDS, "other kind"));
+    }
+    let is_packed = |path: &&PathBuf| {
+        path.extension().is_some_and(|ending| PACKED.contains(&&*ending.to_string_lossy().to_lowercase()))
+    };
+    let advice = match files.iter().filter(|path| is_table(path) || is_packed(path)).count() {
+        0 => "",
+        1 => ": import that file",
+        _ => ": import one of them",
+    };
+    let found = if words.is_empty() { "nothing".into() } else { words.join(", ") };
+    ImportError::source(
+        folder,
+        format!(
+            "no data set found here. Expected one of: a folder of pictures for each class, pictures with \
+             metadata.csv, train.csv and test.csv, one table, arrays of NumPy. Found: {found}{advice}"
+        ),
+    )
+}
+
+/// The error that pictures lie in no class's folder.
+pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
+    let (folders, files) = inside(folder)?;
+    let pictures: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
+    let Some(first) = pictures.first() else { return Ok(no_data_set(folder)) };
+    let classes = classes_in_names(&pictures);
+    let such =
+        if classes.is_empty() { String::new() } else { format!(" (their names say {})", listed(classes)) };
+    let (other_folders, other_files) =
+        folder.parent().and_then(|parent| inside(parent).ok()).unwrap_or_default();
+    let is_json = |path: &&PathBuf| path.extension().is_some_and(|ending| ending == "json");
+    let json = files.iter().chain(&other_files).filter(is_json);
+    let mut around = folders.iter().chain(&other_folders).chain(json);
+    let annotations = if around.any(|path| split::is_of_annotations(&name(path))) {
+        "; annotations of objects (COCO, YOLO, VOC) are not read: a picture has one class"
+    } else {
+        ""
+    };
+    // Those that name pictures were read before.
+    let in_source = split::of(&name(folder)).is_some();
+    let beside = other_files.iter().filter(|_| in_source);
+    let tables: Vec<String> = files
+        .iter()
+        .chain(beside)
+        .filter(|file| is_table(file) && !is_submission(file))
+        .map(|file| name(file))
+        .collect();
+    let tables = match &tables[..] {
+        [] => String::new(),
+        [one] => format!("; {one} does not name the pictures and their classes"),
+        several => format!("; {} do not name the pictures and their classes", listed(several)),
+    };
+    Ok(ImportError::source(
+        folder,
+        format!(
+            "{} ({}{}) {} in no class's folder: move the pictures of each class{such} to a folder of its name, or \
+             name their classes in metadata.csv with the columns file_name and label{tables}{annotations}",
+            count(pictures.len(), "picture"),
+            name(first),
+            if pictures.len() == 1 { "" } else { ", …" },
+            if pictures.len() == 1 { "is" } else { "are" },
+        ),
+    ))
+}
+
+/// The words with which the names of pictures begin, such as cat and dog in `cat.0.jpg` and `dog12.jpg`; none if these
+/// are not a few classes.
+fn classes_in_names(pictures: &[&PathBuf]) -> BTreeSet<String> {
+    let first = |path: &&PathBuf| {
+        let word: String = name(path).chars().take_while(|char| char.is_alphabetic()).collect();
+        Some(word).filter(|word| !word.is_empty())
+    };
+    let words: Option<BTreeSet<String>> = pictures.iter().map(first).collect();
+    words.filter(|words| (2..=pictures.len() / 2).contains(&words.len())).unwrap_or_default()
+}

@@ -1,0 +1,375 @@
+//! Pictures in folders: which are there, and of which class.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+use walkdir::{DirEntry, WalkDir};
+
+use crate::import::arrays::{cifar, idx};
+use crate::import::labels::LabelOptions;
+use crate::import::left_behind::is_ignored;
+use crate::import::no_data_set::unclassed;
+use crate::import::pictures::place::{Encoded, Place};
+use crate::import::pictures::{listing, metadata};
+use crate::import::split::{self, Split};
+use crate::import::tables::is_table;
+use crate::import::writer::MOST_CLASSES;
+use crate::import::{ImportError, arrays, tables};
+use crate::quote::{listed, quoted, short};
+
+/// Endings of pictures' names.
+const PICTURES: [&str; 16] = [
+    "apng", "bmp", "dib", "gif", "jfif", "jpe", "jpeg", "jpg", "pbm", "pgm", "png", "pnm", "ppm", "tif",
+    "tiff", "webp",
+];
+/// Entries of a folder by which it is recognised.
+const MOST_LOOKED_AT: usize = 1000;
+
+/// A picture of a source.
+#[derive(Debug, Clone)]
+pub(crate) struct Picture {
+    pub(crate) place: Place,
+    /// Its path below the source, or its place in a file.
+    pub(crate) name: String,
+    pub(crate) class: u16,
+}
+
+/// The pictures of a source.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) classes: Vec<String>,
+    pub(crate) train: Vec<Picture>,
+    /// None where the source has one split alone.
+    pub(crate) test: Option<Vec<Picture>>,
+}
+
+pub(crate) fn is_picture(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str()).map(str::to_lowercase);
+    ending.is_some_and(|ending| PICTURES.contains(&ending.as_str()))
+}
+
+/// What lies directly in a folder: other folders, and files, each in the order of their names. Links to a folder
+/// around them are left out.
+pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+    let (mut entries, _) = entries(folder)?;
+    entries.sort();
+    Ok(entries.into_iter().partition(|path| path.is_dir()))
+}
+
+/// The number of links in a folder to a folder around them.
+pub(crate) fn loops(folder: &Path) -> Result<usize, ImportError> {
+    entries(folder).map(|(_, loops)| loops)
+}
+
+/// The entries of a folder, and the number of links to a folder around them, which are none of the entries.
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
+    let read = || -> io::Result<(Vec<PathBuf>, usize)> {
+        let (mut paths, mut loops) = (Vec::new(), 0);
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            if is_ignored(&name(&path)) {
+                continue;
+            }
+            if entry.file_type()?.is_symlink() && path.is_dir() && leads_back(&path) {
+                loops += 1;
+            } else {
+                paths.push(path);
+            }
+        }
+        Ok((paths, loops))
+    };
+    read().map_err(ImportError::read(folder))
+}
+
+/// The last part of a path.
+pub(crate) fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What was left out: files by ending, with the first of each, and links to a folder around them.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    pub(crate) endings: BTreeMap<String, (usize, PathBuf)>,
+    loops: usize,
+}
+
+impl LeftOut {
+    pub(crate) fn new(loops: usize) -> Self {
+        Self { loops, ..Self::default() }
+    }
+
+    fn add(&mut self, path: PathBuf) {
+        let ending = path.extension().map_or_else(
+            || "no ending".to_owned(),
+            |ending| format!(".{}", ending.to_string_lossy().to_lowercase()),
+        );
+        self.endings.entry(ending).or_insert((0, path)).0 += 1;
+    }
+
+    pub(crate) fn log(&self, source: &Path) {
+        for (ending, (number, first)) in &self.endings {
+            log::warn!(
+                "left out: {} with {ending}, which is no picture that is read here (the first: {}{})",
+                count(*number, "file"),
+                first.strip_prefix(source).unwrap_or(first).display(),
+                crate::import::pictures::picture::foreign_picture(first)
+                    .map_or_else(String::new, |kind| format!(", {kind}"))
+            );
+        }
+        if self.loops > 0 {
+            log::warn!("left out: {} to an enclosing folder", count(self.loops, "link"));
+        }
+    }
+}
+
+/// The folder with the classes, which an archive may have in folders of its own.
+pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
+    let mut folder = source.to_owned();
+    loop {
+        let (mut folders, files) = inside(&folder)?;
+        if folders.len() > 1 && folders.iter().all(|folder| split::is_no_class(&name(folder))) {
+            // Labels beside images are files without pictures.
+            folders.retain(|folder| holds_pictures(folder));
+        }
+        match &folders[..] {
+            [only]
+                if !files.iter().any(|file| is_picture(file))
+                    && !tables::is_partition(only)
+                    && holds_more(only)?
+                    && !belongs(only, &folder, &files) =>
+            {
+                if split::of(&name(only)) == Some(Split::Train) {
+                    return Ok(folder);
+                }
+                log::info!("reading the folder {} in it", name(only));
+                folder.clone_from(only);
+            }
+            _ => return Ok(folder),
+        }
+    }
+}
+
+/// Whether the only folder in another one belongs to the tables beside it: it has nothing to import, or they list its
+/// pictures.
+fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
+    files.iter().any(|file| is_table(file)) && (recognised(only).is_none() || listing::is_in(folder))
+}
+
+/// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
+fn holds_more(folder: &Path) -> Result<bool, ImportError> {
+    let (folders, files) = inside(folder)?;
+    let is_data = |path: &PathBuf| {
+        is_table(path) || arrays::is_array(path) || cifar::is_batch(path) || idx::is_idx(path)
+    };
+    Ok(!folders.is_empty() || metadata::file(folder).is_some() || files.iter().any(is_data))
+}
+
+/// Whether there are pictures below a folder, as far as the first entries tell.
+pub(crate) fn holds_pictures(folder: &Path) -> bool {
+    let is_part = |entry: &DirEntry| entry.depth() == 0 || !is_ignored(&entry.file_name().to_string_lossy());
+    let entries = WalkDir::new(folder).follow_links(true).into_iter().filter_entry(is_part);
+    entries.flatten().take(MOST_LOOKED_AT).any(|entry| is_picture(entry.path()))
+}
+
+/// What a folder holds that can be imported, in words.
+pub fn recognised(source: &Path) -> Option<&'static str> {
+    let (folders, files) = inside(source).ok()?;
+    match () {
+        () if files.iter().any(|path| is_table(path)) => Some("tables"),
+        () if files.iter().any(|path| arrays::is_array(path)) => Some("arrays"),
+        () if files.iter().any(|path| cifar::is_batch(path)) => Some("batches of CIFAR"),
+        () if files.iter().any(|path| idx::is_idx(path)) => Some("IDX files of other names"),
+        () if metadata::file(source).is_some() => Some("pictures"),
+        () if folders.iter().any(|folder| holds_pictures(folder)) => Some("folders of pictures"),
+        () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
+        () => None,
+    }
+}
+
+/// The pictures of a split.
+#[derive(Default)]
+pub(crate) struct Classes {
+    names: BTreeSet<String>,
+    /// The place, the name, and the class of each.
+    pictures: Vec<(PathBuf, String, String)>,
+    /// Whether a file names the classes, which may be numbers.
+    pub(crate) is_listed: bool,
+}
+
+impl Classes {
+    /// The classes that have pictures.
+    pub(crate) fn full(&self) -> BTreeSet<String> {
+        self.pictures.iter().map(|(.., class)| class.clone()).collect()
+    }
+}
+
+/// The pictures of `split`, which is `source` or a folder in it: those that a file there lists, or those in the folder
+/// of each class. A split of which the file names no class has no
+/// pictures; in the training split, missing classes are an error.
+pub(crate) fn classes(
+    source: &Path,
+    split: &Path,
+    is_train: bool,
+    label: LabelOptions<'_>,
+    left_out: &mut LeftOut,
+) -> Result<Classes, ImportError> {
+    let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
+    if let Some((folder, file)) =
+        [split, source].into_iter().find_map(|folder| Some((folder, metadata::file(folder)?)))
+    {
+        if let Some(listed) = metadata::read(&file, label)? {
+            let listed = listed.into_iter().map(|(name, class)| (folder.join(name), class));
+            let listed: Vec<_> = listed.filter(|(path, _)| path.starts_with(split)).collect();
+            let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(listed.len());
+            let all = listed.len();
+            let is_unlabelled = !is_train && listed.iter().all(|(_, class)| class.is_err());
+            let with_class =
+                listed.into_iter().filter(|_| !is_unlabelled).map(|(path, class)| Ok((path, class?)));
+            let with_class: Vec<_> =
+                with_class.collect::<Result<_, String>>().map_err(|what| ImportError::source(&file, what))?;
+            let with_class = with_class.into_iter().filter_map(|(path, class)| Some((path, class?)));
+            let pictures: Vec<_> =
+                with_class.map(|(path, class)| (path.clone(), below(&path), class)).collect();
+            if all > pictures.len() {
+                log::info!("left out: {} without a class", count(all - pictures.len(), "picture"));
+            }
+            if others > 0 {
+                log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
+            }
+            let names = pictures.iter().map(|(.., class)| class.clone()).collect();
+            return Ok(Classes { names, pictures, is_listed: true });
+        }
+        log::info!("{} has no column label, class or target: folders are the classes", below(&file));
+    } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
+        let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
+        return Err(ImportError::option("label", short(label), problem));
+    }
+    let (folders, files) = inside(split)?;
+    let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
+    if folders.is_empty() {
+        return Err(unclassed(split)?);
+    }
+    if split != source {
+        left_out.loops += loops(split)?;
+    }
+    if let [first, ..] = &beside[..] {
+        log::warn!(
+            "left out: {} in no class's folder (the first: {})",
+            count(beside.len(), "picture"),
+            name(first)
+        );
+    }
+    files.iter().filter(|file| !is_picture(file)).for_each(|file| left_out.add(file.clone()));
+    let mut classes = Classes::default();
+    for folder in folders {
+        let Some(class) = folder.file_name().and_then(|name| name.to_str()) else {
+            bail!(&folder, "the folder's name is not UTF-8: rename it");
+        };
+        let mut pictures = walk(&folder, left_out)?;
+        // As torchvision sorts them: by the folder's text, and then by name.
+        let place =
+            |path: &PathBuf| (path.parent().map(|folder| folder.as_os_str().to_owned()), path.clone());
+        pictures.sort_by_cached_key(place);
+        classes.names.insert(class.to_owned());
+        classes.pictures.extend(pictures.into_iter().map(|path| {
+            let name = below(&path);
+            (path, name, class.to_owned())
+        }));
+    }
+    Ok(classes)
+}
+
+/// The pictures below a folder, in the order of the names; links are followed, those that lead back are not.
+pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, ImportError> {
+    let (mut pictures, mut loops) = (Vec::new(), 0);
+    let is_part = |entry: &DirEntry| {
+        let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
+        loops += usize::from(is_loop);
+        entry.depth() == 0 || !(is_loop || is_ignored(&entry.file_name().to_string_lossy()))
+    };
+    let entries = WalkDir::new(folder).follow_links(true).sort_by_file_name().into_iter();
+    for entry in entries.filter_entry(is_part) {
+        let path = match entry {
+            Ok(entry) if entry.file_type().is_dir() => continue,
+            Ok(entry) => entry.into_path(),
+            Err(error) if error.loop_ancestor().is_some() => {
+                left_out.loops += 1;
+                continue;
+            }
+            Err(error) => {
+                let path = error.path().unwrap_or(folder).to_owned();
+                // A link to nothing is a picture that cannot be read.
+                if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+                    return Err(ImportError::read(&path)(error.into()));
+                }
+                path
+            }
+        };
+        match is_picture(&path) {
+            true => pictures.push(path),
+            false => left_out.add(path),
+        }
+    }
+    left_out.loops += loops;
+    Ok(pictures)
+}
+
+/// Whether a link to a folder leads to one that the link is in, which may be above the folder of its class.
+fn leads_back(link: &Path) -> bool {
+    let place = link.parent().unwrap_or(Path::new(".")).canonicalize();
+    link.canonicalize().is_ok_and(|target| place.is_ok_and(|place| place.starts_with(target)))
+}
+
+/// The splits with the numbers of their classes, which are those of both.
+pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
+    let splits = || std::iter::once(&train).chain(&test);
+    let full: BTreeSet<String> = splits().flat_map(Classes::full).collect();
+    let empty: BTreeSet<&String> =
+        splits().flat_map(|split| &split.names).filter(|name| !full.contains(*name)).collect();
+    if full.is_empty() {
+        let has_arrays = |name: &String| {
+            let found = inside(&source.join(name));
+            found.is_ok_and(|(_, files)| files.iter().any(|path| arrays::is_array(path)))
+        };
+        if empty.iter().any(|name| has_arrays(name)) {
+            bail!(
+                source,
+                "has arrays of NumPy in {} ({}), and those in one folder are read: move them there, with names such as \
+                 x_train.npy, y_train.npy, x_test.npy and y_test.npy",
+                count(empty.len(), "folder"),
+                listed(empty)
+            );
+        }
+        bail!(
+            source,
+            "has no picture in {} ({}): the names of pictures end in {}",
+            count(empty.len(), "folder"),
+            listed(empty),
+            PICTURES.join(", ")
+        );
+    }
+    for name in empty {
+        log::warn!("left out: class {}, whose folder has no picture", quoted(name));
+    }
+    if full.len() > MOST_CLASSES {
+        bail!(source, "has {} classes, and at most {MOST_CLASSES} are supported", full.len());
+    }
+    let mut classes: Vec<String> = full.into_iter().collect();
+    if splits().any(|split| split.is_listed) && classes.iter().all(|name| name.parse::<i64>().is_ok()) {
+        classes.sort_by_key(|name| name.parse::<i64>().unwrap_or_default());
+    }
+    let number: HashMap<&String, u16> = classes.iter().zip(0..=u16::MAX).collect();
+    let pictures = |split: Classes| {
+        let picture = |(path, name, class): (PathBuf, String, String)| Picture {
+            place: Place::Encoded(Encoded::File(path)),
+            name,
+            class: number[&class],
+        };
+        split.pictures.into_iter().map(picture).collect()
+    };
+    let (train, test) = (pictures(train), test.map(pictures));
+    Ok(Found { train, test, classes })
+}

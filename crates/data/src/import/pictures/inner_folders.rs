@@ -1,0 +1,85 @@
+//! Folders in the folders of classes: splits, whole data sets, or classes in the folders of something else.
+//!
+//! All pictures below a folder are of its class, as ImageFolder reads them. `cat/train` and `cat/test` are mixed so, and
+//! the classes of `animals/train/cat` or `fold1/cat` are lost.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::import::ImportError;
+use crate::import::pictures::folder::{holds_pictures, inside, is_picture, name};
+use crate::import::split::{self, Split};
+use crate::quote::listed;
+
+/// The folder of a class and the folders with pictures in it.
+struct Class {
+    name: String,
+    folders: Vec<PathBuf>,
+}
+
+impl Class {
+    fn names(&self) -> BTreeSet<String> {
+        self.folders.iter().map(|folder| name(folder)).collect()
+    }
+
+    fn has_splits(&self) -> bool {
+        let splits = split::of_all(&self.names().into_iter().collect::<Vec<_>>());
+        let is_train = |split: &Split| *split == Split::Train;
+        splits.iter().flatten().any(is_train) && splits.iter().flatten().any(|split| !is_train(split))
+    }
+
+    /// Whether two of its folders have folders of one name, such as `train/cat` and `test/cat`.
+    fn has_data_set(&self) -> Result<bool, ImportError> {
+        let mut found = BTreeSet::new();
+        for folder in &self.folders {
+            for inner in inside(folder)?.0.iter().filter(|inner| holds_pictures(inner)) {
+                if !found.insert(name(inner)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Checks that the folders in `root`, which are the classes, are no data sets; says it where splits are mixed, and where
+/// all classes have the same folders.
+pub(crate) fn check(root: &Path) -> Result<(), ImportError> {
+    let mut classes = Vec::new();
+    for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
+        let (folders, files) = inside(folder)?;
+        // The folder of a class, as nearly all are: not all of them are read once more.
+        if files.iter().any(|file| is_picture(file)) {
+            return Ok(());
+        }
+        let folders = folders.into_iter().filter(|inner| holds_pictures(inner)).collect();
+        classes.push(Class { name: name(folder), folders });
+    }
+    let with_splits: Vec<&Class> = classes.iter().filter(|class| class.has_splits()).collect();
+    if let [first, ..] = &with_splits[..] {
+        let names = listed(with_splits.iter().map(|class| &class.name));
+        if first.has_data_set()? {
+            bail!(
+                root,
+                "each of these folders has a data set with splits: {names}; import one, such as {}",
+                root.join(&first.name).display()
+            );
+        }
+        let [class, names] = [&first.name, &listed(first.names())];
+        let inner = first.names().into_iter().next().unwrap_or_default();
+        log::warn!(
+            "the folders of classes have splits in them ({class} has {names}), whose pictures are mixed: to keep the \
+             splits, move {class}/{inner} to {inner}/{class}, and so on"
+        );
+        return Ok(());
+    }
+    let inner = classes.first().map(Class::names).unwrap_or_default();
+    if classes.len() > 1 && inner.len() > 1 && classes.iter().all(|class| class.names() == inner) {
+        log::info!(
+            "the classes are {}; each has the folders {}, which are not told apart",
+            listed(classes.iter().map(|class| &class.name)),
+            listed(inner)
+        );
+    }
+    Ok(())
+}

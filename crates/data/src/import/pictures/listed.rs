@@ -1,0 +1,220 @@
+//! A table that names pictures: which column has the names, which the classes, and whether the folders of the pictures
+//! are the classes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use csv::ByteRecord;
+
+use crate::import::pictures::folder::is_picture;
+use crate::import::pictures::picture_names::{Named, PictureNames};
+use crate::import::split::{self, Split};
+use crate::import::tables::TableFiles;
+use crate::import::tables::parquet_file;
+use crate::import::tables::table_file::{LABELS, TableFile, text};
+use crate::import::{Header, ImportError};
+use crate::quote::{listed, quoted};
+
+/// Rows by which the column with the names of pictures is found.
+const SAMPLE: usize = 200;
+/// Rows by which classes are compared with folders.
+const COMPARED: usize = 2000;
+
+/// A table with a column that names pictures.
+pub(crate) struct Listed {
+    pub(crate) table: TableFile,
+    /// The column of the names.
+    pub(crate) names: usize,
+    pub(crate) split: Option<Split>,
+    /// Where its pictures are.
+    pub(crate) within: PathBuf,
+}
+
+impl Listed {
+    /// Opens a table that names pictures in the folder `within`; `None` if it names none.
+    pub(crate) fn open(
+        path: &Path,
+        split: Option<Split>,
+        within: &Path,
+        pictures: &PictureNames,
+    ) -> Option<Self> {
+        let is_parquet = parquet_file::is_parquet(path);
+        if is_parquet && parquet_file::embeds_pictures(path).unwrap_or(true) {
+            return None;
+        }
+        let open = |header: Header| {
+            let header = Some(header).filter(|_| !is_parquet);
+            TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(())).ok()
+        };
+        let mut table = open(Header::Yes)?;
+        let rows = sample(&mut table, SAMPLE);
+        let names =
+            (0..table.columns).filter_map(|column| Some((score(&rows, column, within, pictures)?, column)));
+        // The first of the best.
+        let (_, names) = names.max_by_key(|(score, column)| (*score, std::cmp::Reverse(*column)))?;
+        if has_features(&rows, names) {
+            return None;
+        }
+        let first = table.column_name(names);
+        if matches!(pictures.find(&first, within), Named::One(_) | Named::Several(_)) {
+            table = open(Header::No)?;
+        }
+        Some(Self { table, names, split, within: within.to_owned() })
+    }
+
+    /// The column of the classes: `wanted`, one with a known name, or the only one beside that of the names. None if
+    /// there is no other column.
+    pub(crate) fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, ImportError> {
+        if let Some(wanted) = wanted {
+            return self.table.column("label", wanted).map(Some);
+        }
+        let others: Vec<usize> = (0..self.table.columns).filter(|&column| column != self.names).collect();
+        match (&others[..], self.known()) {
+            ([], _) => Ok(None),
+            (_, Some(known)) => Ok(Some(known)),
+            (&[only], _) => Ok(Some(only)),
+            (&[.., last], _) => bail!(
+                &self.table.path,
+                "column {} names pictures; which column is the class? It has {}: name one, as in --label {}",
+                quoted(&self.table.column_name(self.names)),
+                listed(others.iter().map(|&column| self.table.column_name(column))),
+                run_record::quoted(self.table.column_name(last))
+            ),
+        }
+    }
+
+    /// The only column with a name by which that of the classes is known.
+    fn known(&self) -> Option<usize> {
+        let is_known = |&column: &usize| {
+            let name = self.table.column_name(column).to_lowercase();
+            column != self.names && LABELS.contains(&&*name)
+        };
+        let mut known = (0..self.table.columns).filter(is_known);
+        known.next().filter(|_| known.next().is_none())
+    }
+
+    /// The column that has the same classes as the folders of the pictures below `root`. A column of classes with a known
+    /// name and other classes is an error. A warning names the columns if none has the classes of the folders, and a
+    /// column of splits, which is not used, if the table `may_have_splits`.
+    pub(crate) fn compare_folders(
+        &mut self,
+        root: &Path,
+        pictures: &PictureNames,
+        may_have_splits: bool,
+    ) -> Result<Option<String>, ImportError> {
+        let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
+        for row in sample(&mut self.table, COMPARED) {
+            let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
+            // Those of other splits have folders elsewhere.
+            let Ok(below) = pictures.files[place].strip_prefix(root) else { continue };
+            let folder = below.iter().next().map(|folder| folder.to_string_lossy().into_owned());
+            let folder = folder.unwrap_or_default();
+            for (pairs, cell) in columns.iter_mut().zip(&row) {
+                pairs.insert((folder.clone(), cell.to_vec()));
+            }
+        }
+        let is_of_folders = |pairs: &BTreeSet<(String, Vec<u8>)>| {
+            let [folders, cells] = [
+                pairs.iter().map(|(folder, _)| folder).collect::<BTreeSet<_>>().len(),
+                pairs.iter().map(|(_, cell)| cell).collect::<BTreeSet<_>>().len(),
+            ];
+            pairs.len() == folders && folders == cells
+        };
+        let known = self.known();
+        let class = match known {
+            Some(known) => Some(known).filter(|known| is_of_folders(&columns[*known])),
+            None => columns.iter().position(is_of_folders),
+        };
+        if let Some(class) = class {
+            let class = self.table.column_name(class);
+            let splits = columns.iter().position(names_splits).filter(|_| may_have_splits);
+            if let Some(splits) = splits {
+                log::warn!(
+                    "{}: column {} names the splits, and is not used: --label {} takes classes and splits from the table",
+                    self.table.name,
+                    self.table.column_name(splits),
+                    run_record::quoted(&class)
+                );
+            }
+            return Ok(Some(class));
+        }
+        let Some(known) = known else {
+            let folders: BTreeSet<&str> = columns[self.names].iter().map(|(folder, _)| &**folder).collect();
+            let columns = (0..self.table.columns).filter(|&column| column != self.names);
+            // Archives of many pictures come in parts.
+            let stems: BTreeSet<&str> =
+                folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
+            if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
+                bail!(
+                    &self.table.path,
+                    "the pictures that it names are in folders that differ in a number alone ({}): take the classes from \
+                     one of its columns with --label ({}), or move the table away if the folders are the classes",
+                    listed(folders),
+                    listed(columns.map(|column| self.table.column_name(column)))
+                );
+            }
+            log::warn!(
+                "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
+                 from one of its columns: {}",
+                self.table.name,
+                listed(columns.map(|column| self.table.column_name(column)))
+            );
+            return Ok(None);
+        };
+        let column = self.table.column_name(known);
+        bail!(
+            &self.table.path,
+            "column {} has other classes of the pictures than their folders: take it with --label {}, or move the table \
+             away",
+            quoted(&column),
+            run_record::quoted(&column)
+        );
+    }
+}
+
+/// Whether a column with these cells, beside the folders of the pictures, names the training split and another one.
+fn names_splits(pairs: &BTreeSet<(String, Vec<u8>)>) -> bool {
+    let splits: Option<BTreeSet<Split>> =
+        pairs.iter().map(|(_, cell)| split::of(text(cell).unwrap_or_default())).collect();
+    splits.is_some_and(|splits| splits.len() > 1 && splits.contains(&Split::Train))
+}
+
+pub(crate) fn cell(row: &ByteRecord, column: usize) -> String {
+    row.get(column).and_then(|cell| text(cell).ok()).unwrap_or_default().to_owned()
+}
+
+/// The first rows of a table.
+fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
+    let mut rows = Vec::new();
+    // The error ends the reading; another one is found again when the table is read.
+    let _ = table.for_each_row(|_, row, _| {
+        rows.push(row.clone());
+        if rows.len() < most { Ok(()) } else { Err(ImportError::Stopped) }
+    });
+    rows
+}
+
+/// The number of pictures that a column names, if it does: half of its cells are names of pictures and, where these have
+/// no endings, no picture has several rows. The classes 0 and 1 are not the pictures 0.png and 1.png.
+fn score(rows: &[ByteRecord], column: usize, within: &Path, pictures: &PictureNames) -> Option<usize> {
+    let (mut found, mut named, mut with_ending) = (BTreeSet::new(), 0, 0);
+    for cell in rows.iter().map(|row| cell(row, column)) {
+        if let Named::One(place) | Named::Several([place, _]) = pictures.find(&cell, within) {
+            found.insert(place);
+            named += 1;
+            with_ending += usize::from(is_picture(Path::new(&cell)));
+        }
+    }
+    let is_name = 2 * with_ending >= named || 10 * found.len() >= 9 * named;
+    (named > 0 && 2 * named >= rows.len() && is_name).then_some(found.len())
+}
+
+/// Whether a table is one of features rather than a listing: its column of names has numbers, as pictures such as 1.png
+/// have, and all columns but one, that of the classes, have numbers too.
+fn has_features(rows: &[ByteRecord], names: usize) -> bool {
+    let is_number =
+        |column: usize| rows.iter().all(|row| cell(row, column).replace(',', ".").parse::<f64>().is_ok());
+    let columns = rows.first().map_or(0, ByteRecord::len);
+    let others = (0..columns).filter(|&column| column != names && !is_number(column)).count();
+    columns > 2 && is_number(names) && others < 2
+}

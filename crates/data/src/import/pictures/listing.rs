@@ -1,0 +1,451 @@
+//! Pictures whose classes are in a table of one's own, as competitions have them: `labels.csv` with `id,breed` beside
+//! `train/`, or `train.csv` and `test.csv` beside `images/`.
+//!
+//! A table is such a listing if one of its columns names pictures of the folder. `metadata.csv` is read by
+//! [`metadata`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+
+use crate::import::labels::Labels;
+use crate::import::pictures::folder::{Found, Picture, holds_pictures, inside, is_picture, name};
+use crate::import::pictures::listed::{Listed, cell};
+use crate::import::pictures::metadata;
+use crate::import::pictures::picture_names::{Named, PictureNames};
+use crate::import::pictures::place::{Encoded, Place};
+use crate::import::same_class::finder;
+use crate::import::split::{self, Split};
+use crate::import::tables::table;
+use crate::import::tables::table_file::text;
+use crate::import::tables::{is_submission, is_table};
+use crate::import::{ImportArgs, ImportError, test_split};
+use crate::quote::{listed, quoted};
+
+/// What the tables beside pictures are.
+pub(crate) enum Listing {
+    /// They name the classes of these.
+    Pictures(Found),
+    /// They name the pictures, whose folders are the classes; the folder of these.
+    Folders(PathBuf),
+    /// They name no pictures, or there is no table.
+    None,
+}
+
+/// A folder of a split.
+struct Side {
+    name: String,
+    folder: PathBuf,
+    split: Split,
+}
+
+/// Finds the pictures below `source` that tables of one's own list.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, ImportError> {
+    // Options of tables of features.
+    if !args.drop.is_empty() || args.header.is_some() {
+        return Ok(Listing::None);
+    }
+    let (folders, _) = inside(source)?;
+    let splits = split::of_all(&folders.iter().map(|folder| name(folder)).collect::<Vec<_>>());
+    let side =
+        |(folder, split): (PathBuf, Option<Split>)| Some(Side { name: name(&folder), folder, split: split? });
+    let sides: Vec<Side> = folders.into_iter().zip(splits).filter_map(side).collect();
+    let tables = tables(source, &sides)?;
+    if tables.is_empty() || !holds_pictures(source) {
+        return Ok(Listing::None);
+    }
+    let pictures = PictureNames::of(source)?;
+    let open = |(path, split): (PathBuf, Option<Split>)| {
+        let of_split = sides.iter().find(|side| Some(side.split) == split);
+        let within = of_split.map_or(source, |side| &side.folder);
+        Listed::open(&path, split, within, &pictures)
+            .or_else(|| Listed::open(&path, split, source, &pictures))
+    };
+    let mut tables: Vec<Listed> = tables.into_iter().filter_map(open).collect();
+    let Some(mut train) = training(source, &mut tables, args)? else { return Ok(Listing::None) };
+    let root = folder_of_classes(source, &sides)?;
+    if args.label.is_none() && has_class_folders(&root, &sides)? {
+        if let Some(class) = train.compare_folders(&root, &pictures, sides.is_empty())? {
+            say_unused(&tables, &sides, &class)?;
+        }
+        return Ok(Listing::Folders(if sides.is_empty() { root } else { source.to_owned() }));
+    }
+    Listings { source, args, sides, pictures }.read(train, tables)
+}
+
+/// Whether a table in a folder names pictures below it.
+pub(crate) fn is_in(folder: &Path) -> bool {
+    let Ok(tables) = tables(folder, &[]) else { return false };
+    if tables.is_empty() || !holds_pictures(folder) {
+        return false;
+    }
+    let Ok(pictures) = PictureNames::of(folder) else { return false };
+    tables.into_iter().any(|(path, split)| Listed::open(&path, split, folder, &pictures).is_some())
+}
+
+/// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
+fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>, ImportError> {
+    let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
+    if folders.clone().any(|folder| metadata::file(folder).is_some()) {
+        return Ok(Vec::new());
+    }
+    let mut tables = Vec::new();
+    for folder in folders {
+        let side = sides.iter().find(|side| side.folder == folder);
+        for file in inside(folder)?.1.into_iter().filter(|file| is_table(file) && !is_submission(file)) {
+            let split = side.map_or_else(|| split::in_name(&name(&file)), |side| Some(side.split));
+            tables.push((file, split));
+        }
+    }
+    Ok(tables)
+}
+
+/// Takes the table of the training split out of `tables`: the one with its name, or else one with the name of no split.
+fn training(
+    source: &Path,
+    tables: &mut Vec<Listed>,
+    args: &ImportArgs,
+) -> Result<Option<Listed>, ImportError> {
+    for split in [Some(Split::Train), None] {
+        let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
+        let classed =
+            |&at: &usize| tables[at].class(args.label.as_deref()).is_ok_and(|class| class.is_some());
+        if places.len() > 1 && places.iter().any(classed) {
+            places.retain(classed);
+        }
+        match places[..] {
+            [] => {}
+            [place] => return Ok(Some(tables.remove(place))),
+            _ => bail!(
+                source,
+                "has {} that name pictures ({}): choose the column of the classes with --label, or leave one table there",
+                count(places.len(), "table"),
+                listed(places.iter().map(|&at| tables[at].table.name.as_str()))
+            ),
+        }
+    }
+    Ok(None)
+}
+
+/// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
+fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, ImportError> {
+    let mut root =
+        sides.iter().find(|side| side.split == Split::Train).map_or(source, |side| &side.folder).to_owned();
+    loop {
+        let (folders, files) = inside(&root)?;
+        match &folders[..] {
+            [only] if !files.iter().any(|file| is_picture(file)) => root.clone_from(only),
+            _ => return Ok(root),
+        }
+    }
+}
+
+/// Whether the pictures of a split are in several folders, and none outside of them.
+fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
+    let (folders, files) = inside(root)?;
+    let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
+    Ok(!files.iter().any(|file| is_picture(file))
+        && classes.filter(|folder| holds_pictures(folder)).count() > 1)
+}
+
+/// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
+fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), ImportError> {
+    for side in sides.iter().filter(|side| side.split != Split::Train && holds_pictures(&side.folder)) {
+        let has_class = |table: &&Listed| {
+            let names = table.table.header.as_deref().unwrap_or_default();
+            table.split == Some(side.split) && finder(names)(class).is_some()
+        };
+        if let Some(table) = tables.iter().find(has_class)
+            && !has_class_folders(&side.folder, &[])?
+        {
+            log::warn!(
+                "{} has the classes of the pictures in {}, and is not used: --label {} takes the classes of all splits \
+                 from tables",
+                table.table.name,
+                side.name,
+                run_record::quoted(class)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// What is read of the tables of a source.
+struct Listings<'a> {
+    source: &'a Path,
+    args: &'a ImportArgs,
+    sides: Vec<Side>,
+    pictures: PictureNames,
+}
+
+/// Pictures in the order of a table, each with the number of its label; none of one that is left out without a class.
+type Rows = Vec<(usize, Option<u32>)>;
+
+impl Listings<'_> {
+    fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, ImportError> {
+        let Some(class) = train.class(self.args.label.as_deref())? else {
+            return Ok(Listing::None);
+        };
+        let mut labels = Labels::of(None, self.args.missing_labels);
+        let class_name = train.table.column_name(class);
+        log::info!(
+            "{}: column {} names the pictures, column {} their classes",
+            train.table.name,
+            train.table.column_name(train.names),
+            class_name
+        );
+        let mut of_split: BTreeMap<(Split, String), Rows> = BTreeMap::new();
+        // Folders of splits are before a column of splits.
+        let may_have_column =
+            train.split.is_none() && self.sides.iter().all(|side| side.split == Split::Train);
+        let of_column = if may_have_column { self.splits(&mut train, class) } else { HashMap::new() };
+        let unlabelled = self.unlabelled(&mut train, class, &of_column, &labels);
+        let rows = self.rows(&mut train, class, &mut labels, &unlabelled)?;
+        for (place, label) in rows {
+            let side = self.sides.iter().find(|side| self.pictures.files[place].starts_with(&side.folder));
+            let key = match (train.split, of_column.get(&place), side) {
+                (None, Some(split), _) => split.clone(),
+                (None, None, Some(side)) => (side.split, side.name.clone()),
+                _ => (Split::Train, String::new()),
+            };
+            of_split.entry(key).or_default().push((place, label));
+        }
+        for mut other in others {
+            let Some(split) = other.split.filter(|split| *split != Split::Train) else { continue };
+            let class = match (&train.table.header, &other.table.header) {
+                (Some(_), Some(header)) => finder(header)(&class_name),
+                (None, None) if train.table.columns == other.table.columns => Some(class),
+                _ => None,
+            };
+            let side = self.sides.iter().find(|side| side.split == split);
+            // Competitions have such a column to be filled in.
+            let class = match class {
+                Some(class)
+                    if table::classes(&mut other.table, class, &labels, &BTreeSet::new())?.is_empty() =>
+                {
+                    None
+                }
+                class => class,
+            };
+            // Where its pictures have a folder, that is named below.
+            if class.is_none() && side.is_none() {
+                log::warn!("{} is not used: it has no picture with a class", other.table.name);
+            }
+            if let Some(class) = class {
+                let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
+                let rows = self.rows(&mut other, class, &mut labels, &BTreeSet::new())?;
+                of_split.entry((split, name)).or_default().extend(rows);
+            }
+        }
+        let is_train = |split: Split| split == Split::Train;
+        let (train_rows, tests): (Vec<_>, Vec<_>) =
+            of_split.into_iter().partition(|((split, _), _)| is_train(*split));
+        let train_rows: Rows = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        if train_rows.iter().all(|(_, label)| label.is_none()) {
+            bail!(&train.table.path, "names no picture of the training split that has a class");
+        }
+        let tests: Vec<(String, Rows)> = tests.into_iter().map(|((_, name), rows)| (name, rows)).collect();
+        for side in self
+            .sides
+            .iter()
+            .filter(|side| !is_train(side.split) && !tests.iter().any(|(name, _)| *name == side.name))
+        {
+            let number = self.pictures.files.iter().filter(|file| file.starts_with(&side.folder)).count();
+            if number > 0 {
+                log::warn!(
+                    "{} is not used: no table has the classes of its {} (predict names the classes of pictures)",
+                    side.name,
+                    count(number, "picture")
+                );
+            }
+        }
+        let listed: BTreeSet<usize> =
+            tests.iter().flat_map(|(_, rows)| rows).chain(&train_rows).map(|(place, _)| *place).collect();
+        let is_other = |file: &Path| {
+            self.sides.iter().any(|side| !is_train(side.split) && file.starts_with(&side.folder))
+        };
+        let unnamed = (0..self.pictures.files.len()).filter(|place| !listed.contains(place));
+        let unnamed = unnamed.filter(|&place| !is_other(&self.pictures.files[place])).count();
+        if unnamed > 0 {
+            log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
+        }
+        let numbers = |rows: &Rows| rows.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>();
+        let known = labels.names(numbers(&train_rows));
+        let (names, mut tests): (Vec<String>, Vec<Rows>) = tests.into_iter().unzip();
+        let wanted = self.args.test_split.as_deref();
+        let chosen = test_split::choose(self.source, wanted, &known, &names, |at| {
+            Ok(labels.names(numbers(&tests[at])))
+        })?;
+        let test = chosen.map(|at| tests.swap_remove(at));
+        labels.retain([&train_rows].into_iter().chain(&test).flat_map(numbers));
+        let (classes, class) = labels.classes(self.source)?;
+        let pictures = |rows: Rows| {
+            let picture = |(place, label): (usize, Option<u32>)| {
+                let (path, class) = (&self.pictures.files[place], class[label? as usize]);
+                let name = path.strip_prefix(self.source).unwrap_or(path).to_string_lossy().into_owned();
+                Some(Picture { place: Place::Encoded(Encoded::File(path.clone())), name, class })
+            };
+            rows.into_iter().filter_map(picture).collect()
+        };
+        Ok(Listing::Pictures(Found { train: pictures(train_rows), test: test.map(pictures), classes }))
+    }
+
+    /// The pictures and labels of a table; those that are `unlabelled` have none.
+    fn rows(
+        &self,
+        listed: &mut Listed,
+        class: usize,
+        labels: &mut Labels,
+        unlabelled: &BTreeSet<usize>,
+    ) -> Result<Rows, ImportError> {
+        let (names, within) = (listed.names, listed.within.clone());
+        let mut rows = Rows::new();
+        // The line and the label of each picture.
+        let mut seen: HashMap<usize, (u64, String)> = HashMap::new();
+        let (mut again, mut absent, mut first) = (0, 0, String::new());
+        listed.table.for_each_row(|table, row, position| {
+            table.check_width(row, position)?;
+            let wrong = |what: String| table.wrong(position, what);
+            let cell = |column: usize| {
+                text(&row[column])
+                    .map_err(|what| wrong(format!("column {}: {what}", table.column_name(column))))
+            };
+            let (name, label) = (cell(names)?, cell(class)?);
+            let place = match self.pictures.find(name, &within) {
+                Named::One(place) => place,
+                Named::Nothing => {
+                    if absent == 0 {
+                        first = format!("line {}: {}", table.line(position), quoted(name));
+                    }
+                    absent += 1;
+                    return Ok(());
+                }
+                Named::Outside => {
+                    return Err(wrong(format!("{} is not below {}", quoted(name), self.source.display())));
+                }
+                Named::Several(places) => {
+                    let [first, second] = places.map(|place| self.below(place));
+                    return Err(wrong(format!(
+                        "{} is {first} or {second}: write the folder before the name",
+                        quoted(name)
+                    )));
+                }
+            };
+            let line = table.line(position);
+            match seen.get(&place) {
+                Some((before, other)) if other != label => {
+                    return Err(wrong(format!(
+                        "{} is of class {}, and of class {} in line {before}: a picture has one class",
+                        quoted(name),
+                        quoted(label),
+                        quoted(other)
+                    )));
+                }
+                Some(_) => again += 1,
+                None => {
+                    let number = if unlabelled.contains(&place) {
+                        Ok(None)
+                    } else {
+                        labels.number(table.shown(class), label, table.number(label.as_bytes()))
+                    };
+                    rows.push((place, number.map_err(wrong)?));
+                    seen.insert(place, (line, label.to_owned()));
+                }
+            }
+            Ok(())
+        })?;
+        let table = &listed.table;
+        if again > 0 {
+            log::warn!(
+                "{}: {} a picture of an earlier row again",
+                table.name,
+                if again == 1 { "1 row names".into() } else { format!("{again} rows name") }
+            );
+        }
+        if absent > 0 {
+            let what = format!(
+                "{} no picture below {} ({first})",
+                if absent == 1 { "1 row names".into() } else { format!("{absent} rows name") },
+                within.display()
+            );
+            if self.args.skip_broken {
+                log::warn!("left out: {what}");
+            } else {
+                bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out");
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The pictures of splits in which no picture has a class, but for the training split.
+    fn unlabelled(
+        &self,
+        listed: &mut Listed,
+        class: usize,
+        of_column: &HashMap<usize, (Split, String)>,
+        labels: &Labels,
+    ) -> BTreeSet<usize> {
+        if of_column.is_empty() {
+            return BTreeSet::new();
+        }
+        let (names, within) = (listed.names, listed.within.clone());
+        let (mut pictures, mut with_class) = (Vec::new(), BTreeSet::new());
+        // An error is found again when the classes are read.
+        let _ = listed.table.for_each_row(|table, row, _| {
+            let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
+            let Some(split) = of_column.get(&place).filter(|(split, _)| *split != Split::Train) else {
+                return Ok(());
+            };
+            let label = cell(row, class);
+            if labels.name(&label, table.number(label.as_bytes())).is_some() {
+                with_class.insert(split);
+            }
+            pictures.push((place, split));
+            Ok(())
+        });
+        pictures
+            .into_iter()
+            .filter(|(_, split)| !with_class.contains(split))
+            .map(|(place, _)| place)
+            .collect()
+    }
+
+    /// The splits of pictures, if a column names them in all rows: the training split, and another one.
+    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (Split, String)> {
+        let (names, within) = (listed.names, listed.within.clone());
+        let mut columns: BTreeMap<usize, HashMap<usize, (Split, String)>> = (0..listed.table.columns)
+            .filter(|&column| column != names && column != class)
+            .map(|column| (column, HashMap::new()))
+            .collect();
+        // An error is found when the classes are read.
+        let _ = listed.table.for_each_row(|_, row, _| {
+            let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
+            columns.retain(|&column, found| {
+                let name = cell(row, column);
+                let split = split::of(&name);
+                split.is_some_and(|split| {
+                    found.insert(place, (split, name));
+                    true
+                })
+            });
+            if columns.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+        });
+        let has_both = |found: &HashMap<usize, (Split, String)>| {
+            let is_train = |(split, _): &(Split, String)| *split == Split::Train;
+            found.values().any(is_train) && !found.values().all(is_train)
+        };
+        let found = columns.into_iter().find(|(_, found)| has_both(found));
+        found.map_or_else(HashMap::new, |(column, found)| {
+            let column = listed.table.column_name(column);
+            log::info!("{}: column {column} names the splits", listed.table.name);
+            found
+        })
+    }
+
+    /// The path of a picture below the source.
+    fn below(&self, place: usize) -> String {
+        let path = &self.pictures.files[place];
+        path.strip_prefix(self.source).unwrap_or(path).display().to_string()
+    }
+}

@@ -1,0 +1,196 @@
+//! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: their classes, as Hugging Face's imagefolder has them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::path::{Component, Path, PathBuf};
+
+use run_record::count;
+use run_record::files::open_regular;
+use serde_json::Value;
+
+use crate::import::labels::{LabelOptions, class_name, twin};
+use crate::import::pictures::folder::{holds_pictures, inside, name};
+use crate::import::pictures::picture_names::{Named, PictureNames};
+use crate::import::same_class::finder;
+use crate::import::split;
+use crate::import::tables::TableFiles;
+use crate::import::tables::missing::is_missing;
+use crate::import::tables::parquet_file;
+use crate::import::tables::table_file::{LABELS, TableFile, text};
+use crate::import::{Header, ImportError};
+use crate::quote::{listed, quoted, short};
+
+/// Names of the file.
+const NAMES: [&str; 3] = ["metadata.csv", "metadata.jsonl", "metadata.parquet"];
+
+/// The column with the path of the picture, below the folder of the file.
+const FILE_NAME: &str = "file_name";
+
+/// The path of a picture and its class: `None` if the class is missing and the picture is left out, or the error that
+/// the class is missing.
+type Classed = (PathBuf, Result<Option<String>, String>);
+
+/// A line of the file: its number, and its columns that have text or a number.
+type Line = (u64, BTreeMap<String, String>);
+
+/// Whether a file has the name of such a file, in any case.
+pub(crate) fn is_file_name(path: &Path) -> bool {
+    NAMES.contains(&&*name(path).to_ascii_lowercase())
+}
+
+/// The file with the classes of the pictures in a folder, if there is one.
+pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
+    let found = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    found.filter(|path| is_file_name(path) && path.is_file()).min()
+}
+
+/// The paths of the pictures below the folder of `path`, and their classes: column `label`, one with a name by which it
+/// is known, or the only one where folders are no classes. None if there is no such column.
+pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, ImportError> {
+    let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
+    let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
+    let Some((_, first)) = lines.first() else {
+        bail!(path, "names no picture");
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
+    let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
+    let names: Vec<&String> = first.keys().collect();
+    let label = match options.column.map(|label| (label, finder(&names)(label))) {
+        Some((_, Some(place))) => names[place],
+        Some((label, None)) => {
+            let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
+            return Err(ImportError::option("label", short(label), problem));
+        }
+        None => match (first.keys().find(is_known), &others[..]) {
+            (Some(label), _) => label,
+            (None, []) => return Ok(None),
+            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder)? => return Ok(None),
+            (None, &[label]) => label,
+            (None, [label, ..]) => bail!(
+                path,
+                "which column is the class? It has {}: name one, as in --label {}",
+                listed(&others),
+                run_record::quoted(label)
+            ),
+        },
+    };
+    let unused: Vec<&String> = others.into_iter().filter(|name| *name != label).collect();
+    if !unused.is_empty() {
+        log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
+    }
+    let names = PictureNames::of(folder)?;
+    let picture = |(number, line): &Line| {
+        let wrong = |what: String| ImportError::source(path, format!("line {number}: {what}"));
+        let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
+            None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(first.keys())))),
+            Some(cell) => Ok(cell),
+        };
+        let picture = cell(FILE_NAME)?;
+        let text = line.get(label).map_or("", |cell| cell.trim());
+        let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
+        let class = match class.map_err(|what| format!("line {number}: {what}")) {
+            Err(what) if !is_missing(text) => return Err(ImportError::source(path, what)),
+            class => class,
+        };
+        let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+        match names.find(picture, folder) {
+            _ if !Path::new(picture).components().all(is_below) => {}
+            Named::One(place) => {
+                let path = &names.files[place];
+                return Ok((path.strip_prefix(folder).unwrap_or(path).to_owned(), class));
+            }
+            // Named where its pixels are read.
+            Named::Nothing => return Ok((picture.into(), class)),
+            Named::Several(places) => {
+                let [first, second] = places.map(|place| names.files[place].display());
+                return Err(wrong(format!(
+                    "{} is {first} or {second}: write its whole path",
+                    quoted(picture)
+                )));
+            }
+            Named::Outside => {}
+        }
+        Err(wrong(format!("{} is not below this folder", short(picture))))
+    };
+    let mut pictures: Vec<Classed> = Vec::new();
+    let (mut classes, mut again) = (HashMap::new(), 0);
+    for (picture, class) in lines.iter().map(picture).collect::<Result<Vec<_>, _>>()? {
+        let name = class.as_ref().ok().cloned().flatten();
+        match classes.insert(picture.clone(), name.clone()) {
+            Some(other) if other != name => {
+                let [class, other] = [&name, &other].map(|class| quoted(class.as_deref().unwrap_or("none")));
+                bail!(path, "names {} twice, with the classes {other} and {class}", picture.display());
+            }
+            Some(_) => again += 1,
+            None => pictures.push((picture, class)),
+        }
+    }
+    if again > 0 {
+        log::warn!(
+            "{}: left out {} of a picture that an earlier line names",
+            name(path),
+            count(again, "line")
+        );
+    }
+    Ok(Some(pictures))
+}
+
+/// Whether folders are the classes of pictures in a folder or in its splits.
+fn has_class_folders(folder: &Path) -> Result<bool, ImportError> {
+    let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
+        inside(folder)?.0.into_iter().partition(|folder| split::of(&name(folder)).is_some());
+    let is_any =
+        splits.iter().map(|split| has_class_folders(split)).collect::<Result<Vec<_>, _>>()?.contains(&true);
+    Ok(is_any || others.iter().filter(|folder| holds_pictures(folder)).count() > 1)
+}
+
+fn table_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+    // The columns of Parquet always have names.
+    let header = Some(Header::Yes).filter(|_| !parquet_file::is_parquet(path));
+    let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
+    let names = table.header.clone().unwrap_or_default();
+    if let Some(name) = twin(&names) {
+        bail!(path, "has two columns {}: rename one", quoted(name));
+    }
+    let mut lines = Vec::new();
+    table.for_each_row(|table, row, position| {
+        table.check_width(row, position)?;
+        let cell = |(name, cell): (&String, &[u8])| Ok((name.clone(), text(cell)?.to_owned()));
+        let cells = names.iter().zip(row).map(cell).collect::<Result<_, String>>();
+        lines.push((table.line(position), cells.map_err(|what| table.wrong(position, what))?));
+        Ok(())
+    })?;
+    Ok(lines)
+}
+
+fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+    let file = open_regular(path).map_err(ImportError::read(path))?;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(BufReader::new(file).lines()) {
+        let line = line.map_err(|error| match error.kind() {
+            ErrorKind::InvalidData => {
+                ImportError::source(path, format!("line {number}: is not UTF-8: save the file in UTF-8"))
+            }
+            _ => ImportError::read(path)(error),
+        })?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let cells: BTreeMap<String, Value> = serde_json::from_str(&line).map_err(|_| {
+            ImportError::source(
+                path,
+                format!("line {number}: is not a JSON object, such as {{\"label\": 1}}"),
+            )
+        })?;
+        let text = |(name, value): (String, Value)| match value {
+            Value::String(text) => Some((name, text)),
+            Value::Number(number) => Some((name, number.to_string())),
+            Value::Bool(value) => Some((name, value.to_string())),
+            _ => None,
+        };
+        lines.push((number, cells.into_iter().filter_map(text).collect()));
+    }
+    Ok(lines)
+}

@@ -1,0 +1,191 @@
+//! The import of pictures: what they have in common, and each in that form.
+
+pub(crate) mod folder;
+pub(crate) mod inner_folders;
+pub(crate) mod listed;
+pub(crate) mod listing;
+pub(crate) mod metadata;
+pub(crate) mod picture;
+pub(crate) mod picture_names;
+pub(crate) mod place;
+pub(crate) mod split_folders;
+pub(crate) mod truncated;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rayon::prelude::*;
+use run_record::count;
+
+use crate::formats::data_set::Numbers;
+use crate::import::job::Job;
+use crate::import::pictures::folder::{Found, Picture};
+use crate::import::pictures::picture::{Fit, Seen, Size, Target};
+use crate::import::plan;
+use crate::import::writer::Writer;
+use crate::import::{ImportArgs, ImportError, Imported};
+
+/// Pictures that are decoded together.
+const TOGETHER: usize = 128;
+/// Sizes that a message lists.
+const LISTED: usize = 3;
+
+/// Imports pictures; `known_fit` is how they got their size in an import before.
+pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, ImportError> {
+    let args = job.args;
+    args.refuse_those_of_tables()?;
+    let Found { classes, train, test } = found;
+    let has_test = test.is_some();
+    let test = test.unwrap_or_default();
+    let all = train.len() + test.len();
+    log::info!("{}: {} in {}", args.source.display(), count(all, "picture"), count(classes.len(), "class"));
+    let mut broken = Broken::default();
+    let (train, test) = look(train, test, &mut broken, job)?;
+    let seen = || train.iter().chain(&test).map(|(picture, seen)| (&*picture.name, seen));
+    let target = target(args, seen())?;
+    log_special(seen());
+    let [train, test]: [Vec<Picture>; 2] =
+        [train, test].map(|split| split.into_iter().map(|(picture, _)| picture).collect());
+    let test = has_test.then_some(test);
+    let splits = plan::splits(args, train, test, &classes, |picture| picture.class)?;
+    let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
+    let samples = splits.iter().map(Vec::len).sum();
+    let mut writer = Writer::create(job, shape, Numbers::U8, samples)?;
+    let done = AtomicUsize::new(all);
+    for (split, pictures) in splits.iter().enumerate() {
+        for pictures in pictures.chunks(TOGETHER) {
+            let read = |picture: &Picture| {
+                let pixels = picture::read(&picture.place, target);
+                job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
+                Ok(pixels)
+            };
+            let read = pictures.par_iter().map(read).collect::<Result<Vec<_>, ImportError>>()?;
+            for (picture, pixels) in pictures.iter().zip(read) {
+                match pixels {
+                    Ok(pixels) => {
+                        writer.add(split, &pixels, picture.class, picture.name.clone())?;
+                    }
+                    Err(reason) => broken.add(picture, &reason),
+                }
+            }
+        }
+    }
+    broken.finish(args)?;
+    let fit = args.size.map(|_| args.fit.unwrap_or_default()).or(known_fit);
+    writer.finish(job, classes, Vec::new(), fit)
+}
+
+type Known = (Picture, Seen);
+
+/// Reads the header of each picture, and all of it where broken ones are left out, which have no say in the size.
+fn look(
+    train: Vec<Picture>,
+    test: Vec<Picture>,
+    broken: &mut Broken,
+    job: &Job<'_>,
+) -> Result<(Vec<Known>, Vec<Known>), ImportError> {
+    let all = train.len() + test.len();
+    let done = AtomicUsize::new(0);
+    let one = |picture: Picture| {
+        let seen = picture::look(&picture.place).and_then(|seen| match job.args.skip_broken {
+            true => {
+                let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
+                picture::read(&picture.place, own).map(|_| seen)
+            }
+            false => Ok(seen),
+        });
+        job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
+        Ok((picture, seen))
+    };
+    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<Known>, ImportError> {
+        let looked = pictures.into_par_iter().map(one).collect::<Result<Vec<_>, ImportError>>()?;
+        let mut known = Vec::with_capacity(looked.len());
+        for (picture, seen) in looked {
+            match seen {
+                Ok(seen) => known.push((picture, seen)),
+                Err(reason) => broken.add(&picture, &reason),
+            }
+        }
+        Ok(known)
+    };
+    Ok((looked(train)?, looked(test)?))
+}
+
+/// What all pictures become: one size, and one number of channels.
+fn target<'p>(
+    args: &ImportArgs,
+    pictures: impl Iterator<Item = (&'p str, &'p Seen)>,
+) -> Result<Target, ImportError> {
+    let mut sizes: BTreeMap<Size, (usize, &str)> = BTreeMap::new();
+    let mut all_grey = true;
+    for (name, seen) in pictures {
+        sizes.entry(seen.size).or_insert((0, name)).0 += 1;
+        all_grey &= seen.grey;
+    }
+    let size = match (args.size, sizes.keys().next()) {
+        (Some(size), _) => size,
+        (None, None) => {
+            bail!(&args.source, "no file in it can be read as a picture");
+        }
+        (None, Some(only)) if sizes.len() == 1 => *only,
+        (None, Some(_)) => {
+            let mut common: Vec<_> = sizes.iter().collect();
+            common.sort_by_key(|(_, (number, _))| std::cmp::Reverse(*number));
+            let listed: Vec<String> = common
+                .iter()
+                .take(LISTED)
+                .map(|(size, (number, first))| format!("{size} ({number}, such as {first})"))
+                .collect();
+            let more = match sizes.len().saturating_sub(LISTED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            bail!(
+                &args.source,
+                "the pictures have {} sizes (height x width): {}{more}; choose one, such as --size 64x64, and how \
+                 they get it: --fit crop, pad or stretch",
+                sizes.len(),
+                listed.join(", ")
+            );
+        }
+    };
+    Ok(Target { size, fit: args.fit.unwrap_or_default(), grey: args.grey || (all_grey && !args.rgb) })
+}
+
+/// One line for each kind of picture that is read in a way of its own.
+fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p Seen)>) {
+    let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
+    for (name, seen) in pictures {
+        seen.special.iter().for_each(|what| found.entry(what).or_insert((0, name)).0 += 1);
+    }
+    for (what, (number, first)) in found {
+        log::info!("{} {what} (the first: {first})", count(number, "picture"));
+    }
+}
+
+/// Files that cannot be read as pictures.
+#[derive(Default)]
+struct Broken(usize);
+
+impl Broken {
+    fn add(&mut self, picture: &Picture, reason: &str) {
+        self.0 += 1;
+        log::warn!("{} cannot be read: {reason}", picture.name);
+    }
+
+    /// An error if there are any, unless they are to be left out.
+    fn finish(self, args: &ImportArgs) -> Result<(), ImportError> {
+        match self.0 {
+            0 => Ok(()),
+            number if args.skip_broken => {
+                log::warn!("left out: {} that cannot be read", count(number, "picture"));
+                Ok(())
+            }
+            number => bail!(
+                &args.source,
+                "{} above cannot be read: mend or remove the files, or leave them out with --skip-broken",
+                count(number, "picture")
+            ),
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! One picture: what its file says, and its pixels in the data set's channels and size.
+
+use std::fmt;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::error::UnsupportedErrorKind;
+use image::imageops::{self, FilterType};
+use image::metadata::Orientation;
+use image::{
+    AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
+    ImageError, ImageFormat, ImageReader, Pixel,
+};
+use run_record::files::{FileKind, foreign, foreign_file};
+use serde::{Deserialize, Serialize};
+
+use crate::import::error::damage;
+use crate::import::pictures::place::{Encoded, Place};
+use crate::import::pictures::truncated;
+
+/// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
+const MOST_PIXELS: u64 = 2 * 89_478_485;
+
+/// Height and width of pictures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size {
+    /// In pixels.
+    pub height: u32,
+    /// In pixels.
+    pub width: u32,
+}
+
+impl Size {
+    /// Most height and width of a data set's pictures.
+    pub const MOST: u32 = 8192;
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.height, self.width)
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (height, width) = text.split_once(['x', 'X', '×']).unwrap_or((text, text));
+        let most = Self::MOST;
+        let side = |text: &str| text.trim().parse().ok().filter(|side| (1..=most).contains(side));
+        match (side(height), side(width)) {
+            (Some(height), Some(width)) => Ok(Self { height, width }),
+            _ => Err(format!(
+                "expected height x width in pixels, such as 64x96, or 64 for both; at most {most}"
+            )),
+        }
+    }
+}
+
+/// How a picture of another shape gets a size; scaling is bilinear over all pixels that a new one covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fit {
+    /// Scaled until the shorter side fits, and cut in the middle, as torchvision's Resize and `CenterCrop` do.
+    #[default]
+    Crop,
+    /// Scaled until the longer side fits, between black bars.
+    Pad,
+    /// Height and width scaled each by its own factor.
+    Stretch,
+}
+
+/// What the header of a picture's file says.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// As it is shown, with its orientation.
+    pub(crate) size: Size,
+    pub(crate) grey: bool,
+    /// What is special about the picture, in words.
+    pub(crate) special: Vec<&'static str>,
+}
+
+/// What is said of pictures with an alpha channel.
+pub(crate) const TRANSPARENT: &str = "with transparency, which is dropped";
+
+/// What a picture becomes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) size: Size,
+    pub(crate) fit: Fit,
+    pub(crate) grey: bool,
+}
+
+/// The file's decoder, the format that its first bytes have, and how the picture is to be turned.
+fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
+    let mut contents = file.contents()?;
+    let beginning = contents.fill_buf().map_err(|error| error.to_string())?;
+    if beginning.is_empty() {
+        return Err("is empty".into());
+    }
+    let kind = foreign(beginning);
+    let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
+    let other = || match kind {
+        Some(kind) => format!("is {kind}"),
+        None => "is no picture in a format that is read here".into(),
+    };
+    let format = reader.format().filter(ImageFormat::reading_enabled).ok_or_else(other)?;
+    let mut limits = image::Limits::default();
+    limits.max_alloc = Some(MOST_PIXELS * 8);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(reason)?;
+    check_pixels(decoder.dimensions())?;
+    let mut orientation = decoder.orientation().map_err(reason)?;
+    if format == ImageFormat::Png && orientation == Orientation::NoTransforms {
+        // The decoder has read what is before the pixels alone.
+        let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
+        orientation = late.unwrap_or(orientation);
+    }
+    Ok((decoder, format, orientation))
+}
+
+/// What a file is, if it is a picture in a format that is not read here.
+pub(crate) fn foreign_picture(path: &Path) -> Option<FileKind> {
+    foreign_file(path).filter(|kind| kind.name.contains("picture") && !kind.advice.is_empty())
+}
+
+/// Why a picture cannot be decoded, without the decoder's own message, which names its internal types.
+fn reason(error: ImageError) -> String {
+    let text = error.to_string();
+    for (words, kind) in [
+        ("RGBPalette", "a TIFF with a palette"),
+        ("can only parse 8-bit images", "a JPEG of other than 8 bits a channel"),
+    ] {
+        if text.contains(words) {
+            return format!("is {kind}, which is not read here: save it as PNG");
+        }
+    }
+    let what = match &error {
+        ImageError::IoError(error) => match damage(error) {
+            Some(what) => what,
+            None => return text,
+        },
+        ImageError::Unsupported(error) => {
+            let feature = match error.kind() {
+                UnsupportedErrorKind::GenericFeature(feature) if !feature.contains(['{', '(']) => {
+                    &format!("a feature ({feature})")
+                }
+                UnsupportedErrorKind::Color(_) => "a type of colours",
+                _ => "a feature",
+            };
+            return format!("has {feature} that is not read here: save it as PNG");
+        }
+        ImageError::Limits(_) => "is damaged, or needs too much memory",
+        _ => "is damaged",
+    };
+    format!("{what}: {AGAIN}")
+}
+
+/// What to do with a damaged picture.
+const AGAIN: &str = "save or download it again";
+
+fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
+    match u64::from(width) * u64::from(height) {
+        0 => Err(format!("is {height} x {width} pixels")),
+        1..=MOST_PIXELS => Ok(()),
+        _ => Err(format!(
+            "says that it is {height} x {width} pixels, more than {MOST_PIXELS}: a decompression bomb"
+        )),
+    }
+}
+
+/// What the picture is, by its file's header.
+pub(crate) fn look(place: &Place) -> Result<Seen, String> {
+    let file = match place {
+        Place::Encoded(file) => file,
+        Place::Row(pixels, _) => return Ok(pixels.seen()),
+    };
+    let (decoder, format, orientation) = open(file)?;
+    let [animated, palette] = frames_and_palette(file, format).unwrap_or_default();
+    let (width, height) = decoder.dimensions();
+    let colour = decoder.color_type();
+    // Those that swap height and width are from 5 to 8.
+    let is_turned = orientation.to_exif() >= 5;
+    let (width, height) = if is_turned { (height, width) } else { (width, height) };
+    let original = decoder.original_color_type();
+    let is_misnamed = match file {
+        Encoded::File(path) => ImageFormat::from_path(path).ok() != Some(format),
+        Encoded::Part { .. } => false,
+    };
+    let special = [
+        // The decoder of GIF makes all of its pictures transparent.
+        (colour.has_alpha() && format != ImageFormat::Gif, TRANSPARENT),
+        (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
+        (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
+        (palette, "with a palette, made RGB"),
+        (animated, "with several frames, of which the first is taken"),
+        (orientation != Orientation::NoTransforms, "turned as their orientation (EXIF) says"),
+        (is_misnamed, "in another format than their names say, read by their contents"),
+    ];
+    let special = special.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
+    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), special })
+}
+
+fn is_grey(colour: ColorType) -> bool {
+    matches!(colour, ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16)
+}
+
+/// Whether there are further frames than the first, and whether there is a palette.
+fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> {
+    /// The colour type of a PNG's header for indices into a palette.
+    const INDEXED: u8 = 3;
+    let contents = || file.contents().ok();
+    Some(match format {
+        ImageFormat::Gif => [GifDecoder::new(contents()?).ok()?.into_frames().nth(1).is_some(), true],
+        ImageFormat::Png => [
+            PngDecoder::new(contents()?).ok()?.is_apng().ok()?,
+            png_chunk(file, *b"IHDR")?.get(9) == Some(&INDEXED),
+        ],
+        ImageFormat::WebP => [WebPDecoder::new(contents()?).ok()?.has_animation(), false],
+        ImageFormat::Bmp => [false, BmpDecoder::new(contents()?).ok()?.get_palette().is_some()],
+        _ => [false, false],
+    })
+}
+
+/// The contents of the first chunk of this type in a PNG file.
+fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
+    let mut contents = file.contents().ok()?;
+    // Behind the signature, a chunk is its length, its type, its contents and a checksum.
+    contents.seek(SeekFrom::Start(8)).ok()?;
+    loop {
+        let [mut length, mut kind] = [[0; 4]; 2];
+        contents.read_exact(&mut length).ok()?;
+        contents.read_exact(&mut kind).ok()?;
+        let length = u32::from_be_bytes(length);
+        if kind == wanted {
+            let mut chunk = Vec::new();
+            contents.take(length.into()).read_to_end(&mut chunk).ok()?;
+            return Some(chunk);
+        }
+        contents.seek_relative(i64::from(length) + 4).ok()?;
+    }
+}
+
+/// The picture in a file, turned as it is to be shown.
+fn decode(file: &Encoded) -> Result<DynamicImage, String> {
+    let (decoder, format, orientation) = open(file)?;
+    if matches!(format, ImageFormat::Jpeg | ImageFormat::WebP) {
+        let mut bytes = Vec::new();
+        file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if let Some(what) = truncated::missing(format, &bytes) {
+            return Err(format!("{what}: {AGAIN}"));
+        }
+    }
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
+    picture.apply_orientation(orientation);
+    Ok(picture)
+}
+
+/// The pixels of a picture as bytes `[channels, height, width]`.
+pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
+    let picture = match place {
+        Place::Encoded(file) => decode(file)?,
+        Place::Row(pixels, row) => pixels.picture(*row)?,
+    };
+    Ok(match target.grey {
+        true => fitted(&grey(&picture), target).into_raw(),
+        false => {
+            let pixels = fitted(&picture.into_rgb8(), target);
+            let raw = pixels.as_raw();
+            (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
+        }
+    })
+}
+
+/// Grey values: those of a grey picture, and for others ITU-R 601's luma as Pillow rounds it.
+fn grey(picture: &DynamicImage) -> GrayImage {
+    if is_grey(picture.color()) {
+        return picture.to_luma8();
+    }
+    let colours = picture.to_rgb8();
+    let luma = |[red, green, blue]: [u8; 3]| {
+        (u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16
+    };
+    ImageBuffer::from_fn(colours.width(), colours.height(), |x, y| {
+        image::Luma([luma(colours.get_pixel(x, y).0) as u8])
+    })
+}
+
+/// A picture whose pixels are bytes.
+type Bytes<P> = ImageBuffer<P, Vec<u8>>;
+
+/// The picture in the target's size. Scaling is bilinear over all pixels that a new one covers, as Pillow's.
+fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target) -> Bytes<P> {
+    let Size { height, width } = target.size;
+    let (old_width, old_height) = picture.dimensions();
+    if (old_width, old_height) == (width, height) {
+        return picture.clone();
+    }
+    let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
+    // The sides in proportion, of which one has the length of the target's.
+    let wide = u64::from(old_width) * u64::from(height);
+    let high = u64::from(old_height) * u64::from(width);
+    let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
+    let by_width = |rounded: u64| (width, ((high + rounded) / u64::from(old_width)).max(1) as u32);
+    match target.fit {
+        Fit::Stretch => scaled(width, height),
+        Fit::Crop => {
+            let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
+            let scaled = scaled(new_width, new_height);
+            // Half of the rest, where torchvision rounds halves to even.
+            let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
+            let (left, top) = (half(new_width - width), half(new_height - height));
+            imageops::crop_imm(&scaled, left, top, width, height).to_image()
+        }
+        Fit::Pad => {
+            let (new_width, new_height) = if wide >= high {
+                by_width(u64::from(old_width) / 2)
+            } else {
+                by_height(u64::from(old_height) / 2)
+            };
+            let (new_width, new_height) = (new_width.min(width), new_height.min(height));
+            let mut padded = Bytes::<P>::new(width, height);
+            let (left, top) = ((width - new_width) / 2, (height - new_height) / 2);
+            imageops::replace(&mut padded, &scaled(new_width, new_height), left.into(), top.into());
+            padded
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The splits of pictures in folders: which folder is for training, and which for the test.
+
+use std::path::{Path, PathBuf};
+
+use crate::import::labels::LabelOptions;
+use crate::import::no_data_set::unclassed;
+use crate::import::pictures::folder::{
+    Classes, Found, LeftOut, classes, collect, holds_pictures, inside, is_picture, loops, name,
+};
+use crate::import::pictures::{inner_folders, metadata};
+use crate::import::split::{self, Split};
+use crate::import::{ImportError, test_split};
+use crate::quote::{listed, short};
+
+/// A folder whose name is one of a split, or that is chosen as the test split.
+struct Side {
+    name: String,
+    split: Option<Split>,
+    /// The folder with its classes.
+    root: PathBuf,
+    holds: Holds,
+}
+
+/// What there is in a split.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holds {
+    /// Folders, or a file that names the classes of pictures.
+    Classes,
+    /// Pictures alone.
+    Pictures(usize),
+    Nothing,
+}
+
+impl Side {
+    fn open(source: &Path, folder: &Path, split: Option<Split>) -> Result<Self, ImportError> {
+        let root = root(folder)?;
+        let (folders, files) = inside(&root)?;
+        let has_metadata = [source, &root].iter().any(|folder| metadata::file(folder).is_some());
+        let holds = match files.iter().filter(|file| is_picture(file)).count() {
+            _ if has_metadata || !folders.is_empty() => Holds::Classes,
+            0 => Holds::Nothing,
+            pictures => Holds::Pictures(pictures),
+        };
+        Ok(Self { name: name(folder), split, root, holds })
+    }
+
+    fn is(&self, split: Split) -> bool {
+        self.split == Some(split)
+    }
+}
+
+/// The folder of a split's classes. Archives repeat the split's name, as in `seg_train/seg_train/CLASS`, and some
+/// tools have `train/images/CLASS`.
+fn root(split: &Path) -> Result<PathBuf, ImportError> {
+    let mut root = split.to_owned();
+    loop {
+        let (folders, files) = inside(&root)?;
+        let [only] = &folders[..] else { return Ok(root) };
+        if metadata::file(&root).is_some() || files.iter().any(|file| is_picture(file)) {
+            return Ok(root);
+        }
+        let is_same = name(only).eq_ignore_ascii_case(&name(split));
+        let has_classes = split::is_no_class(&name(only)) && !inside(only)?.0.is_empty();
+        if !is_same && !has_classes {
+            return Ok(root);
+        }
+        root.clone_from(only);
+    }
+}
+
+/// Finds the pictures below `source`; `test_split` names the folder of the test split, where there are several, and
+/// `label` the column of their classes in `metadata.csv`.
+pub(crate) fn find(
+    source: &Path,
+    test_split: Option<&str>,
+    label: LabelOptions<'_>,
+) -> Result<Found, ImportError> {
+    let (folders, _) = inside(source)?;
+    let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
+    let (mut sides, mut others) = (Vec::new(), Vec::new());
+    for (folder, split) in folders.iter().zip(split::of_all(&names)) {
+        if split.is_some() || test_split == Some(&name(folder)) {
+            sides.push(Side::open(source, folder, split)?);
+        } else {
+            others.push(folder);
+        }
+    }
+    // The shortest name of a split is the plainest: train is before training_set.
+    sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
+    let mut left_out = LeftOut::new(loops(source)?);
+    let is_train = |side: &Side| side.is(Split::Train) && side.holds == Holds::Classes;
+    let Some(train) = sides.iter().position(is_train).map(|at| sides.remove(at)) else {
+        check_no_split(source, &sides, &others, test_split)?;
+        let found = classes(source, source, true, label, &mut left_out)?;
+        check_names(source, &found)?;
+        check_inner(source, &found)?;
+        left_out.log(source);
+        return collect(source, found, None);
+    };
+    let found = classes(source, &train.root, true, label, &mut left_out)?;
+    check_names(&train.root, &found)?;
+    check_train(&train, &found, &sides, &others)?;
+    check_inner(&train.root, &found)?;
+    let (second, sides): (Vec<Side>, Vec<Side>) =
+        sides.into_iter().partition(|side| side.is(Split::Train) && test_split != Some(&side.name));
+    let sides = if test_split.is_some() { sides } else { with_classes(sides) };
+    let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
+    let mut read = Vec::new();
+    let chosen = test_split::choose(source, test_split, &found.full(), &names, |at| {
+        read.push(classes(source, &sides[at].root, false, label, &mut left_out)?);
+        Ok(read[at].full())
+    })?;
+    let test = match chosen {
+        Some(at) => Some(match read.into_iter().nth(at) {
+            Some(read) => read,
+            None => classes(source, &sides[at].root, false, label, &mut left_out)?,
+        }),
+        None => {
+            for side in &sides {
+                let why = if holds_pictures(&side.root) {
+                    "no picture in it has a class"
+                } else {
+                    "it has no pictures"
+                };
+                log::warn!("{} is not used: {why}", side.name);
+            }
+            None
+        }
+    };
+    for unused in
+        second.into_iter().map(|side| side.name).chain(others.into_iter().map(|folder| name(folder)))
+    {
+        log::warn!("{unused} is not used: it is beside {}", train.name);
+    }
+    left_out.log(source);
+    collect(source, found, test)
+}
+
+/// The splits that have folders of classes. A warning says what each of the others lacks.
+fn with_classes(sides: Vec<Side>) -> Vec<Side> {
+    let (with_classes, others): (Vec<Side>, Vec<Side>) =
+        sides.into_iter().partition(|side| side.holds == Holds::Classes);
+    for side in others {
+        let why = match side.holds {
+            Holds::Pictures(number) => format!(
+                "{} in no class's folder (predict names the classes of pictures)",
+                if number == 1 { "its picture is".into() } else { format!("its {number} pictures are") }
+            ),
+            _ => "it has no pictures".to_owned(),
+        };
+        log::warn!("{} is not used: {why}", side.name);
+    }
+    with_classes
+}
+
+/// Checks that the folder of the training split is no class. It may be one if it is beside folders of pictures and no
+/// other split, and has pictures outside of folders or one folder of pictures.
+fn check_train(
+    train: &Side,
+    found: &Classes,
+    sides: &[Side],
+    others: &[&PathBuf],
+) -> Result<(), ImportError> {
+    let (folders, files) = inside(&train.root)?;
+    let beside = listed(others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)));
+    let picture = files.iter().find(|file| is_picture(file));
+    if found.is_listed
+        || beside.is_empty()
+        || sides.iter().any(|side| !side.is(Split::Train))
+        || (picture.is_none() && found.full().len() > 1)
+    {
+        return Ok(());
+    }
+    let folders = listed(folders.iter().map(|folder| name(folder)));
+    let what = match picture {
+        Some(picture) => format!("pictures ({}, …) and folders ({folders})", name(picture)),
+        None => format!("one folder of pictures ({folders})"),
+    };
+    bail!(
+        &train.root,
+        "has {what}, and is beside folders of pictures ({beside}): if it is a class, move the pictures out of its \
+         folders; if it is the training split, give each class a folder in it, and move {beside} out of SOURCE"
+    )
+}
+
+/// Whether a folder of pictures beside those of classes is a class, whatever its name.
+fn is_class(folder: &Path) -> bool {
+    !split::is_no_class(&name(folder)) && holds_pictures(folder)
+}
+
+/// Checks that a source without a training split has classes, and no splits without classes.
+fn check_no_split(
+    source: &Path,
+    sides: &[Side],
+    others: &[&PathBuf],
+    test_split: Option<&str>,
+) -> Result<(), ImportError> {
+    let with_classes = sides.iter().find(|side| side.holds == Holds::Classes);
+    let train = sides.iter().find(|side| side.is(Split::Train));
+    let is_alone = sides.len() + others.len() == 1;
+    let are_splits = train.is_some() && sides.iter().any(|side| !side.is(Split::Train));
+    if with_classes.is_none() && !are_splits && others.iter().any(|folder| is_class(folder)) {
+        return check_no_test_split(source, test_split);
+    }
+    match (train, with_classes) {
+        (Some(train), _) => match train.holds {
+            Holds::Pictures(_) => Err(unclassed(&train.root)?),
+            _ if sides.iter().any(|side| side.holds != Holds::Nothing) => {
+                bail!(&train.root, "has no pictures, and is the training split")
+            }
+            _ => check_no_test_split(source, test_split),
+        },
+        (None, Some(side)) if !is_alone => bail!(
+            source,
+            "has {0} and no folder train beside it: rename the folder of the training split to train, or import {0} \
+             alone",
+            side.name
+        ),
+        (None, None) if sides.iter().any(|side| side.holds != Holds::Nothing) => {
+            let names = listed(sides.iter().map(|side| &side.name));
+            bail!(source, "has {names} and no folder train: a folder of pictures for each class is expected");
+        }
+        _ => check_no_test_split(source, test_split),
+    }
+}
+
+fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), ImportError> {
+    test_split.map_or(Ok(()), |name| {
+        let problem = format!("{} has no folder train beside it", source.display());
+        Err(ImportError::option("test-split", short(name), problem))
+    })
+}
+
+/// Checks the folders in those of the classes, unless a file names the classes.
+fn check_inner(root: &Path, found: &Classes) -> Result<(), ImportError> {
+    if found.is_listed { Ok(()) } else { inner_folders::check(root) }
+}
+
+/// Checks that not all names of classes are those of folders for pictures or annotations, such as `images`.
+fn check_names(folder: &Path, found: &Classes) -> Result<(), ImportError> {
+    let full = found.full();
+    if found.is_listed || full.is_empty() || !full.iter().all(|class| split::is_no_class(class)) {
+        return Ok(());
+    }
+    let mut images: Vec<PathBuf> = full.iter().map(|class| folder.join(class)).collect();
+    images.sort_by_key(|folder| split::is_of_annotations(&name(folder)));
+    let has_classes = |images: &&PathBuf| {
+        !split::is_of_annotations(&name(images))
+            && inside(images).is_ok_and(|(folders, _)| folders.iter().any(|folder| holds_pictures(folder)))
+    };
+    match images.iter().find(has_classes) {
+        Some(images) => bail!(
+            folder,
+            "{} {}: import {} if its folders are the classes",
+            listed(full.iter()),
+            if full.len() == 1 { "is no class" } else { "are no classes" },
+            images.display()
+        ),
+        None => Err(unclassed(&images[0])?),
+    }
+}

@@ -1,0 +1,154 @@
+//! Finds truncated pictures that their decoders accept: the missing pixels would be grey or wrong.
+//!
+//! Phones write a film behind the picture (motion photos), and 3D cameras a second picture (MPO). A picture is therefore
+//! followed from its beginning to its own end, as Pillow and browsers do; what is behind it does not matter.
+
+use image::ImageFormat;
+
+/// What is missing in a file of this format; the decoders of other formats notice.
+pub(crate) fn missing(format: ImageFormat, bytes: &[u8]) -> Option<&'static str> {
+    match format {
+        ImageFormat::Jpeg if !has_end(bytes) => Some("is truncated and has no end marker"),
+        ImageFormat::WebP if !is_as_long_as_it_says(bytes) => {
+            Some("is truncated and shorter than its header says")
+        }
+        _ => None,
+    }
+}
+
+/// Whether a JPEG reaches its marker of the end: ITU-T T.81, annex B.
+fn has_end(bytes: &[u8]) -> bool {
+    const END: u8 = 0xd9;
+    const SCAN: u8 = 0xda;
+    let (mut at, mut is_in_scan) = (2, false);
+    while let Some(found) = bytes.get(at..).and_then(|rest| rest.iter().position(|&byte| byte == 0xff)) {
+        at += found + 1;
+        match bytes.get(at..) {
+            Some([END, ..]) => return true,
+            // Any number of 0xff may be before a marker.
+            Some([0xff, ..]) => {}
+            // A zero behind pixels that look like a marker, and markers without a length, such as those of restarts.
+            Some([0x00 | 0x01 | 0xd0..=0xd8, ..]) => at += 1,
+            // Reserved: decoders skip them as damage.
+            Some([0x02..=0xbf | 0xf0..=0xfd, ..]) if is_in_scan => at += 1,
+            Some(&[marker, high, low, ..]) => {
+                at += 1 + usize::from(u16::from_be_bytes([high, low]));
+                is_in_scan |= marker == SCAN;
+            }
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether a WebP has the bytes that its header declares, behind the first eight; libwebp rejects it otherwise.
+fn is_as_long_as_it_says(bytes: &[u8]) -> bool {
+    let declared = bytes.get(4..8).map(|size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]));
+    declared.is_some_and(|size| bytes.len() as u64 >= u64::from(size) + 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use image::RgbImage;
+
+    use super::*;
+    use crate::import::Fit;
+    use crate::import::tests::Lab;
+
+    /// A picture of noise, which needs all of its bytes.
+    fn noise() -> RgbImage {
+        let mut state = 1u32;
+        RgbImage::from_fn(32, 24, |_, _| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            image::Rgb([24, 16, 8].map(|shift| (state >> shift) as u8))
+        })
+    }
+
+    fn encoded(format: ImageFormat) -> Vec<u8> {
+        let mut file = std::io::Cursor::new(Vec::new());
+        noise().write_to(&mut file, format).unwrap();
+        file.into_inner()
+    }
+
+    /// A JPEG with a thumbnail in EXIF, and fill bytes before its end.
+    fn jpeg() -> Vec<u8> {
+        let plain = encoded(ImageFormat::Jpeg);
+        let exif = [b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0", &plain[..]].concat();
+        let length = (exif.len() as u16 + 2).to_be_bytes();
+        let (start, rest) = plain.split_at(2);
+        let body = rest.strip_suffix(&[0xff, 0xd9]).unwrap();
+        [start, &[0xff, 0xe1], &length, &exif, body, &[0xff, 0xff, 0xd9]].concat()
+    }
+
+    #[test]
+    fn what_is_behind_a_picture_does_not_matter_and_what_is_missing_does() {
+        let lab = Lab::new();
+        let read = |bytes: &[u8]| {
+            lab.write("picture", bytes);
+            let read = crate::import::reading::picture(&lab.path("picture"), [3, 24, 32], Fit::Crop);
+            read.map_err(|error| error.to_string())
+        };
+        let own: Vec<u8> = (0u32..20_000).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        // A film may have the marker of a scan and none of an end.
+        let film = [b"\0\0\0\x18ftypmp42\xff\xda\0\x02", &own[..]].concat();
+        let film: Vec<u8> = film.into_iter().map(|byte| if byte == 0xd9 { 0 } else { byte }).collect();
+        let formats = [
+            ImageFormat::Png,
+            ImageFormat::Gif,
+            ImageFormat::Bmp,
+            ImageFormat::Tiff,
+            ImageFormat::WebP,
+            ImageFormat::Pnm,
+            ImageFormat::Jpeg,
+        ];
+        let with_thumbnail = (ImageFormat::Jpeg, jpeg());
+        for (format, bytes) in
+            formats.map(|format| (format, encoded(format))).into_iter().chain([with_thumbnail])
+        {
+            let whole = read(&bytes).unwrap();
+            assert!(read(&[&bytes[..], &film].concat()).as_ref() == Ok(&whole), "{format:?}: a film");
+            assert!(read(&[&bytes[..], &bytes].concat()).as_ref() == Ok(&whole), "{format:?}: a picture");
+            for length in [bytes.len() / 4, bytes.len() / 2, bytes.len() * 9 / 10, bytes.len() - 20] {
+                assert!(read(&bytes[..length]).is_err(), "{format:?}: {length} of {} bytes", bytes.len());
+            }
+        }
+        // Damage that decoders find has no words of theirs.
+        for (format, bytes) in formats.map(|format| (format, encoded(format))) {
+            for (at, bit) in (4..bytes.len().min(200)).step_by(5).zip([0, 7].into_iter().cycle()) {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << bit;
+                let Err(message) = read(&bytes) else { continue };
+                let advice = ["again", "as PNG", "read here", "bomb", "0 pixels", "x 0 pixels"];
+                let is_own = advice.iter().any(|advice| message.contains(advice));
+                let words = ["Format error", "Error", "expected", "buffer", "Huffman", "{", "["];
+                assert!(is_own && !words.iter().any(|word| message.contains(word)), "{format:?}: {message}");
+            }
+        }
+        // A critical chunk that no decoder knows: the error has no type of the decoder.
+        let mut png = encoded(ImageFormat::Png);
+        let pixels = png.windows(4).position(|name| name == b"IDAT").unwrap();
+        png[pixels + 3] = b'U';
+        let message = read(&png).unwrap_err();
+        assert!(message.ends_with("picture: is damaged: save or download it again"), "{message}");
+        for format in [ImageFormat::Jpeg, ImageFormat::WebP] {
+            let bytes = encoded(format);
+            let message = read(&bytes[..bytes.len() - 2]).unwrap_err();
+            assert!(message.contains("is truncated and "), "{message}");
+        }
+    }
+
+    #[test]
+    fn scans_restarts_and_damage_are_followed_to_the_end() {
+        for (bytes, expected) in [
+            (&b"\xff\xd8\xff\xda\0\x02pixels\xff\0\xff\xd0more\xff\xd9"[..], true),
+            (b"\xff\xd8\xff\xda\0\x02a\xff\xc4\0\x04\xff\xd9\xff\xda\0\x02b\xff\xd9", true),
+            (b"\xff\xd8\xff\xda\0\x02a\xff\xc4\0\x04\xff\xd9\xff\xda\0\x02b", false),
+            (b"\xff\xd8\xff\xe1\0\x04\xff\xd9\xff\xda\0\x02b", false),
+            (b"\xff\xd8\xff\xda\0\x02a\xff\x3c\xff\xffb\xff\xd9", true),
+            (b"\xff\xd8\xff\xda\0\x02a\xff", false),
+            (b"\xff\xd8", false),
+        ] {
+            assert_eq!(has_end(bytes), expected, "{}", bytes.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Pictures and rows of tables in the form of a data set that was imported before: for predictions.
+
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+use run_record::files::foreign_file;
+
+use crate::import::ImportError;
+use crate::import::labels::twin;
+use crate::import::pictures::folder::{LeftOut, walk};
+use crate::import::pictures::picture::{self, Fit, Size, Target};
+use crate::import::pictures::place::{Encoded, Place};
+use crate::import::same_class::finder;
+use crate::import::tables::TableFiles;
+use crate::import::tables::parquet_file;
+use crate::import::tables::table_file::TableFile;
+use crate::quote::{listed, quoted};
+
+/// The picture `path`, or the pictures below the folder `path`, in the order of their names.
+///
+/// # Errors
+/// When a folder cannot be read.
+pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut left_out = LeftOut::default();
+    let pictures = walk(path, &mut left_out)?;
+    let others: usize = left_out.endings.values().map(|(number, _)| number).sum();
+    if others > 0 {
+        let mut firsts = left_out.endings.values().map(|(_, first)| first);
+        let why = match firsts.find_map(|first| Some((first, picture::foreign_picture(first)?))) {
+            Some((first, kind)) => format!("; {} is {kind}", first.display()),
+            None if others == 1 => " that is not a picture".to_owned(),
+            None => " that are not pictures".to_owned(),
+        };
+        log::warn!("{}: left out {}{why}", path.display(), count(others, "file"));
+    }
+    Ok(pictures)
+}
+
+/// The pixels of the picture `path` as bytes of `shape`: channels, height and width.
+///
+/// # Errors
+/// When it cannot be read as a picture.
+pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, ImportError> {
+    let size = Size { height: height as u32, width: width as u32 };
+    let place = Place::Encoded(Encoded::File(path.to_owned()));
+    picture::read(&place, Target { size, fit, grey: channels == 1 })
+        .map_err(|what| ImportError::source(path, what))
+}
+
+/// Calls `visit` with the line and the `features` of each row of the table `path`. Columns are found by the names of
+/// the features, if the table has names and they are all there, in any spelling; and otherwise by their place.
+///
+/// # Errors
+/// When the table cannot be read, or has other columns. What is wrong in a row is given to `visit`.
+pub fn rows(
+    path: &Path,
+    features: usize,
+    names: &[String],
+    mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
+) -> Result<(), ImportError> {
+    if path.is_dir() {
+        bail!(path, "is a folder, and the run takes tables: name the files");
+    }
+    let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !parquet_file::is_parquet(path));
+    if let Some(kind) = kind {
+        bail!(path, "is {kind}, and the run takes tables");
+    }
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut table = TableFile::open(&TableFiles::one(path), None, &known, features.min(2), &|_, _| Ok(()))?;
+    let columns: Vec<usize> = match &table.header {
+        Some(header) if !names.is_empty() => {
+            let find = finder(header);
+            let column = |name: &String| find(name).map_or_else(|| table.named(name), Ok);
+            let columns = names.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+            if let Some(column) = twin(&columns) {
+                let name = quoted(&table.column_name(*column));
+                bail!(path, "column {name} stands for two features of the run: {}", listed(names));
+            }
+            columns
+        }
+        _ if table.columns == features => (0..features).collect(),
+        _ => {
+            bail!(
+                path,
+                "has {}, and the network takes {}{}; leave out all other columns",
+                count(table.columns, "column"),
+                count(features, "feature"),
+                match names {
+                    [] => String::new(),
+                    names => format!(": {}", listed(names)),
+                }
+            );
+        }
+    };
+    table.for_each_row(|table, row, position| {
+        if let Err(error) = table.check_width(row, position) {
+            visit(table.line(position), Err(error));
+            return Ok(());
+        }
+        let value = |&column: &usize| {
+            let value = table.feature(row, column).map(|value| value as f32);
+            value.map_err(|[what, _]| table.wrong(position, what))
+        };
+        visit(table.line(position), columns.iter().map(value).collect());
+        Ok(())
+    })
+}

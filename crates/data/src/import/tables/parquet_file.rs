@@ -1,0 +1,588 @@
+//! Parquet files: features in columns, or pictures in one, as Hugging Face's data sets have them.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufWriter, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::ConvertedType;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::Field;
+use parquet::schema::types::TypePtr;
+use run_record::count;
+use serde_json::Value;
+
+use crate::formats::DataFile;
+use crate::import::error::{damage, until_stopped};
+use crate::import::job::Job;
+use crate::import::labels::Labels;
+use crate::import::pictures::folder::{self, Found, Picture};
+use crate::import::pictures::place::{Encoded, Place};
+use crate::import::same_class::finder;
+use crate::import::tables::partitions;
+use crate::import::tables::table_file::LABELS;
+use crate::import::tables::{TableFiles, Tables};
+use crate::import::{ImportError, temporary};
+use crate::quote::{listed, quoted, short};
+
+/// Is told each row that is read, and their number; an error stops the reading.
+pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), ImportError> + 'a;
+
+/// The first bytes of such a file.
+pub(crate) const MAGIC: &[u8] = b"PAR1";
+
+/// A column that is one of pictures.
+const PICTURES: [&str; 4] = ["image", "img", "picture", "pixels"];
+
+/// Whether a file is one, by its contents.
+pub(crate) fn is_parquet(path: &Path) -> bool {
+    let mut first = [0; MAGIC.len()];
+    run_record::files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
+        && first == MAGIC
+}
+
+fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
+    let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
+    match run_record::files::foreign_file(path).filter(|_| !is_parquet(path)) {
+        Some(kind) => bail!(path, "is {kind}"),
+        None => guarded(path, || SerializedFileReader::new(file)),
+    }
+}
+
+fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
+    move |error| {
+        let text = error.to_string();
+        let of_system = match error {
+            ParquetError::External(error) => error.downcast().ok().filter(|error| damage(error).is_none()),
+            _ => None,
+        };
+        match (of_system, text.split_once("Disabled feature at compile time: ")) {
+            (Some(error), _) => ImportError::read(path)(*error),
+            (None, Some((_, codec))) => {
+                let what = format!(
+                    "is compressed with {codec}, which is not read here: write it with snappy or zstd"
+                );
+                ImportError::source(path, what)
+            }
+            (None, None) => damaged(path),
+        }
+    }
+}
+
+fn damaged(path: &Path) -> ImportError {
+    ImportError::Damaged { path: path.to_owned(), what: "is a damaged file of Parquet".into() }
+}
+
+/// The result of the reader of Parquet, which panics on some damaged files.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ImportError> {
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| ()));
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    std::panic::set_hook(hook);
+    read.map_err(|_| damaged(path))?.map_err(invalid(path))
+}
+
+/// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns, of which the last are
+/// those that the folders of the file name.
+fn for_each_row(
+    files: &TableFiles,
+    tell: &Tell<'_>,
+    mut visit: impl FnMut(&Path, usize, Vec<(String, Field)>) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let rows = |path: &PathBuf| Ok(open(path)?.metadata().file_metadata().num_rows().max(0) as usize);
+    let all = files.files.iter().map(rows).sum::<Result<usize, ImportError>>()?;
+    let mut done = 0;
+    for path in &files.files {
+        let (reader, before) = (open(path)?, done);
+        let mut rows = guarded(path, || reader.get_row_iter(None))?;
+        let of_folders = partitions::of(path, &files.root, &own_columns(path)?);
+        while let Some(row) = guarded(path, || rows.next().transpose())? {
+            done += 1;
+            tell(done, all)?;
+            let of_folders =
+                of_folders.iter().map(|(name, value)| (name.clone(), text_or_null(value.clone())));
+            visit(path, done - before, row.into_columns().into_iter().chain(of_folders).collect())?;
+        }
+    }
+    Ok(())
+}
+
+/// The files, each with the number of rows in those before it.
+pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, ImportError> {
+    let mut before = 0;
+    let of = |path: &PathBuf| {
+        let rows = open(path)?.metadata().file_metadata().num_rows().max(0) as u64;
+        before += rows;
+        Ok((path.clone(), before - rows))
+    };
+    paths.iter().map(of).collect()
+}
+
+/// The columns of a file.
+fn fields(path: &Path) -> Result<Vec<TypePtr>, ImportError> {
+    Ok(open(path)?.metadata().file_metadata().schema().get_fields().to_vec())
+}
+
+/// Their names.
+fn own_columns(path: &Path) -> Result<Vec<String>, ImportError> {
+    Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
+}
+
+/// The names of the columns of a file of a table in `root`, with those that its folders name.
+fn columns(path: &Path, root: &Path) -> Result<Vec<String>, ImportError> {
+    let mut columns = own_columns(path)?;
+    let of_folders = partitions::of(path, root, &columns);
+    columns.extend(of_folders.into_iter().map(|(name, _)| name));
+    Ok(columns)
+}
+
+fn text_or_null(text: Option<String>) -> Field {
+    text.map_or(Field::Null, Field::Str)
+}
+
+/// How the values of a column are written.
+#[derive(Clone)]
+enum Cells {
+    One,
+    /// A list of so many numbers, each in a column.
+    Each(usize),
+    /// What the lists are that are no columns of numbers.
+    Lists(String),
+}
+
+/// The rows of files with the same columns as a table of commas, whose first line has the names of the columns. Lists
+/// of numbers that have one length are as many columns.
+pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, ImportError> {
+    let paths = &files.files;
+    let expected = columns(&paths[0], &files.root)?;
+    for path in &paths[1..] {
+        let names = columns(path, &files.root)?;
+        if names != expected {
+            let (names, expected) = (listed(&names), listed(&expected));
+            bail!(path, "has the columns {names}, and {} has {expected}", paths[0].display());
+        }
+    }
+    warn_of_partitions(files)?;
+    let mut cells = lists(files)?;
+    loop {
+        match write_csv(files, &expected, &cells, tell)? {
+            Written::File(file) => return Ok(file),
+            // Rejected with this text where the column is read as a feature, and not if it is left out.
+            Written::Differs(column, what) => cells[column] = Cells::Lists(what),
+        }
+    }
+}
+
+/// Warns where the first row of a file has another value in a column than the folder of the same name. The column is
+/// read, and other tools may read the name of the folder.
+fn warn_of_partitions(files: &TableFiles) -> Result<(), ImportError> {
+    let number = |text: &str| text.parse::<f64>().ok();
+    let is_same = |own: &str, text: &str| {
+        let text = match &*text.to_lowercase() {
+            "true" => "1".to_owned(),
+            "false" => "0".to_owned(),
+            _ => text.to_owned(),
+        };
+        match number(own) {
+            Some(own) => number(&text) == Some(own),
+            // Dates have a time of day behind them.
+            None => own.starts_with(&text),
+        }
+    };
+    for path in &files.files {
+        let own = own_columns(path)?;
+        let mut both = partitions::of(path, &files.root, &[]);
+        both.retain(|(name, _)| own.contains(name));
+        if both.is_empty() {
+            continue;
+        }
+        let mut other = None;
+        let one = TableFiles { root: files.root.clone(), files: vec![path.clone()] };
+        let read = for_each_row(&one, &|_, _| Ok(()), |_, _, row| {
+            other = both.iter().find_map(|(name, text)| {
+                let own = value(&row, name).map(cell).unwrap_or_default();
+                let text = text.as_deref().unwrap_or_default();
+                (!is_same(&own, text)).then_some((name, own, text))
+            });
+            Err(ImportError::Stopped)
+        });
+        until_stopped(read)?;
+        if let Some((name, own, text)) = other {
+            log::warn!(
+                "{}: column {} is {} in row 1, and the folder says {}: the column is read, not the names of the folders",
+                path.strip_prefix(&files.root).unwrap_or(path).display(),
+                short(name),
+                quoted(&own),
+                quoted(text)
+            );
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// What became of a table.
+enum Written {
+    File(File),
+    /// The column with lists of several lengths, and what they are.
+    Differs(usize, String),
+}
+
+fn write_csv(
+    files: &TableFiles,
+    names: &[String],
+    cells: &[Cells],
+    tell: &Tell<'_>,
+) -> Result<Written, ImportError> {
+    let failed = |error: csv::Error| temporary::failed(error.into());
+    let mut writer = csv::Writer::from_writer(temporary::file()?);
+    for (name, cells) in names.iter().zip(cells) {
+        match cells {
+            Cells::Each(length) => {
+                (0..*length).try_for_each(|at| writer.write_field(format!("{name}_{at}"))).map_err(failed)?;
+            }
+            _ => writer.write_field(name).map_err(failed)?,
+        }
+    }
+    writer.write_record(None::<&[u8]>).map_err(failed)?;
+    let (mut differs, mut number) = (None, 0);
+    let read = for_each_row(files, tell, |_, _, row| {
+        number += 1;
+        for (column, ((_, field), cells)) in row.iter().zip(cells).enumerate() {
+            match (cells, field) {
+                (Cells::Lists(what), _) => writer.write_field(what),
+                (Cells::Each(length), Field::Null) => (0..*length).try_for_each(|_| writer.write_field("")),
+                (&Cells::Each(length), Field::ListInternal(list)) => {
+                    if list.len() != length {
+                        let what =
+                            format!("a list of {length} numbers, and of {} in row {number}", list.len());
+                        differs = Some((column, what));
+                        return Err(ImportError::Stopped);
+                    }
+                    list.elements().iter().try_for_each(|field| writer.write_field(cell(field)))
+                }
+                _ => writer.write_field(cell(field)),
+            }
+            .map_err(failed)?;
+        }
+        writer.write_record(None::<&[u8]>).map_err(failed)
+    });
+    if let Some((column, what)) = differs {
+        return Ok(Written::Differs(column, what));
+    }
+    read?;
+    let mut file = writer.into_inner().map_err(|error| temporary::failed(error.into_error()))?;
+    file.rewind().map_err(temporary::failed)?;
+    Ok(Written::File(file))
+}
+
+/// How each column is written: a list by the first row that has one.
+fn lists(files: &TableFiles) -> Result<Vec<Cells>, ImportError> {
+    let is_list =
+        |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
+    let fields = fields(&files.files[0])?;
+    let mut cells = vec![Cells::One; columns(&files.files[0], &files.root)?.len()];
+    let mut unknown: Vec<usize> = (0..fields.len()).filter(|&column| is_list(&fields[column])).collect();
+    if unknown.is_empty() {
+        return Ok(cells);
+    }
+    let read = for_each_row(files, &|_, _| Ok(()), |_, _, row| {
+        unknown.retain(|&column| {
+            let Field::ListInternal(list) = &row[column].1 else { return true };
+            cells[column] = match list.elements() {
+                [] => Cells::Lists("an empty list".into()),
+                elements if elements.iter().all(is_number) => Cells::Each(elements.len()),
+                _ => Cells::Lists("a list of other than numbers".into()),
+            };
+            false
+        });
+        if unknown.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+    });
+    until_stopped(read).map(|()| cells)
+}
+
+/// Whether a value of a list is a number, or none where one is missing.
+fn is_number(field: &Field) -> bool {
+    let is_other = matches!(
+        field,
+        Field::Str(_) | Field::Bytes(_) | Field::Group(_) | Field::ListInternal(_) | Field::MapInternal(_)
+    );
+    !is_other
+}
+
+/// A value as text: a number in full, nothing where there is none.
+fn cell(field: &Field) -> String {
+    match field {
+        Field::Null => String::new(),
+        Field::Bool(value) => u8::from(*value).to_string(),
+        Field::Float16(value) => value.to_f32().to_string(),
+        Field::Float(value) => value.to_string(),
+        Field::Double(value) => value.to_string(),
+        Field::Str(text) => in_line(text),
+        Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
+            Ok(text) => in_line(text),
+            Err(_) => bytes.data().iter().map(|byte| format!("{byte:02x}")).collect(),
+        },
+        Field::Group(_) => "several columns".into(),
+        Field::ListInternal(_) => "a list".into(),
+        Field::MapInternal(_) => "a map".into(),
+        number => number.to_string(),
+    }
+}
+
+/// The column of pictures in a file of Parquet, if it has one: bytes, or a group of bytes and their path.
+pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, ImportError> {
+    if !is_parquet(path) {
+        return Ok(None);
+    }
+    let is_picture = |field: &&TypePtr| match field.is_group() {
+        true => field.get_fields().iter().any(|inner| inner.name() == "bytes"),
+        false => {
+            field.get_physical_type() == parquet::basic::Type::BYTE_ARRAY
+                && PICTURES.contains(&&*field.name().to_lowercase())
+        }
+    };
+    Ok(fields(path)?.iter().find(is_picture).map(|field| field.name().to_owned()))
+}
+
+/// Whether a file has the bytes of pictures in a column, rather than their names.
+pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, ImportError> {
+    let Some(column) = column_of_pictures(path)? else { return Ok(false) };
+    let is_text =
+        |field: &TypePtr| !field.is_group() && field.get_basic_info().converted_type() == ConvertedType::UTF8;
+    Ok(!fields(path)?.iter().any(|field| field.name() == column && is_text(field)))
+}
+
+/// What Hugging Face's `datasets` says of a file's columns.
+fn features(path: &Path) -> Result<Value, ImportError> {
+    let reader = open(path)?;
+    let entries = reader.metadata().file_metadata().key_value_metadata();
+    let text = entries.into_iter().flatten().find(|entry| entry.key == "huggingface");
+    let json = text.and_then(|entry| serde_json::from_str::<Value>(entry.value.as_deref()?).ok());
+    Ok(json.map_or(Value::Null, |json| json["info"]["features"].clone()))
+}
+
+/// Text in a line of its own, which a row of the table is.
+fn in_line(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r")
+}
+
+/// The column of the classes, beside the one of pictures if there is one, and their names, if they are known.
+pub(crate) fn label(
+    table: &TableFiles,
+    pictures: Option<&str>,
+    wanted: Option<&str>,
+) -> Result<(String, Option<Vec<String>>), ImportError> {
+    let path = &*table.files[0];
+    let (columns, known) = (columns(path, &table.root)?, features(path)?);
+    let others: Vec<&String> = columns.iter().filter(|column| pictures != Some(column.as_str())).collect();
+    let found = match wanted.map(str::trim) {
+        Some(wanted) => {
+            let number = wanted.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+            let column = finder(&columns)(wanted).or(number).and_then(|place| columns.get(place));
+            others.iter().find(|other| Some(**other) == column)
+        }
+        None => {
+            let has_names =
+                |column: &&&String| names_in(&known, column).is_some_and(|names| !names.is_empty());
+            let mut named = others.iter().filter(has_names);
+            let only = others.first().filter(|_| pictures.is_some() && others.len() == 1);
+            let named = named.next().filter(|_| named.next().is_none()).or(only);
+            others.iter().find(|column| LABELS.contains(&&*column.to_lowercase())).or(named)
+        }
+    };
+    let Some(&column) = found else {
+        let listed = listed(&others);
+        if let Some(wanted) = wanted {
+            return Err(ImportError::option(
+                "label",
+                short(wanted),
+                format!("{} has the columns {listed}", path.display()),
+            ));
+        }
+        let Some(first) = others.first() else { bail!(path, "has no column of classes beside its pictures") };
+        bail!(path, "which column is the class? It has {listed}: name one, as in --label {first}");
+    };
+    let names = names_in(&known, column);
+    check_label(table, column, names.as_ref(), path)?;
+    Ok((column.clone(), names))
+}
+
+/// The names of the classes of a column.
+fn names_in(features: &Value, column: &str) -> Option<Vec<String>> {
+    serde_json::from_value(features[column]["names"].clone()).ok()
+}
+
+/// Checks that the column of the classes has words or numbers in all files of a table, and the names that it has in
+/// `first`, the first file of the training split.
+pub(crate) fn check_label(
+    table: &TableFiles,
+    column: &str,
+    names: Option<&Vec<String>>,
+    first: &Path,
+) -> Result<(), ImportError> {
+    for path in &table.files {
+        if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
+            bail!(
+                path,
+                "column {} has lists or several columns, and a class is a word or a number",
+                short(column)
+            );
+        }
+        if names_in(&features(path)?, column).as_ref() != names {
+            bail!(path, "names the classes of {} otherwise than {}", short(column), first.display());
+        }
+    }
+    Ok(())
+}
+
+/// A picture in a file of many: its place, its bytes, its name, and the number of its class.
+type Unpacked = (usize, usize, String, u32);
+
+/// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
+pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
+    let args = job.args;
+    let (label, names) = label(&tables.train, Some(column), args.label.as_deref())?;
+    let mut labels = Labels::of(names.clone(), args.missing_labels);
+    let folder = job.folder("pictures")?;
+    let mut by_path = ByPath::default();
+    let mut unpack = |name: &str, files: &TableFiles, labels: &mut Labels| -> Result<_, ImportError> {
+        let place = folder.join(name);
+        let failed = |error| ImportError::write(&place)(error);
+        let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
+        let (mut start, mut found) = (0, Vec::new());
+        for_each_row(files, &|row, rows| job.step(row, rows), |path, row, columns| {
+            let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
+            let class = value(&columns, &label).map(cell).unwrap_or_default();
+            let place = format!("column {}", short(&label));
+            let number = labels.number(place, class.trim(), class.trim().parse().ok());
+            let Some(number) = number.map_err(wrong)? else { return Ok(()) };
+            let picture = value(&columns, column).unwrap_or(&Field::Null);
+            let bytes = bytes(picture).unwrap_or_default();
+            if by_path.add(path, row, bytes, picture) {
+                return Ok(());
+            }
+            file.write_all(bytes).map_err(failed)?;
+            let name = folder::name(path);
+            found.push((start, bytes.len(), format!("{name}:{row}"), number));
+            start += bytes.len();
+            Ok(())
+        })?;
+        file.flush().map_err(failed)?;
+        Ok((Arc::new(DataFile::open(&place)?), found))
+    };
+    let train = unpack("train", &tables.train, &mut labels)?;
+    let known = labels.names(train.1.iter().map(|(.., number)| *number));
+    let test = tables.test(args, &known, |files| classes(files, &label, &labels, &known))?;
+    let test = match test.map(|at| &tables.others[at]) {
+        None => None,
+        Some(other) => {
+            if !columns(&other.table.files[0], &other.table.root)?.contains(&label) {
+                return Err(other.without_classes(&label));
+            }
+            check_label(&other.table, &label, names.as_ref(), &tables.train.files[0])?;
+            if classes(&other.table, &label, &labels, &known)?.is_empty() {
+                return Err(other.unlabelled(&label));
+            }
+            Some(unpack("test", &other.table, &mut labels)?)
+        }
+    };
+    by_path.finish(column, args.skip_broken && !train.1.is_empty())?;
+    let (classes, class) = labels.classes(&args.source)?;
+    let pictures = |(file, found): (Arc<DataFile>, Vec<Unpacked>)| {
+        let picture = |(start, bytes, name, label)| Picture {
+            place: Place::Encoded(Encoded::Part { file: file.clone(), start, bytes }),
+            name,
+            class: class[label as usize],
+        };
+        found.into_iter().map(picture).collect()
+    };
+    Ok(Found { train: pictures(train), test: test.map(pictures), classes })
+}
+
+/// The value of a row in a column.
+fn value<'f>(columns: &'f [(String, Field)], wanted: &str) -> Option<&'f Field> {
+    columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field)
+}
+
+/// The classes in a column of a table, up to one that is `known`; none if there is no such column.
+fn classes(
+    files: &TableFiles,
+    column: &str,
+    labels: &Labels,
+    known: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, ImportError> {
+    let mut found = BTreeSet::new();
+    let read = for_each_row(files, &|_, _| Ok(()), |_, _, columns| {
+        let Some(label) = value(&columns, column).map(cell) else { return Err(ImportError::Stopped) };
+        found.extend(labels.name(label.trim(), label.trim().parse().ok()));
+        if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
+    });
+    until_stopped(read).map(|()| found)
+}
+
+/// Rows with the path of a picture in place of its bytes.
+#[derive(Default)]
+struct ByPath {
+    number: usize,
+    all: usize,
+    first: Option<(PathBuf, usize, String)>,
+}
+
+impl ByPath {
+    /// Counts a row; true if it has a path alone.
+    fn add(&mut self, path: &Path, row: usize, bytes: &[u8], picture: &Field) -> bool {
+        self.all += 1;
+        match path_of(picture).filter(|_| bytes.is_empty()) {
+            None => false,
+            Some(name) => {
+                self.number += 1;
+                self.first.get_or_insert_with(|| (path.to_owned(), row, name.to_owned()));
+                true
+            }
+        }
+    }
+
+    fn finish(self, column: &str, is_left_out: bool) -> Result<(), ImportError> {
+        let Some((path, row, name)) = self.first else { return Ok(()) };
+        let what = format!(
+            "column {column} has a path and no picture in {} of {} (row {row}: {})",
+            self.number,
+            count(self.all, "row"),
+            quoted(&name)
+        );
+        if is_left_out {
+            log::warn!("left out: {what}");
+            return Ok(());
+        }
+        bail!(
+            &path,
+            "{what}: write the table with the bytes of the pictures, or import the folder of the pictures"
+        );
+    }
+}
+
+/// The path of a picture that a row has beside its bytes, or in their place.
+fn path_of(field: &Field) -> Option<&str> {
+    match field {
+        Field::Str(text) if !text.is_empty() => Some(text),
+        Field::Group(group) => {
+            let path = group.get_column_iter().find(|(name, _)| *name == "path");
+            path.and_then(|(_, field)| path_of(field))
+        }
+        _ => None,
+    }
+}
+
+/// The bytes of a picture; none where there is no picture.
+fn bytes(field: &Field) -> Option<&[u8]> {
+    match field {
+        Field::Bytes(bytes) => Some(bytes.data()),
+        Field::Group(group) => {
+            group.get_column_iter().find(|(name, _)| *name == "bytes").and_then(|(_, field)| bytes(field))
+        }
+        _ => None,
+    }
+}

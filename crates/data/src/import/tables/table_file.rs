@@ -1,0 +1,404 @@
+//! Table files: their columns and their rows.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use csv::{ByteRecord, Position, Reader};
+use flate2::read::MultiGzDecoder;
+use run_record::count;
+use run_record::files::{BEGINNING, foreign};
+
+use crate::formats::npy::MAGIC as NPY_MAGIC;
+use crate::import::job::Job;
+use crate::import::pictures::folder;
+use crate::import::tables::TableFiles;
+pub(crate) use crate::import::tables::beginning::text;
+use crate::import::tables::beginning::{Beginning, Format, Known, from_utf16, is_empty_from};
+use crate::import::tables::missing::is_missing;
+use crate::import::tables::parquet_file;
+use crate::import::tables::parquet_file::Tell;
+use crate::import::{Header, ImportError, split, temporary};
+use crate::quote::{listed, quoted, short};
+
+/// Names of a column of classes.
+pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
+
+/// A table and how it is read.
+pub(crate) struct TableFile {
+    pub(crate) path: PathBuf,
+    /// Path in messages and in `dataset.json`.
+    pub(crate) name: String,
+    /// Of Parquet, the files of the table, each with the number of rows before it.
+    parts: Vec<(PathBuf, u64)>,
+    reader: Reader<File>,
+    pub(crate) format: Format,
+    /// Names of the columns, if the first row has them.
+    pub(crate) header: Option<Vec<String>>,
+    pub(crate) columns: usize,
+    /// Of the first row of samples.
+    start: Position,
+    /// Where lines that are not empty begin, and their numbers.
+    lines: Vec<(u64, u64)>,
+    /// Whether column 1 has the names of the rows, and none of its own.
+    pub(crate) has_row_names: bool,
+    /// Lines and columns that are left out, in words.
+    pub(crate) notes: Vec<String>,
+    /// Whether rows are counted in place of lines, of which the first has the names.
+    pub(crate) is_parquet: bool,
+}
+
+/// Opens a table of a source of at least `least` columns.
+pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, ImportError> {
+    let args = job.args;
+    let typed = args
+        .label
+        .iter()
+        .chain(&args.drop)
+        .map(|word| word.trim())
+        .filter(|word| word.parse::<usize>().is_err());
+    let known: Vec<&str> = LABELS.into_iter().chain(typed).collect();
+    TableFile::open(files, args.header, &known, least, &|row, rows| job.row(row, rows))
+}
+
+impl TableFile {
+    /// Opens a table of at least `least` columns. Its first row has
+    /// the names of the columns if `header` says so, or if it looks like it: as with one of the `known` names.
+    /// Reading Parquet takes time, of which `tell` is told.
+    pub(crate) fn open(
+        files: &TableFiles,
+        header: Option<Header>,
+        known: &[&str],
+        least: usize,
+        tell: &Tell<'_>,
+    ) -> Result<Self, ImportError> {
+        let path = &*files.files[0];
+        let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
+        let mut magic = beginning(&mut file).map_err(ImportError::read(path))?;
+        if magic.starts_with(&[0x1f, 0x8b]) {
+            file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
+            magic = beginning(&mut file).map_err(ImportError::read(path))?;
+        }
+        let is_parquet = magic.starts_with(parquet_file::MAGIC);
+        let mut parts = Vec::new();
+        if magic.starts_with(b"\xff\xfe") {
+            file = from_utf16(path, file, u16::from_le_bytes)?;
+        } else if magic.starts_with(b"\xfe\xff") {
+            file = from_utf16(path, file, u16::from_be_bytes)?;
+        } else if is_parquet {
+            if header.is_some() {
+                let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
+                return Err(ImportError::option("header", "", problem));
+            }
+            file = parquet_file::as_csv(files, tell)?;
+            parts = parquet_file::rows_before(&files.files)?;
+        } else if let Some(kind) = foreign(&magic) {
+            match kind.advice {
+                "" if magic.starts_with(NPY_MAGIC) => bail!(
+                    path,
+                    "is {kind}: import the folder with that of the labels, or an .npz file of both"
+                ),
+                "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
+                _ => bail!(path, "is {kind}"),
+            }
+        } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
+            bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
+        }
+        let lines = lines(&mut file).map_err(ImportError::read(path))?;
+        let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
+        let known = Known {
+            names: known,
+            has_header: header.map(|header| header == Header::Yes),
+            may_be_one_column: least == 1,
+        };
+        let beginning = if is_parquet {
+            of_parquet()
+        } else {
+            Beginning::of(&mut file, &known, |position| line_at(&lines, position))
+        };
+        let beginning = beginning.map_err(ImportError::read(path))?;
+        let Beginning { format, header, columns, start, has_row_names, notes } =
+            beginning.map_err(|what| ImportError::source(path, what))?;
+        file.seek(SeekFrom::Start(0)).map_err(ImportError::read(path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            name: folder::name(path),
+            parts,
+            reader: format.reader(file),
+            format,
+            header,
+            columns,
+            start,
+            lines,
+            has_row_names,
+            notes,
+            is_parquet,
+        })
+    }
+
+    /// Lines that are not empty, which are at least as many as the rows.
+    pub(crate) fn lines(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// The number of the line in which the row at `position` begins, or of the row in its file of Parquet.
+    pub(crate) fn line(&self, position: &Position) -> u64 {
+        self.place(position).1
+    }
+
+    /// The file of the row at `position`, and the number of its line or row there.
+    fn place(&self, position: &Position) -> (&Path, u64) {
+        if !self.is_parquet {
+            return (&self.path, line_at(&self.lines, position));
+        }
+        // Record 0 has the names of the columns. A cell may have several lines.
+        let row = position.record();
+        match self.parts.iter().rev().find(|(_, before)| *before < row) {
+            Some((path, before)) => (path, row - before),
+            None => (&self.path, row),
+        }
+    }
+
+    /// Where a sample comes from, in `dataset.json`: its file, below the folder of all files of the table, and its line.
+    pub(crate) fn from(&self, position: &Position) -> String {
+        let (path, line) = self.place(position);
+        let is_common = |folder: &&Path| self.parts.iter().all(|(path, _)| path.starts_with(folder));
+        let common = self.path.ancestors().skip(1).find(is_common);
+        let below = common.and_then(|common| path.strip_prefix(common).ok()).unwrap_or(path);
+        format!("{}:{line}", below.display())
+    }
+
+    /// An error in the row at `position`.
+    pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> ImportError {
+        let what_line = if self.is_parquet { "row" } else { "line" };
+        let (path, line) = self.place(position);
+        ImportError::source(path, format!("{what_line} {line}: {}", what.as_ref()))
+    }
+
+    /// The next row, or false at the end.
+    fn next(&mut self, row: &mut ByteRecord) -> Result<bool, ImportError> {
+        self.reader.read_byte_record(row).map_err(|error| ImportError::read(&self.path)(error.into()))
+    }
+
+    /// Reads the row at `position`.
+    pub(crate) fn row(&mut self, position: &Position, row: &mut ByteRecord) -> Result<(), ImportError> {
+        self.reader.seek(position.clone()).map_err(|error| ImportError::read(&self.path)(error.into()))?;
+        self.next(row).map(drop)
+    }
+
+    /// Calls `visit` with each row of samples and its position.
+    pub(crate) fn for_each_row(
+        &mut self,
+        mut visit: impl FnMut(&Self, &ByteRecord, &Position) -> Result<(), ImportError>,
+    ) -> Result<(), ImportError> {
+        let mut row = ByteRecord::new();
+        let start = self.start.clone();
+        self.reader.seek(start).map_err(|error| ImportError::read(&self.path)(error.into()))?;
+        while self.next(&mut row)? {
+            let position = row.position().cloned().unwrap_or_else(Position::new);
+            visit(self, &row, &position)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a row has as many cells as the first, or empty ones behind them.
+    pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), ImportError> {
+        match row.len() >= self.columns && is_empty_from(row, self.columns) {
+            true => Ok(()),
+            false => {
+                let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
+                Err(self.wrong(position, format!("has {found}, and the first line {expected}")))
+            }
+        }
+    }
+
+    /// The column and the number of lines of a cell that may hold whole rows, because a quotation mark is missing or too
+    /// many. The first line of such a cell ends a row, its last line begins a row, and the lines between are rows. Of a
+    /// cell with two lines nothing is said: texts have such numbers of commas by chance.
+    pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
+        let lines = |cell: &[u8]| -> Vec<usize> {
+            let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
+            cell.split(|byte| *byte == b'\n').map(separators).collect()
+        };
+        let is_so = |column: usize, lines: &[usize]| match lines {
+            [first, between @ .., last] => {
+                *first == self.columns - 1 - column
+                    && *last == column
+                    && between.iter().all(|separators| *separators == self.columns - 1)
+                    && !between.is_empty()
+            }
+            _ => false,
+        };
+        let cells = row.iter().enumerate().take(self.columns);
+        let mut cells = cells.filter(|(_, cell)| !self.is_parquet && cell.contains(&b'\n'));
+        cells.find_map(|(column, cell)| {
+            let lines = lines(cell);
+            is_so(column, &lines).then_some((column, lines.len()))
+        })
+    }
+
+    /// The number in a cell.
+    pub(crate) fn number(&self, cell: &[u8]) -> Option<f64> {
+        self.format.number(cell)
+    }
+
+    /// The value of a feature, which f32 has; or what is wrong with it, and what to do.
+    pub(crate) fn feature(&self, row: &ByteRecord, column: usize) -> Result<f64, [String; 2]> {
+        let (cell, name) = (&row[column], self.shown(column));
+        let value = self.format.value(cell);
+        match (value.filter(|value| (*value as f32).is_finite()), text(cell)) {
+            (Some(value), _) => Ok(value),
+            (None, Ok(text)) if value.is_some() => {
+                Err([format!("{name} is {}, which is beyond f32", short(text)), "scale the column".into()])
+            }
+            (None, Ok(text)) if is_missing(text) => {
+                Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
+            }
+            (None, Ok(text)) => {
+                let advice = if split::of(text).is_some() {
+                    "if it names the splits, write the rows of each to a file, such as train.csv and test.csv; if not, "
+                } else {
+                    "make it one, or "
+                };
+                Err([
+                    format!("{name} is {}, which is no number", quoted(text)),
+                    format!("{advice}leave the column out with --drop {}", self.typed(column)),
+                ])
+            }
+            (None, Err(_)) => Err([format!("{name} is not UTF-8"), "save the table in UTF-8".into()]),
+        }
+    }
+
+    /// The column of that name, or of that number from 1.
+    pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, ImportError> {
+        let wanted = wanted.trim();
+        let exact = self.called(|name| name == wanted);
+        let found =
+            if exact.is_empty() { self.called(|name| name.eq_ignore_ascii_case(wanted)) } else { exact };
+        let number = wanted.parse().ok().filter(|number| (1..=self.columns).contains(number));
+        let problem = match (&found[..], number) {
+            (&[only], _) => return Ok(only),
+            ([], Some(number)) => return Ok(number - 1),
+            ([], None) if wanted.parse::<i64>().is_ok() => {
+                format!("columns are counted from 1, and {} has {}", self.name, count(self.columns, "column"))
+            }
+            ([], None) => format!("{} has {}", self.name, self.named_columns()),
+            ([first, second, ..], _) => format!(
+                "{} has two columns of that name: say {} or {}, their numbers",
+                self.name,
+                first + 1,
+                second + 1
+            ),
+        };
+        Err(ImportError::option(option, short(wanted), problem))
+    }
+
+    /// The column of that name or number, or those of its lists in a table of Parquet.
+    pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, ImportError> {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let is_of_list = |name: &str| {
+            self.is_parquet
+                && name.strip_prefix(wanted).and_then(|rest| rest.strip_prefix('_')).is_some_and(is_number)
+        };
+        match (self.column(option, wanted), self.called(is_of_list)) {
+            (Err(_), columns) if !columns.is_empty() => Ok(columns),
+            (column, _) => column.map(|column| vec![column]),
+        }
+    }
+
+    /// The column of exactly that name, for which no number and no other column is taken.
+    pub(crate) fn named(&self, name: &str) -> Result<usize, ImportError> {
+        match self.called(|own| own == name)[..] {
+            [only] => Ok(only),
+            ref found => {
+                let number = if found.is_empty() { "no column" } else { "two columns" };
+                let among = listed(self.header.as_deref().unwrap_or_default());
+                bail!(&self.path, "has {number} {}, among {among}", quoted(name));
+            }
+        }
+    }
+
+    /// The column of the classes.
+    pub(crate) fn label(&self, wanted: Option<&str>) -> Result<usize, ImportError> {
+        if let Some(wanted) = wanted {
+            return self.column("label", wanted);
+        }
+        match self.called(|name| LABELS.contains(&&*name.to_lowercase()))[..] {
+            [only] => Ok(only),
+            _ => bail!(
+                &self.path,
+                "which column is the class? It has {}: name one, as in --label {}",
+                self.named_columns(),
+                self.column_name(self.columns - 1)
+            ),
+        }
+    }
+
+    /// The columns with names of which `is_wanted` is true.
+    fn called(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<usize> {
+        let names = self.header.iter().flatten().enumerate();
+        names.filter(|(_, name)| is_wanted(name)).map(|(column, _)| column).collect()
+    }
+
+    /// Its columns, in words.
+    fn named_columns(&self) -> String {
+        match &self.header {
+            None => format!("columns 1 to {}, without names", self.columns),
+            Some(names) => format!("the columns {}", listed(names)),
+        }
+    }
+
+    /// A column in a message: by its name or, where it has none, by its number.
+    pub(crate) fn shown(&self, column: usize) -> String {
+        format!("column {}", short(&self.typed(column)))
+    }
+
+    /// A column as it is typed in an option.
+    pub(crate) fn typed(&self, column: usize) -> String {
+        let name = self.column_name(column);
+        if name.is_empty() { (column + 1).to_string() } else { name }
+    }
+
+    /// The name of a column.
+    pub(crate) fn column_name(&self, column: usize) -> String {
+        self.header.as_ref().map_or_else(|| (column + 1).to_string(), |names| names[column].clone())
+    }
+}
+
+/// The first bytes of a file, by which other kinds of files are named.
+fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(BEGINNING as u64).read_to_end(&mut bytes)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(bytes)
+}
+
+/// The number of the line in which the row at `position` begins.
+fn line_at(lines: &[(u64, u64)], position: &Position) -> u64 {
+    let at = lines.partition_point(|(start, _)| *start < position.byte());
+    lines.get(at).map_or_else(|| position.line(), |(_, line)| *line)
+}
+
+/// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.
+fn lines(file: &mut File) -> io::Result<Vec<(u64, u64)>> {
+    file.seek(SeekFrom::Start(0))?;
+    let (mut starts, mut line, mut is_start, mut before) = (Vec::new(), 1, true, 0);
+    for (offset, byte) in BufReader::with_capacity(1 << 16, &*file).bytes().enumerate() {
+        let byte = byte?;
+        match byte {
+            b'\n' if before == b'\r' => {}
+            b'\n' | b'\r' => {
+                line += 1;
+                is_start = true;
+            }
+            _ if is_start => {
+                starts.push((offset as u64, line));
+                is_start = false;
+            }
+            _ => {}
+        }
+        before = byte;
+    }
+    file.seek(SeekFrom::Start(0))?;
+    Ok(starts)
+}

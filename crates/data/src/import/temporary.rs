@@ -1,0 +1,69 @@
+//! Files without a name for what is unpacked while a table is read.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+use crate::import::ImportError;
+
+/// Bytes that are copied at once.
+const BLOCK: usize = 1 << 16;
+
+/// An empty file in the folder for temporary files.
+pub(crate) fn file() -> Result<File, ImportError> {
+    tempfile::tempfile().map_err(failed)
+}
+
+/// The error that a temporary file cannot be written: it names the folder and the variable that chooses another.
+pub(crate) fn failed(error: io::Error) -> ImportError {
+    let folder = std::env::temp_dir();
+    let what = format!(
+        "cannot hold temporary files: {error}; free space there, or name another folder: TMPDIR=/path/to/folder"
+    );
+    ImportError::source(&folder, what)
+}
+
+/// Copies `contents` into a temporary file and rewinds it. An error of reading names `path`, the packed file.
+pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, ImportError> {
+    let (mut file, mut block) = (file()?, vec![0; BLOCK]);
+    loop {
+        match contents.read(&mut block) {
+            Ok(0) => break,
+            Ok(bytes) => file.write_all(&block[..bytes]).map_err(failed)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(ImportError::unpack(path)(error)),
+        }
+    }
+    file.rewind().map_err(failed)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_temporary_file_names_the_folder_and_the_variable() {
+        let message = failed(io::ErrorKind::StorageFull.into()).to_string();
+        assert!(message.starts_with(&std::env::temp_dir().display().to_string()), "{message}");
+        assert!(
+            message.contains("cannot hold temporary files: ") && message.contains("TMPDIR="),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn an_error_of_the_packed_file_is_that_of_the_file() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::InvalidData.into())
+            }
+        }
+        let message = copy(Path::new("a.csv.gz"), Broken).unwrap_err().to_string();
+        assert_eq!(message, "a.csv.gz: is damaged; save or download the file again");
+        let mut text = String::new();
+        copy(Path::new("a.csv.gz"), &b"x,y"[..]).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "x,y");
+    }
+}

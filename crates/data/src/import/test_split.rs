@@ -1,0 +1,64 @@
+//! The choice of the test split, by one rule for folders, tables and arrays.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::import::ImportError;
+use crate::import::same_class::key;
+use crate::import::split;
+use crate::quote::{listed, short};
+
+/// The place of the test split in `names`, the other splits of `source` than the training split, with the preferred ones
+/// first. It is the `wanted` split, or the first one with a class of `train`, or else the first one with any class, which
+/// [`same_class`](crate::import::same_class) rejects later with the classes of both splits. `classes` reads the classes of a
+/// split. It is called for one place after the other until a split has a class of `train`.
+pub(crate) fn choose(
+    source: &Path,
+    wanted: Option<&str>,
+    train: &BTreeSet<String>,
+    names: &[String],
+    mut classes: impl FnMut(usize) -> Result<BTreeSet<String>, ImportError>,
+) -> Result<Option<usize>, ImportError> {
+    let known: BTreeSet<String> = train.iter().map(|class| key(class)).collect();
+    let (mut found, mut chosen) = (Vec::new(), None);
+    if let Some(wanted) = wanted {
+        chosen = Some(place(wanted, names).ok_or_else(|| {
+            let names = if names.is_empty() { "no other split".into() } else { listed(names) };
+            ImportError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
+        })?);
+    }
+    while chosen.is_none() && found.len() < names.len() {
+        let of_split = classes(found.len())?;
+        chosen = of_split.iter().any(|class| known.contains(&key(class))).then_some(found.len());
+        found.push(of_split);
+    }
+    let is_like = chosen.is_some();
+    let chosen = chosen.or_else(|| found.iter().position(|of_split| !of_split.is_empty()));
+    if let Some(chosen) = chosen {
+        log::info!("the test split is {}", names[chosen]);
+    }
+    for (at, name) in names.iter().enumerate().filter(|(at, _)| is_like && Some(*at) != chosen) {
+        match found.get(at) {
+            None => log::warn!("{name} is not used: --test-split {name} tests on it"),
+            Some(classes) if classes.is_empty() => {
+                log::warn!("{name} is not used: it has no sample with a class");
+            }
+            Some(classes) => log::warn!(
+                "{name} is not used: it has no class of the training split (it has {}, and the training split has {})",
+                listed(classes),
+                listed(train)
+            ),
+        }
+    }
+    Ok(chosen)
+}
+
+/// The place of the split that `wanted` names: its name, or the only one of that kind, such as `test_set` for test.
+fn place(wanted: &str, names: &[String]) -> Option<usize> {
+    let of_kind = || {
+        let kind = split::of(wanted)?;
+        let mut places = (0..names.len()).filter(|&at| split::in_name(&names[at]) == Some(kind));
+        places.next().filter(|_| places.next().is_none())
+    };
+    names.iter().position(|name| name == wanted).or_else(of_kind)
+}

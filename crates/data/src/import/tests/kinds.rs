@@ -1,0 +1,83 @@
+//! Files of another kind than the one that is expected: they are named, and no pipe is waited for.
+
+use std::process::Command;
+
+use crate::import::pictures::picture;
+use crate::import::reading;
+use crate::import::tests::Lab;
+
+const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:3b3b\nsize 48321094\n";
+const PAGE: &str =
+    "<!DOCTYPE html><html><head><title>Virus scan warning</title></head>\n<body></body></html>\n";
+
+#[test]
+fn a_pointer_or_a_page_in_place_of_a_file_is_named_whatever_reads_it() {
+    for (contents, expected) in [
+        (POINTER, "a pointer of Git LFS, not the file: run git lfs pull"),
+        (PAGE, "a page of HTML, not the file: download"),
+    ] {
+        for (source, file) in [
+            ("one.npz", "one.npz"),
+            ("pets.zip", "pets.zip"),
+            ("pets.tar.gz", "pets.tar.gz"),
+            ("train.parquet", "train.parquet"),
+            ("iris.csv", "iris.csv"),
+            ("set", "set/train.csv"),
+            ("set", "set/data/train-00000-of-00001.parquet"),
+            ("set", "set/x_train.npy"),
+            ("set", "set/data_batch_1"),
+            ("set", "set/train-images-idx3-ubyte.gz"),
+            ("set", "set/train-images-idx3-ubyte"),
+        ] {
+            let lab = Lab::new();
+            // The labels beside arrays.
+            if file.ends_with("npy") {
+                lab.write("set/y_train.npy", crate::formats::npy::npy_header("<i8", &[0]));
+            } else if file.contains("idx") {
+                lab.write("set/train-labels-idx1-ubyte", [0, 0, 8, 1, 0, 0, 0, 1, 0]);
+            }
+            lab.write(file, contents);
+            let message = lab.import(source, &[]).unwrap_err();
+            assert!(message.contains(expected), "{file}: {message}");
+            assert!(message.contains(file.rsplit('/').next().unwrap()), "{file}: {message}");
+        }
+    }
+}
+
+#[test]
+fn pictures_that_are_not_read_are_named_with_the_way_out() {
+    let lab = Lab::new();
+    for (name, contents, expected) in [
+        ("heic.jpg", &b"\0\0\0\x18ftypheic\0\0\0\0"[..], "is a picture (HEIC): save it as PNG or JPEG"),
+        ("avif.jpg", b"\0\0\0\x1cftypavif\0\0\0\0", "is a picture (AVIF): save it as PNG or JPEG"),
+        ("jxl.png", b"\xff\x0a\x01\x02", "is a picture (JPEG XL): save it as PNG or JPEG"),
+        ("ico.png", b"\0\0\x01\0\x01\0", "is a picture (ICO): save it as PNG or JPEG"),
+        ("page.png", PAGE.as_bytes(), "is a page of HTML"),
+        ("pointer.png", POINTER.as_bytes(), "a pointer of Git LFS"),
+        ("zip.png", b"PK\x03\x04\x14\0", "is a zip archive: unpack it"),
+        ("text.png", b"hello", "is no picture in a format that is read here"),
+    ] {
+        lab.write(name, contents);
+        let error =
+            reading::picture(&lab.path(name), [3, 4, 4], crate::import::Fit::Crop).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(name), "{error}");
+        // Files of a folder that are left out are named where another format would be read.
+        let is_other = picture::foreign_picture(&lab.path(name)).is_some();
+        assert_eq!(is_other, expected.contains("save it as PNG"), "{name}");
+    }
+}
+
+#[test]
+fn a_pipe_is_an_error_and_is_not_waited_for() {
+    let lab = Lab::new();
+    for name in ["f.csv", "f.zip", "f.parquet", "f", "set/train.csv"] {
+        let path = lab.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let source = name.split('/').next().unwrap();
+        let message = lab.import(source, &[]).unwrap_err();
+        let expected =
+            if name == source { "is a pipe, and a file is needed: write" } else { "file but a pipe" };
+        assert!(message.contains(expected) && message.contains(name), "{message}");
+    }
+}

@@ -1,0 +1,597 @@
+//! Whole imports, of pictures and of tables.
+
+mod folders;
+mod kinds;
+mod own_tables;
+mod parquet;
+mod sources;
+mod tables;
+mod values;
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use clap::Parser;
+
+use crate::formats::{DataSet, Numbers};
+use crate::import::{Fit, ImportArgs, Imported, Progress, import};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: ImportArgs,
+}
+
+/// A folder for sources and data sets.
+pub(crate) struct Lab(tempfile::TempDir);
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+
+    /// A picture with one colour, of which the red value tells it apart.
+    pub(crate) fn picture(&self, name: &str, [height, width]: [u32; 2], red: u8) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::RgbImage::from_pixel(width, height, image::Rgb([red, 20, 30])).save(path).unwrap();
+    }
+
+    pub(crate) fn import(&self, source: &str, options: &[&str]) -> Result<Imported, String> {
+        self.import_while(source, options, &|_, _| ControlFlow::Continue(()))
+    }
+
+    pub(crate) fn import_while(
+        &self,
+        source: &str,
+        options: &[&str],
+        progress: &Progress<'_>,
+    ) -> Result<Imported, String> {
+        let (source, out) = (self.path(source), self.path("out"));
+        let words = [&["import", source.to_str().unwrap(), "--out", out.to_str().unwrap()], options].concat();
+        let args = Cli::try_parse_from(words).map_err(|error| error.to_string())?.args;
+        import(&args, progress).map_err(|error| {
+            let text = error.to_string();
+            assert_eq!(text.lines().count(), 1, "{text}");
+            text
+        })
+    }
+
+    pub(crate) fn imported(&self, source: &str, options: &[&str]) -> Imported {
+        self.import(source, &[options, &["--overwrite"]].concat()).unwrap()
+    }
+
+    /// What is in the folder.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.0.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The bytes after the header of a file of the data set.
+    pub(crate) fn data(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path("out").join(name)).unwrap().split_off(128)
+    }
+
+    /// The labels of a split.
+    pub(crate) fn labels(&self, split: &str) -> Vec<u8> {
+        self.data(&format!("{split}-labels.npy")).into_iter().step_by(2).collect()
+    }
+
+    /// Where the samples of both splits came from, as `dataset.json` says.
+    pub(crate) fn from(&self) -> [Vec<String>; 2] {
+        let text = fs::read_to_string(self.path("out/dataset.json")).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        ["train", "test"].map(|split| serde_json::from_value(json[split]["from"].clone()).unwrap())
+    }
+}
+
+#[test]
+fn a_folder_for_each_class_is_divided_and_written_in_a_drawn_order() {
+    let lab = Lab::new();
+    for number in 0..10 {
+        lab.picture(&format!("pets/10/{number}.png"), [4, 6], number);
+        lab.picture(&format!("pets/2/deep/{number}.bmp"), [4, 6], 100 + number);
+    }
+    let Imported { set, counts } = lab.imported("pets", &[]);
+    assert_eq!((set.shape, set.numbers), ([3, 4, 6], Numbers::U8));
+    assert_eq!(set.classes, ["10", "2"], "by code points, as torchvision's ImageFolder");
+    assert_eq!(counts, [[8, 8], [2, 2]]);
+    let [train, test] = lab.from();
+    assert_eq!((train.len(), test.len()), (16, 4));
+    assert!(!train.is_sorted(), "{train:?}");
+    let (labels, bytes) = (lab.labels("train"), lab.data("train-images.npy"));
+    for ((from, label), sample) in train.iter().zip(labels).zip(bytes.chunks_exact(3 * 4 * 6)) {
+        let number: u8 = from.rsplit_once('/').unwrap().1.split('.').next().unwrap().parse().unwrap();
+        let (red, class) = if from.starts_with("10/") { (number, 0) } else { (100 + number, 1) };
+        assert_eq!(label, class, "{from}");
+        assert!(
+            sample[..24].iter().all(|byte| *byte == red) && sample[24..48].iter().all(|byte| *byte == 20)
+        );
+    }
+    let mean = 0.5 * (set.mean[0] - set.mean[0]) + 20.0 / 255.0;
+    assert!((set.mean[1] - mean).abs() < 1e-6 && set.std[1] == 1.0, "{set:?}");
+    assert_eq!(DataSet::read(&lab.path("out")).unwrap().train.samples, 16);
+
+    let first = fs::read(lab.path("out/dataset.json")).unwrap();
+    lab.imported("pets", &[]);
+    assert_eq!(fs::read(lab.path("out/dataset.json")).unwrap(), first, "the same again");
+    lab.imported("pets", &["--seed", "8"]);
+    assert_ne!(lab.from()[0], train);
+    lab.imported("pets", &["--order", "files", "--test-fraction", "0.1"]);
+    assert!(lab.from().iter().all(|split| split.is_sorted()));
+    assert_eq!(lab.from()[1].len(), 2);
+}
+
+#[test]
+fn splits_of_the_source_are_kept_and_named() {
+    let lab = Lab::new();
+    for (name, red) in [
+        ("train/a/1.png", 1),
+        ("train/a/2.png", 2),
+        ("train/b/1.png", 3),
+        ("val/a/1.png", 4),
+        ("test/b/1.png", 5),
+        ("test/c/1.png", 1),
+        // Left behind by systems and tools.
+        ("train/a/.hidden.png", 9),
+        ("train/.ipynb_checkpoints/x/1.png", 9),
+        ("__MACOSX/train/a/1.png", 9),
+    ] {
+        lab.picture(&format!("archive/{name}"), [2, 2], red);
+    }
+    lab.write("archive/train/a/notes.txt", "no picture");
+    fs::create_dir(lab.path("archive/train/empty")).unwrap();
+    std::os::unix::fs::symlink("..", lab.path("archive/train/a/up")).unwrap();
+    std::os::unix::fs::symlink("../val/a", lab.path("archive/train/c")).unwrap();
+    let Imported { set, counts } = lab.imported("archive", &["--order", "files"]);
+    assert_eq!(set.classes, ["a", "b", "c"], "those of both splits, without the empty one");
+    assert_eq!(counts, [[2, 1, 1], [0, 1, 1]], "links are followed, loops are not");
+    assert_eq!(
+        lab.from(),
+        [
+            vec!["train/a/1.png", "train/a/2.png", "train/b/1.png", "train/c/1.png"],
+            vec!["test/b/1.png", "test/c/1.png"]
+        ]
+    );
+    fs::remove_file(lab.path("archive/train/c")).unwrap();
+    lab.imported("archive", &["--test-split", "val"]);
+    assert_eq!(lab.from()[1], ["val/a/1.png"]);
+    let message = lab.import("archive", &["--overwrite", "--test-split", "x"]).unwrap_err();
+    assert!(message.starts_with("--test-split x: ") && message.ends_with("has test, val"), "{message}");
+    let message = lab.import("archive", &["--overwrite", "--test-fraction", "0.5"]).unwrap_err();
+    assert!(message.contains("has a test split: leave it out"), "{message}");
+
+    // As an archive unpacks, in a folder of its own.
+    fs::create_dir(lab.path("outer")).unwrap();
+    fs::rename(lab.path("archive"), lab.path("outer/archive")).unwrap();
+    lab.imported("outer", &[]);
+    assert_eq!(lab.from()[1].len(), 2);
+}
+
+#[test]
+fn pictures_of_many_sizes_need_one_and_get_it() {
+    let lab = Lab::new();
+    lab.picture("pets/a/wide.png", [10, 30], 200);
+    lab.picture("pets/a/high.png", [30, 10], 200);
+    lab.picture("pets/b/x.png", [8, 8], 200);
+    lab.picture("pets/b/y.png", [8, 8], 100);
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("3 sizes (height x width): 8x8 (2, such as b/x.png), "), "{message}");
+    assert!(message.contains("--size 64x64"), "{message}");
+    for (name, fit) in [("crop", Fit::Crop), ("stretch", Fit::Stretch), ("pad", Fit::Pad)] {
+        let options = ["--size", "8x10", "--fit", name, "--order", "files"];
+        let set = lab.imported("pets", &options).set;
+        assert_eq!((set.shape, set.fit), ([3, 8, 10], Some(fit)));
+        let bytes = lab.data("train-images.npy");
+        assert_eq!(bytes.contains(&0), fit == Fit::Pad, "{name}");
+        assert!(bytes.iter().all(|byte| [0, 20, 30, 100, 200].contains(byte)), "{name}");
+    }
+    assert_eq!(lab.imported("pets", &["--size", "5", "--grey"]).set.shape, [1, 5, 5]);
+    for size in ["0x3", "x", "3x", "9000", "3x-1"] {
+        assert!(
+            lab.import("pets", &["--size", size]).unwrap_err().contains("expected height x width"),
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn files_that_are_no_pictures_are_named_and_can_be_left_out() {
+    let lab = Lab::new();
+    for number in 0..4 {
+        for class in ["a", "b"] {
+            lab.picture(&format!("pets/{class}/{number}.jpg"), [16, 16], number * 50);
+            lab.picture(&format!("pets/{class}/{number}.png"), [16, 16], number * 50 + 1);
+        }
+    }
+    for (name, of) in [("cut.png", "0.png"), ("cut.jpg", "0.jpg")] {
+        let whole = fs::read(lab.path(&format!("pets/a/{of}"))).unwrap();
+        lab.write(&format!("pets/a/{name}"), &whole[..whole.len() * 4 / 5]);
+    }
+    lab.write("pets/a/empty.png", "");
+    lab.write("pets/b/page.jpg", "<html>");
+    std::os::unix::fs::symlink("nowhere", lab.path("pets/b/link.png")).unwrap();
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("5 pictures above cannot be read"), "{message}");
+    assert!(!lab.path("out").exists(), "nothing is written");
+    assert_eq!(lab.names(), ["pets"], "nor left behind");
+    let Imported { counts, .. } = lab.imported("pets", &["--skip-broken"]);
+    assert_eq!(counts[0].iter().chain(&counts[1]).sum::<usize>(), 16);
+}
+
+/// A PNG with these contents behind its pixels.
+fn with_chunk(png: &[u8], kind: &[u8; 4], contents: &[u8]) -> Vec<u8> {
+    let mut checksum = flate2::Crc::new();
+    [&kind[..], contents].iter().for_each(|bytes| checksum.update(bytes));
+    let length = (contents.len() as u32).to_be_bytes();
+    let (before, end) = png.split_at(png.len() - 12);
+    [before, &length, kind, contents, &checksum.sum().to_be_bytes(), end].concat()
+}
+
+#[test]
+fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 3], 7);
+    // The orientation 6, a quarter turn, in the first directory of a little-endian TIFF header.
+    let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    let whole = fs::read(lab.path("pets/a/x.png")).unwrap();
+    lab.write("pets/a/x.png", with_chunk(&whole, b"eXIf", exif));
+    // Pixels as indices into a palette: BMP of 8 bits, 3 high and 2 wide, whose rows have 4 bytes.
+    let header =
+        |kind: &[u8], fields: [u32; 13]| [kind, fields.map(u32::to_le_bytes).as_flattened()].concat();
+    let bmp = header(b"BM", [74, 0, 62, 40, 2, 3, 0x0008_0001, 0, 12, 0, 0, 2, 0]);
+    let pixels = [30, 20, 8, 0, 0, 0, 0, 0].into_iter().chain([0; 12]);
+    lab.write("pets/b/x.bmp", bmp.into_iter().chain(pixels).collect::<Vec<u8>>());
+    let special = |name: &str| {
+        let place = crate::import::pictures::place::Encoded::File(lab.path(name));
+        crate::import::pictures::picture::look(&crate::import::pictures::place::Place::Encoded(place))
+            .unwrap()
+            .special
+    };
+    assert_eq!(special("pets/a/x.png"), ["turned as their orientation (EXIF) says"]);
+    assert_eq!(special("pets/b/x.bmp"), ["with a palette, made RGB"]);
+    for (copy, of) in [("pets/a/y.png", "pets/a/x.png"), ("pets/b/y.bmp", "pets/b/x.bmp")] {
+        fs::copy(lab.path(of), lab.path(copy)).unwrap();
+    }
+    assert_eq!(lab.imported("pets", &["--order", "files"]).set.shape, [3, 3, 2]);
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 6, 12, 18, 24, 30].map(|at| pixels[at]), [7, 20, 30, 8, 20, 30]);
+    // Those of TIFF are named: width, height, bits, no compression, a palette, and where the one pixel is.
+    let fields =
+        [(256u16, 1u16), (257, 1), (258, 8), (259, 1), (262, 3), (273, 0), (277, 1), (278, 1), (279, 1)];
+    let entry = |(tag, value): (u16, u16)| [tag, 3, 1, 0, value, 0].map(u16::to_le_bytes).concat();
+    let entries: Vec<u8> = fields.into_iter().flat_map(entry).collect();
+    lab.write("pets/a/y.png", [b"II*\0\x08\0\0\0\x09\0", &entries[..], &[0; 4]].concat());
+    let message = crate::import::reading::picture(&lab.path("pets/a/y.png"), [3, 1, 1], Fit::Crop)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("y.png: is a TIFF with a palette, which is not read here: save"), "{message}");
+}
+
+#[test]
+fn a_folder_of_anything_else_is_one_line() {
+    let lab = Lab::new();
+    lab.write("nothing/readme.txt", "x");
+    lab.write("words/a/x.txt", "x");
+    lab.picture("flat/x.png", [2, 2], 1);
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/a/y.png", [2, 2], 2);
+    lab.picture("one/a/x.png", [2, 2], 1);
+    lab.picture("untrained/test/a/x.png", [2, 2], 1);
+    lab.picture("untrained/val/a/x.png", [2, 2], 1);
+    for (source, options, expected) in [
+        ("untrained", &[][..], "has test and no folder train beside it"),
+        (
+            "nothing",
+            &[][..],
+            "nothing: no data set found here. Expected one of: a folder of pictures for each class",
+        ),
+        ("words", &[], "has no picture in 1 folder"),
+        ("flat", &[], "1 picture (x.png) is in no class's folder"),
+        ("missing", &[], "cannot read"),
+        ("pets", &["--test-fraction", "1"], "must be above 0 and below 1"),
+        ("pets", &["--test-split", "val"], "has no folder train beside it"),
+        ("pets", &["--mean", "1e39"], "must be a number such as 0.5"),
+        ("pets", &["--mean", "1,2"], "has 2 values, and the samples have 3 channels"),
+        ("one", &[], "the only class has one sample: it cannot be spared for a test"),
+        ("pets", &["--std", "1,2,0"], "must be above 0"),
+    ] {
+        let message = lab.import(source, options).unwrap_err();
+        assert!(message.contains(expected), "{source}: {message}");
+    }
+    for out in ["pets", "pets/x", "."] {
+        let out = lab.path(out);
+        let message = lab.import("pets", &["--out", out.to_str().unwrap()]).unwrap_err();
+        assert!(message.contains("are one folder, or one is in the other"), "{message}");
+    }
+    let message = lab.import("pets", &["--out", "/proc"]).unwrap_err();
+    assert!(message.contains("is a mount point") && message.contains("name a folder in it"), "{message}");
+}
+
+#[test]
+fn nothing_but_a_data_set_is_replaced() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/b/x.png", [2, 2], 1);
+    lab.picture("pets/b/y.png", [2, 2], 1);
+    lab.import("pets", &[]).unwrap();
+    assert!(lab.import("pets", &[]).unwrap_err().contains("has a data set: choose another folder, or pass"));
+    lab.write("out/thesis.txt", "mine");
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("has thesis.txt in it"));
+    fs::remove_file(lab.path("out/thesis.txt")).unwrap();
+    lab.import("pets", &["--overwrite"]).unwrap();
+    let other = lab.path("other");
+    let options = ["--out", other.to_str().unwrap()];
+    let stopped = lab.import_while("pets", &options, &|_, _| ControlFlow::Break(()));
+    assert_eq!(stopped.unwrap_err(), "stopped");
+    assert_eq!(lab.names(), ["out", "pets"]);
+}
+
+#[test]
+fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() {
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/a/y.png", [2, 2], 2);
+    let second = Mutex::new(String::new());
+    let first = lab.import_while("pets", &[], &|_, _| {
+        *second.lock().unwrap() = lab.import("pets", &[]).unwrap_err();
+        ControlFlow::Continue(())
+    });
+    first.unwrap();
+    let second = second.into_inner().unwrap();
+    assert!(second.contains(".out.part is in use by process "), "{second}");
+    assert_eq!(lab.names(), ["out", "pets"]);
+
+    // As a kill leaves them: with a lock that nobody holds.
+    lab.write(".out.part/.lock", "process 1 on elsewhere");
+    lab.write(".out.part/unpacked/pets/z.png", "half");
+    lab.imported("pets", &[]);
+    assert_eq!(lab.names(), ["out", "pets"]);
+    // Between the two renames, the old data set is the only one.
+    lab.write(".out.part/.lock", "process 1 on elsewhere");
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    let message = lab.import("pets", &[]).unwrap_err();
+    assert!(message.contains("has a data set: choose another folder, or pass"), "{message}");
+    assert_eq!(lab.names(), ["out", "pets"]);
+    // An empty folder in its place is none, and an error loses no data set.
+    lab.write(".out.part/.lock", "");
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    fs::create_dir(lab.path("out")).unwrap();
+    lab.import("pets", &["--label", "nope"]).unwrap_err();
+    lab.import("pets", &[]).unwrap_err();
+    assert!(lab.path("out/dataset.json").exists() && !lab.path(".out.part").exists());
+    lab.write(".out.part/.lock", "");
+    fs::rename(lab.path("out"), lab.path(".out.part/old")).unwrap();
+    std::os::unix::fs::symlink("nowhere", lab.path("out")).unwrap();
+    assert!(lab.import("pets", &[]).unwrap_err().contains("cannot take back the data set"));
+    fs::remove_file(lab.path("out")).unwrap();
+    lab.import("pets", &[]).unwrap_err();
+    assert!(lab.path("out/dataset.json").exists());
+    // A folder that was private is so afterwards.
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(lab.path("out"), fs::Permissions::from_mode(0o700)).unwrap();
+    lab.imported("pets", &[]);
+    assert_eq!(fs::metadata(lab.path("out")).unwrap().permissions().mode() & 0o777, 0o700);
+    // A file that somebody puts there meanwhile stays.
+    let first = lab.import_while("pets", &["--overwrite"], &|_, _| {
+        lab.write("out/notes.txt", "mine");
+        ControlFlow::Continue(())
+    });
+    assert!(first.unwrap_err().contains("has notes.txt in it"));
+    assert!(lab.path("out/notes.txt").exists());
+    fs::remove_file(lab.path("out/notes.txt")).unwrap();
+    // The source through a link.
+    fs::rename(lab.path("out"), lab.path("kept")).unwrap();
+    std::os::unix::fs::symlink("pets", lab.path("out")).unwrap();
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains("are one folder"));
+    fs::remove_file(lab.path("out")).unwrap();
+    fs::rename(lab.path("kept"), lab.path("out")).unwrap();
+    lab.write(".out.part/.lock", "");
+    lab.write(".out.part/run.json", "another's");
+    lab.import("pets", &["--overwrite"]).unwrap_err();
+    assert!(lab.path(".out.part/run.json").exists());
+    fs::remove_dir_all(lab.path(".out.part")).unwrap();
+    lab.write(".out.part/thesis.txt", "mine");
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
+    assert!(lab.path(".out.part/thesis.txt").exists());
+    fs::remove_dir_all(lab.path(".out.part")).unwrap();
+    // What a link leads to is not an import's.
+    lab.write("thesis/text", "mine");
+    std::os::unix::fs::symlink("thesis", lab.path(".out.part")).unwrap();
+    assert!(lab.import("pets", &["--overwrite"]).unwrap_err().contains(".out.part: "));
+    assert!(lab.path("thesis/text").exists());
+}
+
+/// The features of the training split, by sample.
+pub(crate) fn features(lab: &Lab, columns: usize) -> Vec<Vec<f32>> {
+    let values: Vec<f32> =
+        lab.data("train-images.npy").as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    values.chunks_exact(columns).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn pictures_and_rows_are_read_as_those_of_the_data_set() {
+    let lab = Lab::new();
+    for number in 0..5 {
+        lab.picture(&format!("pets/a/{number}.png"), [10, 14], 40 * number);
+    }
+    let set = lab.imported("pets", &["--size", "6x5", "--fit", "pad", "--order", "files"]).set;
+    let found = crate::import::reading::pictures(&lab.path("pets")).unwrap();
+    assert_eq!(found.len(), 5);
+    let bytes = lab.data("train-images.npy");
+    for (from, sample) in lab.from()[0].iter().zip(bytes.chunks_exact(3 * 6 * 5)) {
+        assert_eq!(
+            crate::import::reading::picture(&lab.path("pets").join(from), set.shape, set.fit.unwrap())
+                .unwrap(),
+            sample
+        );
+    }
+    lab.write("pets/a/notes.png", "no picture");
+    assert!(crate::import::reading::picture(&lab.path("pets/a/notes.png"), set.shape, Fit::Crop).is_err());
+
+    let names = ["y".to_owned(), "x".into()];
+    let rows = |contents: &str| {
+        lab.write("rows.csv", contents);
+        let mut found = Vec::new();
+        crate::import::reading::rows(&lab.path("rows.csv"), 2, &names, |line, row| {
+            found.push((line, row.ok()))
+        })
+        .map(|()| found)
+        .map_err(|error| error.to_string())
+    };
+    assert_eq!(rows("x,y,name\n1,2,a\n3,?,b\n").unwrap(), [(2, Some(vec![2.0, 1.0])), (3, None)]);
+    assert_eq!(rows("X,Y\n1,2\n").unwrap(), [(2, Some(vec![2.0, 1.0]))], "as in the table of a split");
+    assert_eq!(rows("X,x,y\n9,1,2\n").unwrap(), [(2, Some(vec![2.0, 1.0]))]);
+    assert_eq!(rows("1,2\n3,4\n").unwrap(), [(1, Some(vec![1.0, 2.0])), (2, Some(vec![3.0, 4.0]))]);
+    let twins = ["x".to_owned(), "X".into()];
+    lab.write("rows.csv", "x,y\n1,2\n");
+    let message =
+        crate::import::reading::rows(&lab.path("rows.csv"), 2, &twins, |_, _| {}).unwrap_err().to_string();
+    assert!(message.contains("column \"x\" stands for two features of the run: x, X"), "{message}");
+    assert!(
+        rows("1,2,3\n").unwrap_err().contains("has 3 columns, and the network takes 2 features: y, x; leave")
+    );
+}
+
+#[test]
+fn pictures_that_are_left_out_have_no_say() {
+    let lab = Lab::new();
+    for number in 0..3 {
+        lab.picture(&format!("pets/train/{number}.png"), [4, 4], number);
+        lab.picture(&format!("pets/bus/{number}.png"), [4, 4], number);
+    }
+    lab.picture("pets/bus/big.png", [40, 40], 9);
+    let whole = fs::read(lab.path("pets/bus/big.png")).unwrap();
+    lab.write("pets/bus/big.png", &whole[..whole.len() - 20]);
+    let fifo = lab.path("pets/bus/pipe.png");
+    assert!(std::process::Command::new("mkfifo").arg(fifo).status().unwrap().success());
+    let set = lab.imported("pets", &["--skip-broken"]).set;
+    assert_eq!(
+        (set.shape, &set.classes[..]),
+        ([3, 4, 4], &["bus".to_owned(), "train".into()][..]),
+        "train is a class"
+    );
+    assert!(
+        lab.import("pets", &["--overwrite", "--skip-broken", "--drop", "x"])
+            .unwrap_err()
+            .contains("--drop x: is for tables")
+    );
+
+    // A link to a data set is followed, and what another import has written stays.
+    lab.imported("pets", &["--skip-broken"]);
+    fs::rename(lab.path("out"), lab.path("there")).unwrap();
+    std::os::unix::fs::symlink("there", lab.path("out")).unwrap();
+    lab.imported("pets", &["--skip-broken", "--seed", "9"]);
+    assert!(lab.path("out").is_symlink());
+    assert_eq!(DataSet::read(&lab.path("there")).unwrap().seed, 9);
+}
+
+#[test]
+fn archives_are_what_is_in_them() {
+    use std::io::Write;
+    let lab = Lab::new();
+    for (name, red) in [("a/1.png", 1), ("a/2.png", 2), ("b/1.png", 3), ("b/2.png", 4)] {
+        lab.picture(&format!("pets/{name}"), [2, 3], red);
+    }
+    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
+    let digest = |source: &str| lab.imported(source, &[]).set.train.sha256;
+    let (pictures, rows) = (digest("pets"), digest("table.csv"));
+
+    let tar = |name: &str, packed: bool, of: &str| {
+        let file = fs::File::create(lab.path(name)).unwrap();
+        let write = |file: Box<dyn Write>| {
+            let mut archive = tar::Builder::new(file);
+            match lab.path(of).is_dir() {
+                true => archive.append_dir_all(format!("inner/{of}"), lab.path(of)).unwrap(),
+                false => archive.append_path_with_name(lab.path(of), of).unwrap(),
+            }
+            archive.into_inner().unwrap().flush().unwrap();
+        };
+        match packed {
+            true => write(Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast()))),
+            false => write(Box::new(file)),
+        }
+    };
+    tar("pets.tar", false, "pets");
+    tar("pets.tgz", true, "pets");
+    tar("table.tar.gz", true, "table.csv");
+    let zip = |name: &str, entries: &[(&str, &str)]| {
+        let mut archive = zip::ZipWriter::new(fs::File::create(lab.path(name)).unwrap());
+        for (entry, source) in entries {
+            archive.start_file(*entry, zip::write::SimpleFileOptions::default()).unwrap();
+            archive.write_all(&fs::read(lab.path(source)).unwrap()).unwrap();
+        }
+        archive.finish().unwrap();
+    };
+    let pets = [
+        ("pets/a/1.png", "pets/a/1.png"),
+        ("pets/a/2.png", "pets/a/2.png"),
+        ("pets/b/1.png", "pets/b/1.png"),
+        ("pets/b/2.png", "pets/b/2.png"),
+    ];
+    zip("pets.zip", &pets);
+    zip("table.zip", &[("data/table.csv", "table.csv")]);
+    for source in ["pets.tar", "pets.tgz", "pets.zip"] {
+        assert_eq!(digest(source), pictures, "{source}");
+    }
+    for source in ["table.tar.gz", "table.zip"] {
+        assert_eq!(digest(source), rows, "{source}");
+    }
+    assert!(lab.names().iter().all(|name| !name.ends_with(".part")));
+
+    zip("out.zip", &[("../outside.png", "pets/a/1.png"), ("/root.png", "pets/a/1.png")]);
+    assert!(lab.import("out.zip", &["--overwrite"]).is_err());
+    assert!(!lab.path("outside.png").exists());
+    zip("sheet.xlsx", &[("[Content_Types].xml", "table.csv")]);
+    let whole = fs::read(lab.path("pets.zip")).unwrap();
+    lab.write("cut.zip", &whole[..whole.len() / 2]);
+    let whole = fs::read(lab.path("pets.tar")).unwrap();
+    lab.write("cut.tar", &whole[..700]);
+    for (source, expected) in [
+        ("sheet.xlsx", "is a document or a spreadsheet"),
+        ("cut.zip", "cut.zip: cannot be unpacked: "),
+        ("cut.tar", "cut.tar: cannot be unpacked: "),
+    ] {
+        let message = lab.import(source, &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
+fn a_damaged_description_is_one_line() {
+    let lab = Lab::new();
+    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
+    lab.imported("table.csv", &[]);
+    let path = lab.path("out/dataset.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let read = |text: &str| {
+        fs::write(&path, text).unwrap();
+        DataSet::read(path.parent().unwrap_or(Path::new("."))).map_err(|error| error.to_string())
+    };
+    assert!(read(&text).is_ok());
+    for (from, to, expected) in [
+        ("\"version\": 1", "\"version\": 2", "is of version 2"),
+        ("\"std\": [", "\"std\": [1, ", "1 means and 2 standard deviations"),
+        ("\"mean\": [", "\"mean\": [1e999, ", "the number is too large"),
+        ("\"shape\"", "\"shapes\"", "`shape` is missing"),
+    ] {
+        let message = read(&text.replacen(from, to, 1)).unwrap_err();
+        assert!(message.contains(expected) && message.lines().count() == 1, "{message}");
+    }
+}

@@ -1,0 +1,377 @@
+//! Imports of folders with tables: which table is taken, and pictures whose classes a table has.
+
+use std::io::{Cursor, Write};
+
+use crate::import::Imported;
+use crate::import::tests::Lab;
+
+/// Pictures `{class}{number}.png` of two classes in a folder.
+fn pictures(lab: &Lab, folder: &str, numbers: std::ops::Range<u8>) {
+    for number in numbers {
+        lab.picture(&format!("{folder}/cat{number}.png"), [2, 2], number);
+        lab.picture(&format!("{folder}/dog{number}.png"), [2, 2], 100 + number);
+    }
+}
+
+/// A table with a row for each of them: `row` has `{c}` for the class and `{n}` for the number.
+fn rows(header: &str, row: &str, numbers: std::ops::Range<u8>) -> String {
+    let line = |class: &str, number: u8| row.replace("{c}", class).replace("{n}", &number.to_string()) + "\n";
+    let lines = ["cat", "dog"].into_iter().flat_map(|class| numbers.clone().map(move |n| (class, n)));
+    std::iter::once(header.to_owned()).chain(lines.map(|(class, n)| line(class, n))).collect()
+}
+
+fn names(imported: &Imported) -> (Vec<&str>, usize) {
+    let samples = imported.counts.iter().flatten().sum();
+    (imported.set.classes.iter().map(String::as_str).collect(), samples)
+}
+
+#[test]
+fn a_table_of_names_and_classes_beside_pictures_is_enough() {
+    for (folder, file, header, row, options) in [
+        ("train", "train.csv", "image_id,label\n", "{c}{n}.png,{c}", &[][..]),
+        ("train", "labels.csv", "id,breed\n", "{c}{n},{c}", &[]),
+        ("train", "TRAINLABELS.CSV", "id,breed\n", "train\\{c}{n}.PNG,{c}", &[]),
+        ("train", "train/labels.csv", "", "{c}{n}.png,{c}", &[]),
+        ("images", "labels.csv", "path;class\n", "C:\\me\\set\\images\\{c}{n}.png;{c}", &[]),
+        (".", "labels.tsv", "class\tfilename\n", "{c}\t{c}{n}.png", &[]),
+        (
+            "deep/images",
+            "deep/labels.csv",
+            "width,breed,age,name\n",
+            "{n},{c},3,{c}{n}",
+            &["--label", "breed"],
+        ),
+    ] {
+        let lab = Lab::new();
+        pictures(&lab, &format!("set/{folder}"), 0..4);
+        lab.write(&format!("set/{file}"), rows(header, row, 0..4));
+        let imported = lab.imported("set", &[options, &["--order", "files"]].concat());
+        assert_eq!(names(&imported), (vec!["cat", "dog"], 8), "{file}");
+        for (from, label) in lab.from()[0].iter().zip(lab.labels("train")) {
+            assert_eq!(from.contains("dog"), label == 1, "{file}: {from}");
+        }
+    }
+}
+
+#[test]
+fn splits_of_listed_pictures_are_tables_or_folders() {
+    let lab = Lab::new();
+    // Kaggle's test pictures have no classes, and a form of what is handed in.
+    pictures(&lab, "kaggle/train", 0..5);
+    pictures(&lab, "kaggle/test", 5..7);
+    lab.write("kaggle/train.csv", rows("id,has_dog\n", "{c}{n},{c}", 0..5));
+    lab.write("kaggle/test.csv", rows("id\n", "{c}{n}", 5..7));
+    lab.write("kaggle/sample_submission.csv", rows("id,has_dog\n", "{c}{n},0.5", 5..7));
+    assert_eq!(lab.imported("kaggle", &[]).counts, [[4, 4], [1, 1]]);
+    // One folder of pictures, whose split the tables say.
+    pictures(&lab, "tables/images", 0..5);
+    lab.write("tables/train.csv", rows("image,label\n", "{c}{n}.png,{c}", 0..3));
+    lab.write("tables/test.csv", rows("label,image\n", "{c},{c}{n}.png", 3..5));
+    assert_eq!(lab.imported("tables", &[]).counts, [[3, 3], [2, 2]]);
+    // One table for both folders, in which names are the same.
+    pictures(&lab, "both/train", 0..3);
+    pictures(&lab, "both/val", 0..1);
+    let text = rows("file,label\n", "train/{c}{n}.png,{c}", 0..3) + &rows("", "val/{c}{n}.png,{c}", 0..1);
+    lab.write("both/labels.csv", text);
+    assert_eq!(lab.imported("both", &[]).counts, [[3, 3], [1, 1]]);
+    lab.write("both/labels.csv", rows("file,label\n", "{c}{n}.png,{c}", 0..3));
+    let message = lab.import("both", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("cat0.png or val/cat0.png: write the folder")
+            || message.contains("train/cat0.png or"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_is_wrong_in_a_table_of_pictures_is_named() {
+    let lab = Lab::new();
+    pictures(&lab, "set", 0..4);
+    let good = rows("name,kind\n", "{c}{n}.png,{c}", 0..4);
+    for (table, options, expected) in [
+        (good.clone() + "gone.png,cat\n", &[][..], "1 row names no picture below"),
+        (
+            good.clone() + "cat1.png,dog\n",
+            &[],
+            "line 10: \"cat1.png\" is of class \"dog\", and of class \"cat\" in line 3",
+        ),
+        (good.clone() + "x/../../cat1.png,dog\n", &[], "\"x/../../cat1.png\" is not below"),
+        (good.replace("1.png,cat", "1.png,"), &[], "line 3: column kind has no class"),
+        (
+            rows("name,a,b\n", "{c}{n}.png,{c},1", 0..4),
+            &[],
+            "which column is the class? It has a, b: name one, as in --label b",
+        ),
+        (good.clone(), &["--label", "sort"], "--label sort: labels.csv has the columns name, kind"),
+    ] {
+        lab.write("set/labels.csv", &table);
+        let message = lab.import("set", options).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+    lab.picture("far/train/cat0.png", [2, 2], 1);
+    lab.write("far/labels.csv", "name,kind\nx1.png,cat\nx2.png,dog\n");
+    let message = lab.import("far", &[]).unwrap_err();
+    assert!(
+        message.ends_with("file_name and label; labels.csv does not name the pictures and their classes"),
+        "{message}"
+    );
+    lab.write("set/labels.csv", good.clone() + "CAT1.png,cat\ngone.png,cat\n");
+    assert_eq!(names(&lab.imported("set", &["--skip-broken"])), (vec!["cat", "dog"], 8), "each picture once");
+}
+
+#[test]
+fn folders_of_classes_are_the_classes_beside_a_table() {
+    let lab = Lab::new();
+    pictures(&lab, "set/a", 0..4);
+    pictures(&lab, "set/b", 0..4);
+    // Notes, and the same classes in words of their own.
+    lab.write("set/notes.csv", rows("path,sharp,by\n", "a/{c}{n}.png,{n},me", 0..4));
+    assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 16));
+    let both =
+        |row: &str| rows("path,species\n", &format!("a/{row}"), 0..4) + &rows("", &format!("b/{row}"), 0..4);
+    lab.write("set/notes.csv", both("{c}{n}.png,{c}"));
+    let message = lab.import("set", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("column \"species\" has other classes of the pictures than their folders"),
+        "{message}"
+    );
+    assert_eq!(names(&lab.imported("set", &["--label", "species"])), (vec!["cat", "dog"], 16));
+    // In a folder beside the table.
+    lab.write("around/notes.csv", both("{c}{n}.png,{c}").replace("species", "kind"));
+    std::fs::rename(lab.path("set"), lab.path("around/set")).unwrap();
+    std::fs::remove_file(lab.path("around/set/notes.csv")).unwrap();
+    assert_eq!(names(&lab.imported("around", &[])), (vec!["a", "b"], 16));
+    assert_eq!(names(&lab.imported("around", &["--label", "kind"])), (vec!["cat", "dog"], 16));
+    std::fs::rename(lab.path("around/set"), lab.path("set")).unwrap();
+    // A table of features that has the numbers of pictures.
+    let numbers = |number: u8| lab.picture(&format!("leaves/images/{number}.png"), [2, 2], number);
+    (0..8).for_each(numbers);
+    let row =
+        |number: u8| format!("{number},{},0.5,{}\n", number * 3, if number < 4 { "oak" } else { "elm" });
+    lab.write(
+        "leaves/train.csv",
+        "id,margin,texture,species\n".to_owned() + &(0..8).map(row).collect::<String>(),
+    );
+    assert_eq!(lab.imported("leaves", &["--drop", "id"]).set.features, ["margin", "texture"]);
+    assert_eq!(lab.imported("leaves", &[]).set.features.len(), 3);
+    // A picture or a log beside a table is no listing.
+    lab.write("set/notes.csv", "epoch,loss,class\n0,0.5,a\n1,0.25,b\n");
+    assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 16));
+}
+
+#[test]
+fn folders_that_differ_in_a_number_are_not_the_classes_beside_a_table() {
+    let lab = Lab::new();
+    pictures(&lab, "set/part_1", 0..4);
+    pictures(&lab, "set/part_2", 4..8);
+    lab.write("set/notes.csv", rows("id,dx,age\n", "{c}{n},{c},{n}", 0..8));
+    let message = lab.import("set", &[]).unwrap_err();
+    assert!(
+        message.contains("differ in a number alone (part_1, part_2)")
+            && message.contains("--label (dx, age)"),
+        "{message}"
+    );
+    assert_eq!(names(&lab.imported("set", &["--label", "dx"])), (vec!["cat", "dog"], 16));
+}
+
+#[test]
+fn metadata_is_read_as_windows_and_macos_write_it() {
+    let lab = Lab::new();
+    for name in ["a/x.png", "a/y.png", "b/\u{fc}.png", "b/z.png"] {
+        lab.picture(&format!("set/{name}"), [2, 2], name.len() as u8);
+    }
+    let text =
+        "file_name,age,label\na\\x.png,1,p\nA/Y.PNG,2,p\nb\\u\u{308}.png,3,q\nb/z.png,4,q\nb\\z.png,4,q\n";
+    lab.write("set/METADATA.CSV", text);
+    assert_eq!(names(&lab.imported("set", &["--order", "files"])), (vec!["p", "q"], 4));
+    assert!(lab.from().concat().contains(&"b/\u{fc}.png".to_owned()), "{:?}", lab.from());
+    lab.write("set/METADATA.CSV", text.replace("b\\z.png,4,q", "b\\z.png,4,p"));
+    let message = lab.import("set", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("names b/z.png twice, with the classes \"q\" and \"p\""), "{message}");
+    // One column beside the names is that with the classes, unless folders are.
+    lab.write("set/METADATA.CSV", "file_name,text\na/x.png,p\na/y.png,q\nb/z.png,r\n");
+    assert_eq!(names(&lab.imported("set", &[])), (vec!["a", "b"], 4));
+    pictures(&lab, "flat", 0..4);
+    lab.write("flat/metadata.csv", rows("file_name,breed,age\n", "{c}{n}.png,{c},{n}", 0..4));
+    let message = lab.import("flat", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("which column is the class? It has age, breed: name one, as in --label age"),
+        "{message}"
+    );
+    assert_eq!(names(&lab.imported("flat", &["--label", "breed"])), (vec!["cat", "dog"], 8));
+    lab.write("flat/metadata.csv", rows("file_name,breed\n", "{c}{n}.png,{c}", 0..4));
+    assert_eq!(names(&lab.imported("flat", &[])), (vec!["cat", "dog"], 8));
+}
+
+const TABLE: &str = "x,y,class\n1,2,a\n3,4,a\n5,6,b\n7,8,b\n";
+
+#[test]
+fn the_only_table_is_taken_and_several_are_named() {
+    let lab = Lab::new();
+    lab.write("one/iris.CSV", TABLE);
+    for name in ["README.md", "LICENSE", "iris.names", "iris.xlsx", "docs/deep/a.txt"] {
+        lab.write(&format!("one/{name}"), "text");
+    }
+    assert_eq!(names(&lab.imported("one", &[])), (vec!["a", "b"], 4));
+    lab.write("one/b.csv", TABLE);
+    let message = lab.import("one", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("has 2 tables (b.csv, iris.CSV): import one, as in mpiburn data import "),
+        "{message}"
+    );
+    assert!(message.contains("/one/b.csv --out "), "{message}");
+    for (folder, train, test) in [
+        ("capitals", "TRAIN.CSV", "Test.Csv"),
+        ("mnist", "mnist_train.csv", "mnist_test.csv"),
+        ("folders", "sign_train/sign_train.csv", "sign_test/sign_test.csv"),
+        ("sets", "training_set.csv", "test_set.csv"),
+    ] {
+        lab.write(&format!("{folder}/{train}"), TABLE);
+        lab.write(&format!("{folder}/{test}"), "x,y,class\n9,9,a\n");
+        assert_eq!(lab.imported(folder, &[]).counts, [[2, 2], [1, 0]], "{folder}");
+    }
+    for name in ["x_train", "y_train", "x_test", "y_test"] {
+        lab.write(&format!("halves/{name}.csv"), TABLE);
+    }
+    let message = lab.import("halves", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("two training tables, x_train.csv and y_train.csv"), "{message}");
+    lab.write("plot/iris.csv", TABLE);
+    lab.picture("plot/plot.png", [2, 2], 1);
+    let message = lab.import("plot", &["--overwrite"]).unwrap_err();
+    assert!(
+        message
+            .contains("1 picture (plot.png) in no class's folder, and iris.csv does not name the pictures"),
+        "{message}"
+    );
+    assert!(message.contains("import the table alone (mpiburn data import "), "{message}");
+    // Two data sets in folders.
+    lab.write("sets2/coarse/train.csv", TABLE);
+    lab.write("sets2/fine/train.csv", TABLE);
+    let message = lab.import("sets2", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("has 2 data sets in folders (coarse, fine): import one, as in "), "{message}");
+}
+
+/// A column that is there to be filled in is none of classes.
+#[test]
+fn a_test_table_with_an_empty_column_of_classes_is_left_to_predict() {
+    let lab = Lab::new();
+    lab.write("set/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n4,1,b\n");
+    lab.write("set/test.csv", "x,y,class\n1,2,\n3,1,\n");
+    for how in ["drop", "error"] {
+        let message = lab.import("set", &["--missing-labels", how]).unwrap_err();
+        let expected =
+            "test.csv: no row has a class in column class: import train.csv alone, and predict test.csv (mpi";
+        assert!(message.contains(expected), "{message}");
+    }
+    pictures(&lab, "pets/train", 0..4);
+    ["1", "2"].iter().for_each(|name| lab.picture(&format!("pets/test/{name}.png"), [2, 2], 200));
+    lab.write("pets/train.csv", rows("id,kind\n", "{c}{n}.png,{c}", 0..4));
+    lab.write("pets/test.csv", "id,kind\n1,\n2,\n");
+    let imported = lab.imported("pets", &["--missing-labels", "drop"]);
+    assert_eq!(imported.counts, [[3, 3], [1, 1]]);
+    assert!(lab.from().concat().iter().all(|from| from.starts_with("train/")));
+    assert_eq!(lab.imported("pets", &[]).counts, [[3, 3], [1, 1]]);
+    pictures(&lab, "pets/val", 8..9);
+    lab.write("pets/val.csv", rows("id,kind\n", "{c}{n}.png,{c}", 8..9));
+    assert_eq!(lab.imported("pets", &[]).counts, [[4, 4], [1, 1]]);
+}
+
+#[test]
+fn a_test_table_without_classes_is_left_to_predict() {
+    let lab = Lab::new();
+    let header: Vec<String> = (0..784).map(|number| format!("pixel{number}")).collect();
+    let row = ["0"; 784].join(",");
+    lab.write("wide/train.csv", format!("label,{}\n1,{row}\n2,{row}\n", header.join(",")));
+    lab.write("wide/test.csv", format!("{}\n{row}\n", header.join(",")));
+    let message = lab.import("wide", &[]).unwrap_err();
+    assert!(
+        message.contains(
+            "test.csv: has no column \"label\" with the classes: import train.csv alone, and predict"
+        ),
+        "{message}"
+    );
+    assert!(message.contains("wide/train.csv --out ") && message.len() < 600, "{message}");
+    lab.write("wide/val.csv", format!("label,{}\n1,{row}\n", header.join(",")));
+    let message = lab.import("wide", &["--test-split", "test"]).unwrap_err();
+    assert!(message.contains("import train.csv alone, and predict test.csv"), "{message}");
+    lab.imported("wide", &[]);
+    assert_eq!(lab.from()[1], ["val.csv:2"]);
+    // Columns in another spelling, and two that may be meant.
+    lab.write("names/train.csv", "x,y,class\n1,2,a\n2,2,a\n3,1,b\n");
+    lab.write("names/test.csv", "Class, Y,X\na,20,10\n");
+    let imported = lab.imported("names", &["--order", "files"]);
+    assert_eq!((imported.set.features.join(","), imported.counts), ("x,y".into(), [vec![2, 1], vec![1, 0]]));
+    assert_eq!(lab.data("test-images.npy"), [10f32, 20.0].map(f32::to_le_bytes).concat());
+    for (header, expected) in [
+        ("class,Y,y ,X", None),
+        ("class,Y,YY,X", None),
+        (
+            "class,Y,\"Y \",X",
+            Some("test.csv: has no column \"y\": it has class, Y, Y, X, and train.csv has x, y, class"),
+        ),
+        (
+            "class,z,w,X",
+            Some("test.csv: has no column \"y\": it has class, z, w, X, and train.csv has x, y, class"),
+        ),
+    ] {
+        lab.write("names/test.csv", format!("{header}\na,20,20,10\n"));
+        match (lab.import("names", &["--overwrite"]), expected) {
+            (Ok(_), None) => {}
+            (Err(message), Some(expected)) => assert!(message.contains(expected), "{message}"),
+            (found, _) => panic!("{header}: {found:?}"),
+        }
+    }
+    // Without names of columns.
+    lab.write("bare/train.csv", "1,2,0\n3,4,0\n5,6,1\n");
+    lab.write("bare/test.csv", "1,2\n3,4\n");
+    let message = lab.import("bare", &["--overwrite", "--label", "3"]).unwrap_err();
+    assert!(message.contains("test.csv: has no column \"3\" with the classes"), "{message}");
+}
+
+#[test]
+fn zips_of_windows_and_macos_have_folders_and_names() {
+    let lab = Lab::new();
+    pictures(&lab, "set", 0..4);
+    let zip = |entries: &[(&str, &str)], options: zip::write::SimpleFileOptions| {
+        let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+        for (entry, source) in entries {
+            archive.start_file(*entry, options).unwrap();
+            archive.write_all(&std::fs::read(lab.path(source)).unwrap()).unwrap();
+        }
+        archive.finish().unwrap().into_inner()
+    };
+    let plain = zip::write::SimpleFileOptions::default();
+    let entries = [
+        ("p\\caf\u{e9}\\0.png", "set/cat0.png"),
+        ("p\\caf\u{e9}\\1.png", "set/cat1.png"),
+        ("p\\dog\\0.png", "set/dog0.png"),
+        ("p\\dog\\1.png", "set/dog1.png"),
+        ("..\\..\\out.png", "set/dog1.png"),
+    ];
+    let mut bytes = zip(&entries, plain);
+    lab.write("windows.zip", &bytes);
+    assert_eq!(names(&lab.imported("windows.zip", &[])), (vec!["caf\u{e9}", "dog"], 4));
+    // As macOS writes it, without the flag of UTF-8 in the headers of the entries.
+    for magic in [&b"PK\x03\x04"[..], b"PK\x01\x02"] {
+        let flags = if magic[2] == 3 { 6 } else { 8 };
+        let headers: Vec<usize> = (0..bytes.len() - 4).filter(|&at| &bytes[at..at + 4] == magic).collect();
+        headers.into_iter().for_each(|at| bytes[at + flags + 1] &= !8);
+    }
+    lab.write("macos.zip", &bytes);
+    assert_eq!(names(&lab.imported("macos.zip", &[])), (vec!["caf\u{e9}", "dog"], 4));
+    // Encrypted, as the first flag says.
+    let headers: Vec<usize> =
+        (0..bytes.len() - 4).filter(|&at| &bytes[at..at + 4] == b"PK\x01\x02").collect();
+    headers.into_iter().for_each(|at| bytes[at + 8] |= 1);
+    lab.write("secret.zip", &bytes);
+    let message = lab.import("secret.zip", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("secret.zip: is encrypted: unpack it with its password"), "{message}");
+    // Tables in an archive.
+    lab.write("a.csv", TABLE);
+    lab.write("two.zip", zip(&[("a.csv", "a.csv"), ("b.csv", "a.csv")], plain));
+    let message = lab.import("two.zip", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("two.zip: has 2 tables (a.csv, b.csv): unpack two.zip, and import one"),
+        "{message}"
+    );
+}

@@ -1,0 +1,578 @@
+//! Imports of arrays, of CIFAR's batches, of Parquet and of pictures that a file lists.
+
+use std::io::{Cursor, Write};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use crate::formats::Numbers;
+use crate::formats::npy::npy_header;
+use crate::import::Imported;
+use crate::import::tests::Lab;
+
+pub(crate) fn npy(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+    [&npy_header(dtype, shape), bytes].concat()
+}
+
+pub(crate) fn npz(arrays: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in arrays {
+        archive.start_file(format!("{name}.npy"), zip::write::SimpleFileOptions::default()).unwrap();
+        archive.write_all(bytes).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
+/// A Parquet file with these columns of a row group.
+pub(crate) fn parquet(schema: &str, huggingface: Option<&str>, columns: Vec<Column>) -> Vec<u8> {
+    let schema = Arc::new(parse_message_type(schema).unwrap());
+    let known = huggingface.map(|json| vec![KeyValue::new("huggingface".into(), json.to_owned())]);
+    let properties = Arc::new(WriterProperties::builder().set_key_value_metadata(known).build());
+    let mut file = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut file, schema, properties).unwrap();
+    let mut rows = writer.next_row_group().unwrap();
+    columns.into_iter().for_each(|column| column.write(&mut rows));
+    rows.close().unwrap();
+    writer.close().unwrap();
+    file
+}
+
+/// The values of a column, of which some may be missing.
+pub(crate) enum Column {
+    Double(Vec<Option<f64>>),
+    Int64(Vec<Option<i64>>),
+    Bytes(Vec<Vec<u8>>, i16),
+    /// Lists of at least one number.
+    Lists(Vec<Vec<f64>>),
+    /// So many values that are missing, at a level of the column that is there.
+    Missing(usize, i16),
+}
+
+impl Column {
+    fn write<W: Write + Send>(self, rows: &mut SerializedRowGroupWriter<'_, W>) {
+        let mut column = rows.next_column().unwrap().unwrap();
+        fn levels<T: Clone>(values: &[Option<T>]) -> (Vec<T>, Vec<i16>) {
+            (values.iter().flatten().cloned().collect(), values.iter().map(|v| v.is_some().into()).collect())
+        }
+        match self {
+            Self::Double(values) => {
+                let (values, defined) = levels(&values);
+                column.typed::<DoubleType>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Int64(values) => {
+                let (values, defined) = levels(&values);
+                column.typed::<Int64Type>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Bytes(values, level) => {
+                let defined = vec![level; values.len()];
+                let values: Vec<ByteArray> = values.into_iter().map(ByteArray::from).collect();
+                column.typed::<ByteArrayType>().write_batch(&values, Some(&defined), None).unwrap();
+            }
+            Self::Lists(lists) => {
+                let values = lists.concat();
+                let repeated: Vec<i16> =
+                    lists.iter().flat_map(|list| (0..list.len()).map(|at| (at > 0).into())).collect();
+                let defined = vec![3; values.len()];
+                column.typed::<DoubleType>().write_batch(&values, Some(&defined), Some(&repeated)).unwrap();
+            }
+            Self::Missing(rows, level) => {
+                column.typed::<ByteArrayType>().write_batch(&[], Some(&vec![level; rows]), None).unwrap();
+            }
+        }
+        column.close().unwrap();
+    }
+}
+
+/// Whatever is done with the pixels of samples `[2, 3]`, whose labels are 7 and 3, in any order of the axes.
+#[test]
+fn arrays_are_pictures_in_any_order_of_their_axes() {
+    let lab = Lab::new();
+    let labels = npy("<i8", &[2], &[7i64.to_le_bytes(), 3i64.to_le_bytes()].concat());
+    let grey: Vec<u8> = (0..12).collect();
+    let other = npy("|u1", &[1, 2, 3], &[9; 6]);
+    let one = npy("|u1", &[1, 1], &[3]);
+    // As Keras names them, and MedMNIST.
+    lab.write(
+        "keras.npz",
+        npz(&[
+            ("x_train", npy("|u1", &[2, 2, 3], &grey)),
+            ("y_train", labels.clone()),
+            ("x_test", other.clone()),
+            ("y_test", one.clone()),
+        ]),
+    );
+    let Imported { set, counts } = lab.imported("keras.npz", &["--order", "files"]);
+    assert_eq!((set.shape, set.numbers), ([1, 2, 3], Numbers::U8));
+    assert_eq!((&set.classes[..], counts), (&["3".to_owned(), "7".to_owned()][..], [vec![1, 1], vec![1, 0]]));
+    assert_eq!((lab.data("train-images.npy"), lab.labels("train")), (grey.clone(), vec![1, 0]));
+    assert_eq!(lab.from(), [vec!["x_train.npy[0]", "x_train.npy[1]"], vec!["x_test.npy[0]"]]);
+    for (name, bytes) in [
+        ("train_images", npy("|u1", &[2, 2, 3, 1], &grey)),
+        ("train_labels", labels.clone()),
+        ("val_images", other.clone()),
+        ("val_labels", one.clone()),
+        ("test_images", other),
+        ("test_labels", one),
+    ] {
+        lab.write(&format!("med/{name}.npy"), bytes);
+    }
+    lab.imported("med", &["--order", "files", "--test-split", "val"]);
+    lab.imported("med", &["--order", "files", "--test-split", "validation"]);
+    assert_eq!(lab.data("train-images.npy"), grey);
+    assert_eq!(lab.from()[1], ["val_images.npy[0]"]);
+    lab.imported("med", &["--size", "2x2", "--fit", "stretch", "--rgb"]);
+
+    // Red, green, blue and transparency of each of 5 pixels, and a plane of each.
+    let bytes: Vec<u8> = (0..40).collect();
+    let planes: Vec<u8> = (0..15).collect();
+    let pixels: Vec<u8> = (0..3).flat_map(|channel| (0..5).map(move |pixel| 4 * pixel + channel)).collect();
+    for (shape, expected) in [([2, 1, 5, 4], pixels), ([2, 4, 1, 5], planes)] {
+        lab.write("colours/images.npy", npy("|u1", &shape, &bytes));
+        lab.write("colours/labels.npy", npy("<i8", &[2], &[0; 16]));
+        let set = lab.imported("colours", &["--order", "files"]).set;
+        assert_eq!(set.shape, [3, 1, 5], "transparency is dropped");
+        let samples = [lab.data("train-images.npy"), lab.data("test-images.npy")];
+        assert!(samples.contains(&expected), "{shape:?}: {samples:?}");
+    }
+}
+
+#[test]
+fn arrays_of_features_are_rows_of_any_type() {
+    let lab = Lab::new();
+    let floats = [1.5f64, -2.0, 0.25, 1e6].map(f64::to_le_bytes).concat();
+    lab.write("a.npz", npz(&[("X", npy("<f8", &[2, 2], &floats)), ("y", npy("|u1", &[2], &[5, 5]))]));
+    let Imported { set, .. } = lab.imported("a.npz", &["--order", "files", "--test-fraction", "0.5"]);
+    assert_eq!((set.shape, set.numbers), ([1, 1, 2], Numbers::F32));
+    let written = [lab.data("train-images.npy"), lab.data("test-images.npy")];
+    let mut values: Vec<f32> =
+        written.concat().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    values.sort_by(f32::total_cmp);
+    assert_eq!(values, [-2.0, 0.25, 1.5, 1e6]);
+    for (dtype, bytes) in
+        [("<f2", &[0x00u8, 0x3c, 0, 0xc0][..]), ("|i1", &[1, 0xfe]), ("<i2", &[1, 0, 0xfe, 0xff])]
+    {
+        lab.write("b/x.npy", npy(dtype, &[2, 1], bytes));
+        lab.write("b/y.npy", npy("|i1", &[2], &[0, 0]));
+        lab.imported("b", &[]);
+        let written = [lab.data("train-images.npy"), lab.data("test-images.npy")].concat();
+        let mut values = [0, 4].map(|at| f32::from_le_bytes(written[at..at + 4].try_into().unwrap()));
+        values.sort_by(f32::total_cmp);
+        assert_eq!(values, [-2.0, 1.0], "{dtype}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_arrays_is_one_line() {
+    let lab = Lab::new();
+    let two = npy("|u1", &[2], &[1, 1]);
+    let pixels = npy("|u1", &[2, 2, 2], &[0; 8]);
+    type Arrays<'a> = &'a [(&'a str, &'a Vec<u8>)];
+    let cases: [(Arrays<'_>, &[&str], &str); 11] = [
+        (
+            &[("x", &pixels)],
+            &[],
+            "has the arrays x: one of samples is expected, such as x_train, and one of labels",
+        ),
+        (&[("a", &pixels), ("b", &two)], &[], "none for training, such as x_train and y_train"),
+        (&[("x", &pixels), ("y", &two), ("labels", &two)], &[], "name one, as in --label labels"),
+        (&[("x", &pixels), ("y", &two)], &["--label", "z"], "the arrays x, y: one of samples is expected"),
+        (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "y.npy: has 3 labels for 2 samples"),
+        (
+            &[("x", &pixels), ("y", &npy("|u1", &[2, 2], &[0; 4]))],
+            &[],
+            "[2, 2], and one label for each sample",
+        ),
+        (
+            &[("x", &pixels), ("y", &npy("<c8", &[2], &[0; 16]))],
+            &[],
+            "its dtype is <c8 (complex), expected one of",
+        ),
+        (&[("x", &npy("<f4", &[2, 1, 1], &[0; 8])), ("y", &two)], &[], "pictures are bytes from 0 to 255"),
+        (
+            &[("x", &npy("|u1", &[2, 5, 5, 5], &[0; 250])), ("y", &two)],
+            &[],
+            "with 1 to 4 channels before or behind",
+        ),
+        (
+            &[("x", &npy("<f4", &[2, 1], &[0, 0, 0, 0, 0, 0, 0xc0, 0x7f])), ("y", &two)],
+            &[],
+            "[1, 0] is NaN: clean the features",
+        ),
+        (&[("x", &pixels), ("y", &two)], &["--drop", "y"], "--drop y: is for tables"),
+    ];
+    for (arrays, options, expected) in cases {
+        let _ = std::fs::remove_dir_all(lab.path("in"));
+        arrays.iter().for_each(|(name, bytes)| lab.write(&format!("in/{name}.npy"), bytes));
+        let message = lab.import("in", options).unwrap_err();
+        assert!(message.contains(expected), "{message}, not {expected}");
+    }
+    lab.write("in/x.npy", &pixels[..pixels.len() - 1]);
+    let message = lab.import("in", &[]).unwrap_err();
+    assert!(
+        message.contains("x.npy: truncated: ") && message.contains("download the file again"),
+        "{message}"
+    );
+}
+
+/// A batch of CIFAR as Python 2 pickled it: an array of NumPy, a list, and a string.
+fn batch(labels: &[u8], key: &str) -> Vec<u8> {
+    let bytes: Vec<u8> = labels.iter().flat_map(|label| [*label; 3072]).collect();
+    let mut pickle =
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\n".to_vec();
+    pickle.extend_from_slice(b"K\x00\x85U\x01b\x87R(K\x01K");
+    pickle.push(labels.len() as u8);
+    pickle.extend_from_slice(
+        b"M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xff",
+    );
+    pickle.extend_from_slice(b"J\xff\xff\xff\xffK\x00tb\x89T");
+    pickle.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    pickle.extend_from_slice(&bytes);
+    pickle.extend_from_slice(b"tbU");
+    pickle.push(key.len() as u8);
+    pickle.extend_from_slice(key.as_bytes());
+    pickle.extend_from_slice(b"](");
+    labels.iter().for_each(|label| pickle.extend_from_slice(&[b'K', *label]));
+    pickle.extend_from_slice(b"eU\x0bbatch_labelU\x01xu.");
+    pickle
+}
+
+/// The names of classes, as a pickle.
+fn meta(key: &str, names: &[&str]) -> Vec<u8> {
+    let mut pickle = b"\x80\x02}U".to_vec();
+    pickle.push(key.len() as u8);
+    pickle.extend_from_slice(key.as_bytes());
+    pickle.extend_from_slice(b"](");
+    for name in names {
+        pickle.extend_from_slice(&[b'U', name.len() as u8]);
+        pickle.extend_from_slice(name.as_bytes());
+    }
+    pickle.extend_from_slice(b"es.");
+    pickle
+}
+
+#[test]
+fn python_batches_of_cifar_are_pictures() {
+    let lab = Lab::new();
+    let folder = "root/cifar-10-batches-py";
+    lab.write(&format!("{folder}/data_batch_1"), batch(&[2, 0], "labels"));
+    lab.write(&format!("{folder}/data_batch_2"), batch(&[1], "labels"));
+    lab.write(&format!("{folder}/test_batch"), batch(&[0], "labels"));
+    lab.write(&format!("{folder}/batches.meta"), meta("label_names", &["plane", "car", "bird"]));
+    lab.write(&format!("{folder}/readme.html"), "");
+    let Imported { set, counts } = lab.imported("root", &["--order", "files"]);
+    assert_eq!(set.shape, [3, 32, 32]);
+    assert_eq!(set.classes, ["plane", "car", "bird"]);
+    assert_eq!(counts, [[1, 1, 1], [1, 0, 0]]);
+    assert_eq!(lab.labels("train"), [2, 0, 1]);
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 3072, 6144].map(|at| pixels[at]), [2, 0, 1]);
+    assert_eq!(lab.from()[0], ["data_batch_1[0]", "data_batch_1[1]", "data_batch_2[0]"]);
+    std::fs::rename(lab.path(&format!("{folder}/data_batch_1")), lab.path("other")).unwrap();
+    let message = lab.import("root", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("data_batch_1: No such file"), "{message}");
+
+    lab.write("hundred/train", batch(&[1, 0, 1], "fine_labels"));
+    lab.write("hundred/test", batch(&[1], "fine_labels"));
+    lab.write("hundred/meta", meta("fine_label_names", &["apple", "bee"]));
+    assert_eq!(lab.imported("hundred", &[]).set.classes, ["apple", "bee"]);
+    let message = lab.import("hundred", &["--overwrite", "--label", "coarse_labels"]).unwrap_err();
+    assert!(message.contains("has no coarse_labels, among"), "{message}");
+    let mut fortran = batch(&[1, 0, 1], "fine_labels");
+    let at = fortran.windows(3).position(|bytes| bytes == b"b\x89T").unwrap();
+    fortran[at + 1] = 0x88;
+    lab.write("hundred/train", &fortran);
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.ends_with("is no array of bytes in the shape [3, 3072] and in C's order"), "{message}");
+    lab.write("hundred/train", &batch(&[1, 0], "fine_labels")[..5000]);
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("train: is no pickle of CIFAR, or is damaged; save"), "{message}");
+    // Tuples in each other, lists in each other, and behind what looks like the end.
+    let deep = 3_000_000;
+    for nested in [
+        [&b")"[..], &[0x85].repeat(deep)].concat(),
+        [b"]".repeat(deep), b"a".repeat(deep - 1)].concat(),
+        [&b"U\x03...I1\ncx\ny\n)"[..], &[0x85].repeat(deep)].concat(),
+    ] {
+        lab.write("hundred/train", [b"\x80\x02", &nested[..], b"."].concat());
+        let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+        assert!(message.ends_with("it puts values into others more than 1000 times"), "{message}");
+    }
+    lab.write("hundred/train", [&b"\x80\x02)"[..], &[0x85].repeat(1000), b"."].concat());
+    let message = lab.import("hundred", &["--overwrite"]).unwrap_err();
+    assert!(message.ends_with("is a pickle of another object than a dictionary"), "{message}");
+}
+
+#[test]
+fn idx_files_have_any_size_and_any_classes() {
+    let lab = Lab::new();
+    let idx = |shape: &[u32], bytes: &[u8]| {
+        let sizes: Vec<u8> = shape.iter().flat_map(|size| size.to_be_bytes()).collect();
+        [&[0, 0, 8, shape.len() as u8], &*sizes, bytes].concat()
+    };
+    let pixels: Vec<u8> = (0..18).collect();
+    lab.write("letters/emnist-letters-train-images-idx3-ubyte", idx(&[3, 2, 3], &pixels));
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&idx(&[3], &[26, 1, 1])).unwrap();
+    lab.write("letters/emnist-letters-train-labels-idx1-ubyte.gz", packed.finish().unwrap());
+    lab.write("letters/emnist-letters-test-images-idx3-ubyte", idx(&[1, 2, 3], &pixels[..6]));
+    let message = lab.import("letters", &[]).unwrap_err();
+    assert!(message.ends_with("has no IDX file of labels for t10k"), "{message}");
+    lab.write("letters/emnist-letters-test-labels-idx1-ubyte", idx(&[1], &[1]));
+    let Imported { set, counts } = lab.imported("letters", &["--order", "files"]);
+    assert_eq!((set.shape, counts), ([1, 2, 3], [vec![2, 1], vec![1, 0]]));
+    assert_eq!(set.classes, ["1", "26"]);
+    assert_eq!(lab.data("train-images.npy"), pixels);
+    lab.write("letters/emnist-letters-test-labels-idx1-ubyte", idx(&[2], &[1]));
+    let message = lab.import("letters", &["--overwrite"]).unwrap_err();
+    assert!(
+        message.contains("test-labels-idx1-ubyte: truncated: 1 bytes behind its header of [2]"),
+        "{message}"
+    );
+    lab.write("letters/emnist-digits-train-images-idx3-ubyte", idx(&[3, 2, 3], &pixels));
+    let message = lab.import("letters", &["--overwrite"]).unwrap_err();
+    assert!(message.contains(": move one data set to a folder of its own"), "{message}");
+}
+
+#[test]
+fn columns_of_parquet_are_features() {
+    let lab = Lab::new();
+    let schema = "message m { optional double a; optional int64 b; optional byte_array kind (STRING); }";
+    let table = |a: &[Option<f64>], kinds: &[&str]| {
+        let b = (0..a.len()).map(|row| Some(row as i64)).collect();
+        let kinds = kinds.iter().map(|kind| kind.as_bytes().to_vec()).collect();
+        parquet(schema, None, vec![Column::Double(a.to_vec()), Column::Int64(b), Column::Bytes(kinds, 1)])
+    };
+    let whole = table(&[Some(0.1), Some(-2.5e-7), Some(3.0)], &["x", "y\nz", "x"]);
+    lab.write("one.parquet", &whole);
+    let Imported { set, .. } =
+        lab.imported("one.parquet", &["--order", "files", "--label", "kind", "--test-fraction", "0.4"]);
+    assert_eq!(
+        (&set.features[..], &set.classes[..]),
+        (&["a".into(), "b".into()][..], &["x".into(), "y\\nz".into()][..])
+    );
+    let [train, test] = lab.from();
+    assert_eq!((train.len(), test.len()), (2, 1));
+    assert!(train.contains(&"one.parquet:2".to_owned()), "{train:?}: rows are counted from 1");
+    // Split files, as Hugging Face writes them.
+    lab.write("hub/data/train-00000-of-00002.parquet", &whole);
+    lab.write("hub/data/train-00001-of-00002.parquet", table(&[Some(7.0)], &["x"]));
+    lab.write("hub/data/test-00000-of-00001.parquet", table(&[Some(8.0)], &["x"]));
+    lab.write("hub/README.md", "");
+    let Imported { counts, .. } = lab.imported("hub", &["--order", "files", "--label", "kind"]);
+    assert_eq!(counts, [[3, 1], [1, 0]]);
+    assert_eq!(lab.data("train-images.npy")[..4], 0.1f32.to_le_bytes());
+    let message = lab.import("one.parquet", &["--overwrite", "--label", "a"]).unwrap_err();
+    assert!(
+        message.contains("row 1: column a: the class is 0.1: ") || message.contains("row 1: column kind is"),
+        "{message}"
+    );
+    let message =
+        lab.import("one.parquet", &["--overwrite", "--label", "kind", "--header", "no"]).unwrap_err();
+    assert!(message.contains("--header: is for .csv and .tsv"), "{message}");
+    lab.write("gap.parquet", table(&[Some(1.0), None], &["x", "y"]));
+    let message = lab.import("gap.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
+    assert!(message.contains("row 2: column a has no value"), "{message}");
+    // Reading says how far it is, and stops when it is told to.
+    lab.write("long.parquet", table(&[Some(1.0); 600], &["x"; 600]));
+    let told = Mutex::new(Vec::new());
+    let stopped = lab.import_while("long.parquet", &["--label", "kind", "--overwrite"], &|done, all| {
+        told.lock().unwrap().push((done, all));
+        if done < 512 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert_eq!(stopped.unwrap_err(), "stopped");
+    assert_eq!(*told.lock().unwrap(), [(256, 600), (512, 600)]);
+    lab.write("cut.parquet", &whole[..whole.len() - 9]);
+    let message = lab.import("cut.parquet", &["--overwrite", "--label", "kind"]).unwrap_err();
+    assert!(message.contains("cut.parquet: ") && message.contains("download the file again"), "{message}");
+}
+
+#[test]
+fn pictures_in_a_column_of_parquet_have_its_classes() {
+    let lab = Lab::new();
+    let schema = "message m { optional group image { optional byte_array bytes; optional byte_array path (STRING); } \
+                  optional int64 label; }";
+    let json = r#"{"info": {"features": {"image": {"_type": "Image"}, "label": {"names": ["cat", "ant"], "_type": "ClassLabel"}}}}"#;
+    let table = |reds: &[u8], labels: &[i64], json: Option<&str>| {
+        let picture = |red: &u8| {
+            lab.picture("p.png", [2, 3], *red);
+            std::fs::read(lab.path("p.png")).unwrap()
+        };
+        let labels = labels.iter().copied().map(Some).collect();
+        let [bytes, paths] = [reds.iter().map(picture).collect(), vec![b"p.png".to_vec(); reds.len()]];
+        parquet(schema, json, vec![Column::Bytes(bytes, 2), Column::Bytes(paths, 2), Column::Int64(labels)])
+    };
+    lab.write("hub/train-00000-of-00001.parquet", table(&[5, 6, 7], &[1, 0, 1], Some(json)));
+    lab.write("hub/validation-00000-of-00001.parquet", table(&[8], &[0], Some(json)));
+    let Imported { set, counts } = lab.imported("hub", &["--order", "files"]);
+    assert_eq!(set.classes, ["cat", "ant"], "in the order of the file");
+    assert_eq!((set.shape, counts), ([3, 2, 3], [vec![1, 2], vec![1, 0]]));
+    let pixels = lab.data("train-images.npy");
+    assert_eq!([0, 18, 36].map(|at| pixels[at]), [5, 6, 7]);
+    assert_eq!(lab.from()[0][2], "train-00000-of-00001.parquet:3");
+    // Without names, the numbers are the names.
+    lab.write("one.parquet", table(&[5, 6, 7], &[10, 2, 10], None));
+    assert_eq!(lab.imported("one.parquet", &[]).set.classes, ["2", "10"]);
+    lab.write("one.parquet", table(&[5, 6], &[0, 2], Some(json)));
+    let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("row 2: the class is 2, and the source names classes 0 to 1"), "{message}");
+    let mut broken = table(&[5, 6], &[1, 1], Some(json));
+    let at = broken.windows(4).position(|bytes| bytes == b"IDAT").unwrap();
+    broken[at + 4..at + 8].fill(0);
+    lab.write("one.parquet", &broken);
+    let message = lab.import("one.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("1 picture above cannot be read"), "{message}");
+}
+
+#[test]
+fn a_file_beside_pictures_names_their_classes() {
+    let lab = Lab::new();
+    for (number, split) in ["train", "train", "train", "test"].into_iter().enumerate() {
+        lab.picture(&format!("set/{split}/{number}.png"), [2, 2], number as u8);
+    }
+    lab.write("set/train/metadata.csv", "file_name,note,label\n2.png,\"a, b\",10\n0.png,,2\n");
+    lab.write("set/test/metadata.jsonl", "{\"file_name\": \"3.png\", \"label\": 2, \"boxes\": [1]}\n\n");
+    let Imported { set, counts } = lab.imported("set", &["--order", "files"]);
+    assert_eq!(set.classes, ["2", "10"], "numbers in their order");
+    assert_eq!(counts, [[1, 1], [1, 0]]);
+    assert_eq!(lab.labels("train"), [1, 0]);
+    assert_eq!(lab.from()[0], ["train/2.png", "train/0.png"], "in the order of the file");
+    // One file for both splits.
+    for file in ["set/train/metadata.csv", "set/test/metadata.jsonl"] {
+        std::fs::remove_file(lab.path(file)).unwrap();
+    }
+    lab.write("set/metadata.csv", "file_name,species\ntrain/0.png,a\ntrain/1.png,b\ntest/3.png,b\n");
+    assert_eq!(lab.imported("set", &[]).counts, [[1, 1], [0, 1]]);
+    for (text, expected) in [
+        ("file_name,species\n../set/train/0.png,a\n", "line 2: ../set/train/0.png is not below this folder"),
+        ("file_name,species\ntrain/0.png,\n", "line 2: column species has no class"),
+        ("file_name,species\n", "names no picture"),
+        ("file_name;species\ntrain/0.png;a\ntrain/0.png;b\n", "names train/0.png twice"),
+        ("file_name,label,label\ntrain/0.png,a,b\n", "has two columns \"label\": rename one"),
+        ("file,species\ntrain/0.png,a\n", "has no file_name, among file, species"),
+        ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 picture above cannot be read"),
+    ] {
+        lab.write("set/metadata.csv", text);
+        let message = lab.import("set", &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+    let message = lab.import("set", &["--overwrite", "--label", "x"]).unwrap_err();
+    assert!(
+        message.starts_with("--label x: ") && message.ends_with("has the columns file_name, species"),
+        "{message}"
+    );
+    lab.write("set/metadata.csv", "file_name,species\ntrain/0.png,a\ntrain/1.png,b\n");
+    lab.write("set/test/metadata.jsonl", b"{\"file_name\": \"3.png\", \"label\": \"\xe9\"}\n");
+    let message = lab.import("set", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("metadata.jsonl: line 1: is not UTF-8: save the file in UTF-8"), "{message}");
+}
+
+#[test]
+fn damaged_archives_are_not_imported() {
+    let lab = Lab::new();
+    let pixels: Vec<u8> = (0..=255).cycle().take(4000).collect();
+    let whole = npz(&[("x", npy("|u1", &[10, 20, 20], &pixels)), ("y", npy("|u1", &[10], &[0; 10]))]);
+    lab.write("whole.npz", &whole);
+    lab.imported("whole.npz", &[]);
+    for at in (100..whole.len() - 200).step_by(whole.len() / 20) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1;
+        lab.write("damaged.npz", &damaged);
+        lab.import("damaged.npz", &["--overwrite"]).unwrap_err();
+    }
+    // What is damaged, and what is not read here, in no words of a decoder.
+    let gz = |bytes: &[u8]| {
+        let mut file = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        file.write_all(bytes).unwrap();
+        file.finish().unwrap()
+    };
+    let rows = gz(b"a,label\n1,x\n2,x\n3,y\n4,y\n");
+    let methods = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        for (signature, offset) in [(b"PK\x03\x04", 8), (b"PK\x01\x02", 10)] {
+            let found: Vec<usize> =
+                (0..bytes.len() - 4).filter(|&at| bytes[at..].starts_with(signature)).collect();
+            found.into_iter().for_each(|at| bytes[at + offset] = 12);
+        }
+        bytes
+    };
+    let parquet = crate::import::tests::parquet::table(&[1.0, 2.0], Some(&["a", "b"]));
+    for (name, bytes, expected) in [
+        ("cut.npz", whole[..whole.len() / 2].to_vec(), "cut.npz: cannot be unpacked: it is damaged; save"),
+        (
+            "method.zip",
+            methods(&whole),
+            "method.zip: is compressed by method 12 of zip, which is not read here: unpack",
+        ),
+        ("cut.csv.gz", rows[..rows.len() - 12].to_vec(), "cut.csv.gz: is truncated; save or download"),
+        (
+            "bits.csv.gz",
+            [&rows[..12], &[0xff; 8], &rows[20..]].concat(),
+            "bits.csv.gz: is damaged; save or download",
+        ),
+        (
+            "cut.parquet",
+            parquet[..parquet.len() - 6].to_vec(),
+            "cut.parquet: is a damaged file of Parquet; save",
+        ),
+        (
+            "bits.parquet",
+            [&parquet[..parquet.len() - 40], &[0x55; 32], &parquet[parquet.len() - 8..]].concat(),
+            "bits.parquet: is a damaged file of Parquet; save",
+        ),
+    ] {
+        lab.write(name, bytes);
+        let message = lab.import(name, &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
+    let mut archive =
+        tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    let table = b"a,label\n1,x\n2,x\n3,y\n4,y\n";
+    let mut header = tar::Header::new_gnu();
+    header.set_size(table.len() as u64);
+    header.set_mode(0o644);
+    archive.append_data(&mut header, "t.csv", &table[..]).unwrap();
+    let mut bytes = archive.into_inner().unwrap().finish().unwrap();
+    lab.write("t.tar.gz", &bytes);
+    lab.imported("t.tar.gz", &[]);
+    // The checksum is before the length, at the end.
+    let end = bytes.len();
+    bytes[end - 8] ^= 1;
+    lab.write("t.tar.gz", &bytes);
+    let message = lab.import("t.tar.gz", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("t.tar.gz: cannot be unpacked: "), "{message}");
+}
+
+#[test]
+fn labels_of_parquet_are_words_or_numbers_with_the_names_of_all_files() {
+    let lab = Lab::new();
+    let schema = "message m { optional double a; optional int64 __index_level_0__; optional int64 kind; }";
+    let json = |names: &str| format!(r#"{{"info": {{"features": {{"kind": {{"names": [{names}]}}}}}}}}"#);
+    let table = |names: &str, kinds: &[i64]| {
+        let kinds: Vec<Option<i64>> = kinds.iter().copied().map(Some).collect();
+        let a = (0..kinds.len()).map(|row| Some(row as f64)).collect();
+        let columns = vec![Column::Double(a), Column::Int64(kinds.clone()), Column::Int64(kinds)];
+        parquet(schema, Some(&json(names)), columns)
+    };
+    lab.write("one.parquet", table(r#""zero", "one", "two""#, &[1, 2, 1, 2]));
+    let Imported { set, counts } = lab.imported("one.parquet", &["--order", "files"]);
+    assert_eq!(set.classes, ["zero", "one", "two"], "the only column with names is the class");
+    assert_eq!((&set.features[..], counts), (&["a".to_owned()][..], [vec![0, 1, 1], vec![0, 1, 1]]));
+    lab.write("two/train.parquet", table(r#""n", "p""#, &[0, 1]));
+    lab.write("two/test.parquet", table(r#""p", "n""#, &[0, 1]));
+    let message = lab.import("two", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("test.parquet: names the classes of kind otherwise than"), "{message}");
+    std::fs::remove_file(lab.path("two/test.parquet")).unwrap();
+    std::fs::rename(lab.path("two/train.parquet"), lab.path("two/train-00001-of-00003.parquet")).unwrap();
+    let message = lab.import("two", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("has 1 of 3 parts of train: is the download incomplete?"), "{message}");
+    let schema = "message m { optional double a; optional group label { optional int64 x; } }";
+    let nested = vec![Column::Double(vec![Some(1.0)]), Column::Int64(vec![Some(1)])];
+    lab.write("nested.parquet", parquet(schema, None, nested));
+    let message = lab.import("nested.parquet", &["--overwrite"]).unwrap_err();
+    assert!(message.contains("column label has lists or several columns"), "{message}");
+}

@@ -1,0 +1,331 @@
+//! The writer of data sets: `.npy` files in a folder beside their place, which are moved there when all are whole.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use run_record::count;
+use run_record::files::{entries, sha256_with};
+
+use crate::formats::data_set::{DataSet, FILE, Numbers, SplitRecord, label_bytes};
+use crate::formats::npy::{HEADER, npy_header};
+use crate::import::copies::Copies;
+use crate::import::job::{Job, OLD};
+use crate::import::{Fit, ImportArgs, ImportError, Imported};
+
+/// Most classes: labels are u16.
+pub(crate) const MOST_CLASSES: usize = 1 << 16;
+
+/// Sums over the samples of a split, for mean and deviation.
+#[derive(Debug, Default)]
+struct Moments {
+    /// Of bytes: exact.
+    sums: Vec<[u64; 2]>,
+    /// Of floats: running mean and sum of squared differences, by Welford (Technometrics 4, 1962).
+    running: Vec<[f64; 2]>,
+    samples: u64,
+    values: u64,
+}
+
+impl Moments {
+    fn add_bytes(&mut self, sample: &[u8], channels: usize) {
+        self.sums.resize(channels, [0; 2]);
+        let plane = sample.len() / channels;
+        self.values += plane as u64;
+        for (sums, bytes) in self.sums.iter_mut().zip(sample.chunks_exact(plane)) {
+            sums[0] += bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>();
+            sums[1] += bytes.iter().map(|&byte| u64::from(byte).pow(2)).sum::<u64>();
+        }
+    }
+
+    fn add_floats(&mut self, sample: &[u8]) {
+        let (values, _) = sample.as_chunks();
+        self.running.resize(values.len(), [0.0; 2]);
+        self.samples += 1;
+        for ([mean, squares], &value) in self.running.iter_mut().zip(values) {
+            let value = f64::from(f32::from_le_bytes(value));
+            let before = value - *mean;
+            *mean += before / self.samples as f64;
+            *squares += before * (value - *mean);
+        }
+    }
+
+    /// Mean and standard deviation of each channel or feature; a deviation of 0 becomes 1.
+    fn finish(&self) -> (Vec<f32>, Vec<f32>) {
+        let bytes = self.sums.iter().map(|&[sum, squares]| {
+            let mean = sum as f64 / self.values as f64;
+            (mean / 255.0, (squares as f64 / self.values as f64 - mean * mean).max(0.0).sqrt() / 255.0)
+        });
+        let floats =
+            self.running.iter().map(|&[mean, squares]| (mean, (squares / self.samples as f64).sqrt()));
+        let one = |std: f64| if std as f32 > 0.0 { std as f32 } else { 1.0 };
+        bytes.chain(floats).map(|(mean, std)| (mean as f32, one(std))).unzip()
+    }
+}
+
+/// The files of one split while they are written.
+struct Part {
+    name: &'static str,
+    images: BufWriter<File>,
+    labels: Vec<u16>,
+    from: Vec<String>,
+    moments: Moments,
+}
+
+/// Writes a data set into a folder of the import, and moves it to its place when it is whole.
+pub(crate) struct Writer {
+    folder: PathBuf,
+    shape: [usize; 3],
+    numbers: Numbers,
+    parts: [Part; 2],
+    copies: Copies,
+}
+
+impl Writer {
+    /// A writer for samples of `shape`, `samples` of which have to fit on the disk.
+    pub(crate) fn create(
+        job: &Job<'_>,
+        shape: [usize; 3],
+        numbers: Numbers,
+        samples: usize,
+    ) -> Result<Self, ImportError> {
+        let args = job.args;
+        check_moments(args, shape, numbers)?;
+        let width = if numbers == Numbers::U8 { 1 } else { 4 };
+        let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
+        if let Some(free) = run_record::files::free_bytes(&job.folder) {
+            log::info!("{} takes {}, and there are {} free", args.out.display(), size(bytes), size(free));
+            if bytes >= free {
+                let problem =
+                    format!("the data set takes {}, and there are {} free", size(bytes), size(free));
+                return Err(ImportError::option("out", args.out.display(), problem));
+            }
+        }
+        let folder = job.folder("set")?;
+        let part = |name| {
+            let path = folder.join(DataSet::file_name(name, "images"));
+            let mut images = BufWriter::new(File::create(&path).map_err(ImportError::write(&path))?);
+            images.write_all(&[0; HEADER]).map_err(ImportError::write(&path))?;
+            let (labels, from, moments) = Default::default();
+            Ok::<_, ImportError>(Part { name, images, labels, from, moments })
+        };
+        let parts = [part("train")?, part("test")?];
+        Ok(Self { folder, shape, numbers, parts, copies: Copies::default() })
+    }
+
+    /// Adds the bytes of a sample to a split: 0 is training, 1 is test.
+    pub(crate) fn add(
+        &mut self,
+        split: usize,
+        sample: &[u8],
+        label: u16,
+        from: String,
+    ) -> Result<(), ImportError> {
+        let part = &mut self.parts[split];
+        match self.numbers {
+            _ if split == 1 => {}
+            Numbers::U8 => part.moments.add_bytes(sample, self.shape[0]),
+            Numbers::F32 => part.moments.add_floats(sample),
+        }
+        self.copies.add((split, part.labels.len()), label, sample);
+        part.images.write_all(sample).map_err(ImportError::write(&self.folder))?;
+        part.labels.push(label);
+        part.from.push(from);
+        Ok(())
+    }
+
+    /// Completes the files and moves them to their place.
+    pub(crate) fn finish(
+        self,
+        job: &Job<'_>,
+        classes: Vec<String>,
+        features: Vec<String>,
+        fit: Option<Fit>,
+    ) -> Result<Imported, ImportError> {
+        let Self { folder, shape, numbers, parts, copies } = self;
+        let args = job.args;
+        let names = parts.each_ref().map(|part| &part.from[..]);
+        copies.warnings(names).iter().for_each(|warning| log::warn!("{warning}"));
+        let counts = parts.each_ref().map(|part| {
+            let mut counts = vec![0; classes.len()];
+            part.labels.iter().for_each(|&label| counts[usize::from(label)] += 1);
+            counts
+        });
+        for (part, what) in parts.iter().zip(["training", "test"]) {
+            if part.labels.is_empty() {
+                bail!(
+                    &args.source,
+                    "no {what} sample is left; for both splits, some class needs two samples"
+                );
+            }
+        }
+        let (mean, std) = parts[0].moments.finish();
+        let given = |given: &Option<Vec<f32>>, found: Vec<f32>| match given.as_deref() {
+            None => found,
+            Some([one]) => vec![*one; found.len()],
+            Some(values) => values.to_vec(),
+        };
+        let (mean, std) = (given(&args.mean, mean), given(&args.std, std));
+        let [train, test] = parts.map(|part| complete(part, &folder, shape, numbers, classes.len()));
+        let source = args.source.canonicalize().unwrap_or_else(|_| args.source.clone());
+        let source = PathBuf::from(source.to_string_lossy().into_owned());
+        let set = DataSet {
+            version: 1,
+            shape,
+            numbers,
+            classes,
+            mean,
+            std,
+            train: train?,
+            test: test?,
+            features,
+            fit,
+            source,
+            seed: args.seed,
+        };
+        let path = folder.join(FILE);
+        let json =
+            serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
+        run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
+        // Somebody may have put a file there meanwhile.
+        check_free(&job.out, job.args.overwrite)?;
+        put(&folder, job).map_err(ImportError::write(&job.out))?;
+        Ok(Imported { set, counts })
+    }
+}
+
+/// Checks that means and deviations that were given fit the samples.
+fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Result<(), ImportError> {
+    let (expected, what) = match numbers {
+        Numbers::U8 => (shape[0], "channel"),
+        Numbers::F32 => (shape.iter().product(), "feature"),
+    };
+    for (option, values) in [("mean", &args.mean), ("std", &args.std)] {
+        let Some(values) = values else { continue };
+        let problem = if values.len() != expected && values.len() != 1 {
+            format!("has {}, and the samples have {}", count(values.len(), "value"), count(expected, what))
+        } else if values.iter().any(|value| !value.is_finite()) {
+            "must be finite".into()
+        } else if option == "std" && values.iter().any(|value| *value <= 0.0) {
+            "must be above 0".into()
+        } else {
+            continue;
+        };
+        let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+        return Err(ImportError::option(option, values.join(","), problem));
+    }
+    Ok(())
+}
+
+/// Writes headers and labels of a split, and what is known of it.
+fn complete(
+    part: Part,
+    folder: &Path,
+    shape: [usize; 3],
+    numbers: Numbers,
+    classes: usize,
+) -> Result<SplitRecord, ImportError> {
+    let Part { name, images, labels, from, .. } = part;
+    let path = |what| folder.join(DataSet::file_name(name, what));
+    let samples = labels.len();
+    let (dtype, shape) = match numbers {
+        Numbers::U8 => ("|u1", vec![samples, shape[0], shape[1], shape[2]]),
+        Numbers::F32 => ("<f4", vec![samples, shape.iter().product()]),
+    };
+    let write_images = || -> io::Result<()> {
+        let mut file = images.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&npy_header(dtype, &shape))?;
+        file.sync_all()
+    };
+    write_images().map_err(ImportError::write(&path("images")))?;
+    let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
+    let file = [npy_header("<u2", &[samples]), bytes].concat();
+    run_record::files::write_synced(&path("labels"), &file).map_err(ImportError::write(&path("labels")))?;
+    let sha256 = digest(&path("images"), &label_bytes(&labels, classes))
+        .map_err(ImportError::read(&path("images")))?;
+    Ok(SplitRecord { samples, sha256, from })
+}
+
+/// SHA-256 over the bytes of labels and then those of a file behind its header.
+fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(HEADER as u64))?;
+    sha256_with(labels, file)
+}
+
+/// Checks that nothing but a data set that is to be replaced is in the way.
+pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError> {
+    let refuse = |problem: String| Err(ImportError::option("out", out.display(), problem));
+    if !out.exists() && out.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if !out.is_dir() {
+        return refuse("is no folder: choose another".into());
+    }
+    let ours = DataSet::file_names();
+    let found = entries(out).map_err(ImportError::read(out))?;
+    let other =
+        found.iter().map(|entry| entry.file_name()).find(|name| !ours.iter().any(|own| name == own.as_str()));
+    match other {
+        Some(name) => {
+            refuse(format!("has {} in it: choose another folder, or move it", name.to_string_lossy()))
+        }
+        None if !found.is_empty() && !overwrite => {
+            refuse("has a data set: choose another folder, or pass --overwrite".into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Moves the folder `new` to the place of the data set; one that is there goes with the folder of the import.
+fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
+    let (out, old) = (&job.out, job.folder.join(OLD));
+    let is_replaced = job.args.overwrite && out.exists();
+    // A folder that was private stays so.
+    let permissions = out.metadata().ok().map(|found| found.permissions());
+    if is_replaced {
+        fs::rename(out, &old)?;
+    }
+    if let Err(error) = fs::rename(new, out) {
+        if is_replaced {
+            fs::rename(old, out)?;
+        }
+        return Err(error);
+    }
+    if let Some(permissions) = permissions {
+        fs::set_permissions(out, permissions)?;
+    }
+    run_record::files::sync_folder(out.parent().unwrap_or(Path::new("/")))
+}
+
+/// Bytes in a unit that is easy to read.
+fn size(bytes: u128) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_bytes_are_exact_and_those_of_floats_close() {
+        let mut bytes = Moments::default();
+        bytes.add_bytes(&[0, 255, 10, 10], 2);
+        bytes.add_bytes(&[255, 0, 10, 10], 2);
+        let (mean, std) = bytes.finish();
+        assert_eq!((mean[0], std[0]), (0.5, 0.5));
+        assert_eq!((mean[1], std[1]), (10.0 / 255.0, 1.0), "no deviation: nothing is scaled");
+        let mut floats = Moments::default();
+        for row in [[1e6f32, 5.0], [1e6 + 1.0, 5.0], [1e6 + 2.0, 5.0]] {
+            floats.add_floats(&row.map(f32::to_le_bytes).concat());
+        }
+        let (mean, std) = floats.finish();
+        assert_eq!(mean, [1e6 + 1.0, 5.0]);
+        assert!((std[0] - (2.0f32 / 3.0).sqrt()).abs() < 1e-6 && std[1] == 1.0, "{std:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Samples of a data set, whatever its format.
+
+use std::sync::Arc;
+
+use run_record::{count, files};
+
+use crate::formats::{DataFormat, DataSet, NpyFile};
+use crate::{DataError, Element};
+
+/// A split of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// Training split.
+    Train = 0,
+    /// Test split.
+    Test = 1,
+}
+
+impl Split {
+    /// Both splits.
+    pub const ALL: [Self; 2] = [Self::Train, Self::Test];
+
+    /// `train` or `test`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Test => "test",
+        }
+    }
+}
+
+/// The size of a sample of this shape in words: `3x32x32`, or `4 features` of a table.
+pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
+    match [channels, height] {
+        [1, 1] => count(width, "feature"),
+        _ => format!("{channels}x{height}x{width}"),
+    }
+}
+
+/// Description of a data set's samples.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Description {
+    /// The format.
+    pub kind: DataFormat,
+    /// Channels, height and width of a sample.
+    pub shape: [usize; 3],
+    /// Element type of a sample on disk.
+    pub element: Element,
+    /// Number of classes; labels are below it.
+    pub classes: usize,
+    /// Name of each class.
+    pub class_names: Vec<String>,
+    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature of floats; none of floats that are not
+    /// normalised.
+    pub mean: Vec<f32>,
+    /// Standard deviation of each.
+    pub std: Vec<f32>,
+}
+
+impl Description {
+    /// Bytes of a sample on disk.
+    pub fn sample_bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.element.bytes()
+    }
+
+    /// The digest of samples whose bytes and labels have the digest `samples`, with what makes inputs and
+    /// targets of them: shape, element type, normalisation and names of the classes.
+    pub fn digest(&self, samples: &str) -> String {
+        let Self { kind: _, shape, element, classes, class_names, mean, std } = self;
+        let text = format!("{samples} {shape:?} {element:?} {classes} {class_names:?} {mean:?} {std:?}");
+        files::sha256(text.as_bytes())
+    }
+}
+
+/// A data set on disk, read on request in file order.
+pub struct SampleSource {
+    description: Description,
+    /// How `mpiburn data import` made it, if it did.
+    pub(crate) imported: Option<DataSet>,
+    splits: [Box<dyn Samples>; 2],
+}
+
+/// The samples of a split, as one of the formats has them.
+pub(crate) trait Samples {
+    /// Their number.
+    fn len(&self) -> usize;
+
+    /// As [`SampleSource::for_each_image`].
+    fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError>;
+
+    /// As [`SampleSource::labels`].
+    fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
+
+    /// The file whose rows they are, as [`Self::for_each`] gives them, if there is one.
+    fn rows(&self) -> Option<Arc<NpyFile>> {
+        None
+    }
+}
+
+impl SampleSource {
+    pub(crate) fn of<S: Samples + 'static>(description: Description, splits: [S; 2]) -> Self {
+        Self { description, imported: None, splits: splits.map(|split| Box::new(split) as Box<dyn Samples>) }
+    }
+
+    /// Description of the samples.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The same, for another normalisation: that with which a network was trained.
+    pub fn description_mut(&mut self) -> &mut Description {
+        &mut self.description
+    }
+
+    /// How `mpiburn data import` made it, if it did.
+    pub fn imported(&self) -> Option<&DataSet> {
+        self.imported.as_ref()
+    }
+
+    /// The digest of all samples of `split` when they were written, if it is known.
+    pub(crate) fn recorded_digest(&self, split: Split) -> Option<&str> {
+        let set = self.imported.as_ref()?;
+        Some(match split {
+            Split::Train => &set.train.sha256,
+            Split::Test => &set.test.sha256,
+        })
+    }
+
+    /// Number of samples of `split`.
+    pub fn len(&self, split: Split) -> usize {
+        self.splits[split as usize].len()
+    }
+
+    /// The file whose rows are the samples of `split` of an imported data set.
+    pub fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
+        self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
+    }
+
+    /// Calls `visit` with the index and the bytes of each of the first `limit` samples,
+    /// in file order. The bytes are `[channels, height, width]` of
+    /// [`Description::element`], little-endian.
+    ///
+    /// # Errors
+    /// When a file cannot be read to its end, or contains non-finite values.
+    pub fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        self.splits[split as usize].for_each(limit, visit)
+    }
+
+    /// Labels of the first `limit` samples, checked against the number of classes.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or a label is out of range.
+    pub fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
+        self.splits[split as usize].labels(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_covers_whatever_changes_inputs_or_targets() {
+        let known = Description {
+            kind: DataFormat::Idx,
+            shape: [1, 2, 3],
+            element: Element::U8,
+            classes: 2,
+            class_names: vec!["a".into(), "b, c".into()],
+            mean: vec![0.5],
+            std: vec![0.25],
+        };
+        let digest = known.digest("d");
+        let with = |change: &dyn Fn(&mut Description)| {
+            let mut other = known.clone();
+            change(&mut other);
+            other.digest("d")
+        };
+        let others = [
+            known.digest("e"),
+            with(&|d| d.shape = [1, 3, 2]),
+            with(&|d| d.element = Element::F32),
+            with(&|d| d.classes = 3),
+            with(&|d| d.class_names[0] = "x".into()),
+            with(&|d| d.class_names = vec!["a, b".into(), "c".into()]),
+            with(&|d| d.mean[0] = 0.25),
+            with(&|d| d.std[0] = 0.5),
+        ];
+        assert!(others.iter().all(|other| *other != digest));
+        assert_eq!(with(&|d| d.kind = DataFormat::Npy), digest, "the same samples in other files");
+    }
+}
