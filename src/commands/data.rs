@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use data::import::{ImportArgs, ImportError};
+use data::import::ImportArgs;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::{bars, is_quiet};
@@ -95,7 +95,7 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     };
     let imported = data::import(args, &progress);
     bar.finish_and_clear();
-    if let Err(ImportError::Stopped) = imported {
+    if let Err(DataError::Stopped) = imported {
         end_of_signal(&stop);
     }
     // A table that such a folder has may be meant all the same.

@@ -6,7 +6,7 @@ use crate::quant::QuantError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
-use data::import::ImportError;
+use data::DataError;
 use launch::sweep::SweepError;
 use run_record::RecordError;
 use run_report::UsageError;
@@ -69,7 +69,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
             || error.is::<SweepError>()
     });
     is_option
-        || matches!(error.downcast_ref(), Some(ImportError::Option { .. }))
+        || matches!(error.downcast_ref(), Some(DataError::Option { .. }))
         || error.chain().any(|cause| {
             cause.is::<QuantError>()
                 || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)

@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use burn_mpi::World;
 use clap::ValueEnum;
-use data::import::{Fit, ImportError};
+use data::import::Fit;
 use rayon::prelude::*;
 use run_record::{DataRecord, count};
 use terminal::console::without_controls;
@@ -21,7 +21,7 @@ use crate::device::DeviceKind;
 use crate::model::{Dimensions, Network, inputs};
 use crate::options::{PredictArgs, RunConfig};
 use crate::quant::Quantized;
-use data::{DataFormat, Description, Element, Normalizer};
+use data::{DataError, DataFormat, Description, Element, Normalizer};
 
 /// Samples of one pass through the network.
 const BATCH: usize = 64;
@@ -149,7 +149,7 @@ impl Predictor {
     /// Predicts the pictures that wait.
     fn read(&mut self, lines: &mut Lines) -> anyhow::Result<()> {
         let read = |path: &PathBuf| data::import::picture(path, self.dimensions.input, self.fit);
-        let read: Vec<Result<Vec<u8>, ImportError>> = self.unread.par_iter().map(read).collect();
+        let read: Vec<Result<Vec<u8>, DataError>> = self.unread.par_iter().map(read).collect();
         let (mut names, mut values) = (Vec::new(), Vec::new());
         for (path, pixels) in std::mem::take(&mut self.unread).iter().zip(read) {
             match pixels {

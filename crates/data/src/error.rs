@@ -3,12 +3,18 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use crate::import::ImportError;
-use run_record::quoted;
+use run_record::{RecordError, quoted};
 
 use crate::DataFormat;
 
-/// An error in the files of a data set.
+/// Returns the error that the file or folder at a path cannot be used, for a reason in the words of `format!`.
+macro_rules! bail {
+    ($path:expr, $($what:tt)+) => {
+        return Err($crate::DataError::source($path, format!($($what)+)))
+    };
+}
+
+/// Why a data set cannot be read, imported or written.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// The folder contains no data set.
@@ -20,15 +26,87 @@ pub enum DataError {
     /// Which files are wrong, and what to do.
     #[error("{0}")]
     Files(String),
+    /// A file or folder cannot be read.
+    #[error("cannot read {path}: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error, as text: as the error's source it would be printed twice.
+        reason: std::io::Error,
+    },
+    /// A data set cannot be written.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The I/O error.
+        reason: std::io::Error,
+    },
+    /// An option of an import does not fit.
+    #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
+    Option {
+        /// Its long name.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong, and what to do.
+        problem: String,
+    },
+    /// A file or folder cannot be used as it is.
+    #[error("{path}: {what}")]
+    Source {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was found, and what to do.
+        what: String,
+    },
+    /// A file does not have the format that it begins with.
+    #[error("{path}: {what}; save or download the file again")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found and what was expected.
+        what: String,
+    },
+    /// The folder of the data set is in use.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The caller stopped the import.
+    #[error("stopped")]
+    Stopped,
 }
 
 /// What to do with samples that a format of experiments does not have.
-pub(super) const OTHER_SAMPLES: &str =
+pub(crate) const OTHER_SAMPLES: &str =
     "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
 
 impl DataError {
+    pub(crate) fn option(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self::Option { option, value: value.to_string(), problem: problem.into() }
+    }
+
+    pub(crate) fn source(path: &Path, what: impl Into<String>) -> Self {
+        Self::Source { path: path.to_owned(), what: what.into() }
+    }
+
+    pub(crate) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| Self::Read { path: path.to_owned(), reason }
+    }
+
+    /// As [`Self::read`], for a file whose contents may end early or be rejected by a decoder.
+    pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| match damage(&reason) {
+            Some(what) => Self::Damaged { path: path.to_owned(), what: what.into() },
+            None => Self::read(path)(reason),
+        }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |reason| Self::Write { path: path.to_owned(), reason }
+    }
+
     /// That the folder `root` has more than one data set, by a file of each.
-    pub(super) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
+    pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(
             "two data sets in {root}, of {first} and of {second}; name one of them, or move it to another folder"
@@ -36,7 +114,7 @@ impl DataError {
     }
 
     /// That a file of a data set of this kind is missing; `also` says more, such as another missing file.
-    pub(super) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
+    pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
             "{path} is missing{also}; generate a data set with `mpiburn data {generator}`, or point --data-root at one"
@@ -44,47 +122,48 @@ impl DataError {
     }
 
     /// That a file does not have the expected format.
-    pub(super) fn invalid(path: &Path, what: &str, kind: DataFormat) -> Self {
-        let (path, generator) = (path.display(), kind.generator());
-        Self::Files(format!(
-            "{path}: {what}; save or download the file again, or generate a data set with `mpiburn data {generator}`"
-        ))
-    }
-
-    /// That a file is well-formed, but cannot be used as it is.
-    pub(super) fn unsuitable(path: &Path, what: impl Display) -> Self {
-        Self::Files(format!("{}: {what}", path.display()))
+    pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), what: what.into() }
     }
 
     /// That a label of the file at `path` is none of the `classes`; `at` says which.
-    pub(super) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
+    pub(crate) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
         let last = classes - 1;
-        Self::unsuitable(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
+        Self::source(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
-    /// An error of a file of a data set of this kind.
-    pub(super) fn of(kind: DataFormat, error: ImportError) -> Self {
-        match error {
-            ImportError::Read { path, reason } => Self::read(&path)(reason),
-            ImportError::Damaged { path, what } => Self::invalid(&path, &what, kind),
-            other => Self::Files(other.to_string()),
-        }
-    }
-
-    /// An error of the file at `path` that cannot be read.
-    pub(super) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
-        let path = path.display().to_string();
-        move |reason| {
-            Self::Files(format!(
-                "cannot read {path}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one"
-            ))
-        }
+    /// The same error, with what to do about it where it is in the folder of a data set of this kind.
+    pub(crate) fn in_set(self, kind: DataFormat) -> Self {
+        Self::Files(match self {
+            Self::Read { path, reason } => format!(
+                "cannot read {}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one",
+                path.display()
+            ),
+            Self::Damaged { path, what } if kind == DataFormat::Imported => {
+                format!("{}: {what}: import the data set again", path.display())
+            }
+            Self::Damaged { path, what } => format!(
+                "{}: {what}; save or download the file again, or generate a data set with `mpiburn data {}`",
+                path.display(),
+                kind.generator()
+            ),
+            other => return other,
+        })
     }
 }
 
-impl From<ImportError> for DataError {
-    fn from(error: ImportError) -> Self {
-        Self::of(DataFormat::Npy, error)
+/// The result of a reading that a visitor may end early with [`DataError::Stopped`].
+pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError> {
+    if let Err(DataError::Stopped) = read { Ok(()) } else { read }
+}
+
+/// What is wrong with contents that a decoder rejects; `None` for an error of the operating system. A decoder's own
+/// message names its internal types.
+pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
+    match error.kind() {
+        _ if error.raw_os_error().is_some() => None,
+        std::io::ErrorKind::UnexpectedEof => Some("is truncated"),
+        _ => Some("is damaged"),
     }
 }
 

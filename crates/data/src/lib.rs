@@ -10,14 +10,14 @@
 
 // First: its macro is for the modules below.
 #[macro_use]
-pub mod import;
+mod error;
 
 pub mod augment;
 pub mod contact_sheet;
 mod element;
-mod error;
 mod formats;
 pub mod generate;
+pub mod import;
 mod normalizer;
 mod quote;
 pub mod shard;

@@ -8,7 +8,7 @@ use crate::formats::NpyFile;
 use crate::formats::data_set::label_bytes;
 use sha2::{Digest, Sha256};
 
-use crate::{DataError, SampleSource, Split};
+use crate::{DataError, DataFormat, SampleSource, Split};
 use run_record::files;
 
 /// The beginning of SHA-256 over the labels and then the samples of a data set, in file order.
@@ -46,6 +46,17 @@ fn as_recorded(
         }
         _ => Ok(digest),
     }
+}
+
+/// Reads the rows `numbers` one after another. Neighbours in the file are read together.
+fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<(), DataError> {
+    file.file.check_unchanged()?;
+    for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
+        let (part, behind) = bytes.split_at_mut(run.len() * file.columns * file.width);
+        file.row(run[0] as usize, part)?;
+        bytes = behind;
+    }
+    Ok(())
 }
 
 /// Is shown the bytes of a sample.
@@ -210,15 +221,10 @@ impl Shard {
         let bytes = match &self.images {
             Images::Memory(images) => Cow::Borrowed(&images[from * self.item..to * self.item]),
             Images::File(file) => {
-                file.file.check_unchanged()?;
                 let mut bytes = vec![0; (to - from) * self.item];
-                let mut rest = &mut bytes[..];
-                // Neighbours in the file are read together.
-                for run in self.numbers[from..to].chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
-                    let (part, behind) = rest.split_at_mut(run.len() * self.item);
-                    file.row(run[0] as usize, part)?;
-                    rest = behind;
-                }
+                let read = read_rows(file, &self.numbers[from..to], &mut bytes);
+                // Only an import has its samples in a file of rows.
+                read.map_err(|error| error.in_set(DataFormat::Imported))?;
                 Cow::Owned(bytes)
             }
         };

@@ -148,7 +148,9 @@ impl SampleSource {
         limit: usize,
         visit: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DataError> {
-        self.splits[split as usize].for_each(limit, visit)
+        self.splits[split as usize]
+            .for_each(limit, visit)
+            .map_err(|error| error.in_set(self.description.kind))
     }
 
     /// Labels of the first `limit` samples, checked against the number of classes.
@@ -156,7 +158,7 @@ impl SampleSource {
     /// # Errors
     /// When the file cannot be read, or a label is out of range.
     pub fn labels(&self, split: Split, limit: usize) -> Result<Vec<u16>, DataError> {
-        self.splits[split as usize].labels(limit)
+        self.splits[split as usize].labels(limit).map_err(|error| error.in_set(self.description.kind))
     }
 }
 

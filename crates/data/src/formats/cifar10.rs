@@ -127,7 +127,7 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
             |kind| format!("is {kind}"),
         ),
     };
-    Err(DataError::invalid(path, &what, DataFormat::Cifar10))
+    Err(DataError::damaged(path, what))
 }
 
 /// The names in `batches.meta.txt` if it exists; numbers otherwise.

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::import::ImportError;
+use crate::DataError;
 use run_record::files::open_regular;
 
 /// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
@@ -33,11 +33,11 @@ impl DataFile {
     ///
     /// # Errors
     /// When it cannot be opened or is not a regular file.
-    pub fn open(path: &Path) -> Result<Self, ImportError> {
-        let file = open_regular(path).map_err(ImportError::read(path))?;
-        let kind = file.metadata().map_err(ImportError::read(path))?;
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let file = open_regular(path).map_err(DataError::read(path))?;
+        let kind = file.metadata().map_err(DataError::read(path))?;
         if !kind.is_file() {
-            return Err(ImportError::read(path)(std::io::Error::other("not a regular file")));
+            return Err(DataError::read(path)(std::io::Error::other("not a regular file")));
         }
         let modified = kind.modified().ok();
         Ok(Self { path: path.to_owned(), file, modified, len: kind.len() as usize })
@@ -47,16 +47,16 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file ends before, or cannot be read.
-    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), ImportError> {
-        self.file.read_exact_at(buffer, from as u64).map_err(ImportError::unpack(&self.path))
+    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), DataError> {
+        self.file.read_exact_at(buffer, from as u64).map_err(DataError::unpack(&self.path))
     }
 
     /// Checks that the file is as it was when it was opened, by its length and the time of its last change.
     ///
     /// # Errors
     /// When it is another.
-    pub fn check_unchanged(&self) -> Result<(), ImportError> {
-        let now = self.file.metadata().map_err(ImportError::read(&self.path))?;
+    pub fn check_unchanged(&self) -> Result<(), DataError> {
+        let now = self.file.metadata().map_err(DataError::read(&self.path))?;
         match now.len() as usize == self.len && now.modified().ok() == self.modified {
             true => Ok(()),
             false => bail!(&self.path, "was changed since it was opened: put it back"),
@@ -67,7 +67,7 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, ImportError> {
+    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, DataError> {
         let mut bytes = vec![0; most.min(self.len)];
         self.read(0, &mut bytes)?;
         Ok(bytes)
@@ -78,12 +78,12 @@ impl DataFile {
     ///
     /// # Errors
     /// When the file ends before or cannot be read, and those of `visit`.
-    pub fn for_each_record<E: From<ImportError>>(
+    pub fn for_each_record(
         &self,
         from: usize,
         [count, size]: [usize; 2],
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let most = (BLOCK / size.max(1)).max(1);
         let mut block = vec![0; most.min(count) * size];
         for first in (0..count).step_by(most) {
@@ -109,7 +109,7 @@ mod tests {
         let file = DataFile::open(&path).unwrap();
         for (from, size) in [(1, 3), (1, 100_000), (1, 300_000)] {
             let mut found = Vec::new();
-            let visit = |number: usize, record: &[u8]| -> Result<(), ImportError> {
+            let visit = |number: usize, record: &[u8]| -> Result<(), DataError> {
                 assert_eq!((number * size, record.len()), (found.len(), size));
                 found.extend_from_slice(record);
                 Ok(())
@@ -119,7 +119,7 @@ mod tests {
         }
         assert_eq!(file.beginning(2).unwrap(), bytes[..2]);
         std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
-        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), ImportError>(()));
+        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), DataError>(()));
         assert!(found.unwrap_err().to_string().contains("records"));
         assert!(DataFile::open(root.path()).is_err(), "a folder");
     }

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::DataError;
+use crate::import::Fit;
 use crate::import::labels::twin;
-use crate::import::{Fit, ImportError};
 
 /// The file that describes a data set.
 pub const FILE: &str = "dataset.json";
@@ -70,11 +71,11 @@ impl DataSet {
     ///
     /// # Errors
     /// When it cannot be read, or is of another version.
-    pub fn read(folder: &Path) -> Result<Self, ImportError> {
+    pub fn read(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(FILE);
-        let text = run_record::files::read_text(&path).map_err(ImportError::read(&path))?;
+        let text = run_record::files::read_text(&path).map_err(DataError::read(&path))?;
         let set: Self = serde_json::from_str(&text).map_err(|error| {
-            ImportError::source(
+            DataError::source(
                 &path,
                 format!("{}; import the data set again", run_record::json_problem(&error)),
             )

@@ -2,13 +2,13 @@
 //!
 //! <https://yann.lecun.com/exdb/mnist/> describes them.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use run_record::files::{FileKind, foreign_file};
 
-use crate::import::ImportError;
+use crate::DataError;
 
 /// An IDX file of bytes with a valid header, packed or not.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct IdxFile {
     /// Its path.
     pub path: PathBuf,
     /// Whether its length is known at its end alone.
-    pub is_packed: bool,
+    is_packed: bool,
     /// The number of items, and of an image rows and columns.
     pub shape: Vec<usize>,
 }
@@ -26,7 +26,7 @@ impl IdxFile {
     ///
     /// # Errors
     /// When it cannot be read, its header is not that of pictures or labels, or its length is not what that says.
-    pub fn open(path: &Path) -> Result<Self, ImportError> {
+    pub fn open(path: &Path) -> Result<Self, DataError> {
         let is_packed = path.extension().is_some_and(|ending| ending == "gz");
         let mut file = Self { path: path.to_owned(), is_packed, shape: Vec::new() };
         let mut reader = file.reader()?;
@@ -34,7 +34,7 @@ impl IdxFile {
             let mut bytes = [0; 4];
             let read = reader.read_exact(&mut bytes);
             read.map_err(|_| file.other("ends inside its header".into()))?;
-            Ok::<_, ImportError>(u32::from_be_bytes(bytes))
+            Ok::<_, DataError>(u32::from_be_bytes(bytes))
         };
         // Two zeros, the type of the numbers, and the number of dimensions.
         let dimensions = match number()? {
@@ -46,35 +46,70 @@ impl IdxFile {
                 )));
             }
         };
-        file.shape = (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<_, ImportError>>()?;
+        file.shape = (0..dimensions).map(|_| Ok(number()? as usize)).collect::<Result<_, DataError>>()?;
         if !is_packed {
-            let length = std::fs::metadata(path).map_err(ImportError::read(path))?.len();
+            let length = std::fs::metadata(path).map_err(DataError::read(path))?.len();
             file.check_length(length.saturating_sub(file.header()))?;
         }
         Ok(file)
     }
 
-    /// What is behind the header.
+    /// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub fn contents(&self) -> Result<Box<dyn Read>, ImportError> {
+    /// When the file ends before or cannot be read, and those of `visit`.
+    pub fn for_each_item(
+        &self,
+        limit: usize,
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let count = self.shape[0];
+        let mut contents = self.contents()?;
+        let mut item = vec![0u8; self.shape[1..].iter().product()];
+        for number in 0..limit.min(count) {
+            let read = contents.read_exact(&mut item);
+            read.map_err(|error| self.damaged(format!("ends after {number} of {count} items: {error}")))?;
+            visit(number, &item)?;
+        }
+        // The length of a gzipped file is known only after decompressing it, which takes
+        // time: it is checked only if the whole file is read anyway.
+        if self.is_packed && limit >= count {
+            match contents.read(&mut [0u8]) {
+                Ok(0) => {}
+                Ok(_) => return Err(self.damaged(format!("has data after its {count} items"))),
+                Err(error) => return Err(self.damaged(format!("has a damaged end: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what is behind the header, whatever the size of the items.
+    ///
+    /// # Errors
+    /// When the file cannot be read, its length is not what the header says, or `target` cannot be written.
+    pub fn copy(&self, target: &mut impl Write) -> Result<(), DataError> {
+        let copied = io::copy(&mut self.contents()?, target).map_err(DataError::unpack(&self.path))?;
+        self.check_length(copied)
+    }
+
+    /// What is behind the header.
+    fn contents(&self) -> Result<Box<dyn Read>, DataError> {
         let mut reader = self.reader()?;
         io::copy(&mut reader.by_ref().take(self.header()), &mut io::sink())
-            .map_err(ImportError::unpack(&self.path))?;
+            .map_err(DataError::unpack(&self.path))?;
         Ok(reader)
     }
 
     /// That it is not whole.
-    pub fn damaged(&self, what: String) -> ImportError {
-        ImportError::Damaged { path: self.path.clone(), what }
+    fn damaged(&self, what: String) -> DataError {
+        DataError::damaged(&self.path, what)
     }
 
     /// That it is another kind of file, or else not whole.
-    fn other(&self, what: String) -> ImportError {
+    fn other(&self, what: String) -> DataError {
         let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
         match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {
-            Some(kind) => ImportError::source(&self.path, format!("is {kind}")),
+            Some(kind) => DataError::source(&self.path, format!("is {kind}")),
             None => self.damaged(what),
         }
     }
@@ -83,8 +118,8 @@ impl IdxFile {
         4 + 4 * self.shape.len() as u64
     }
 
-    fn reader(&self) -> Result<Box<dyn Read>, ImportError> {
-        let file = run_record::files::open_regular(&self.path).map_err(ImportError::read(&self.path))?;
+    fn reader(&self) -> Result<Box<dyn Read>, DataError> {
+        let file = run_record::files::open_regular(&self.path).map_err(DataError::read(&self.path))?;
         let file = BufReader::with_capacity(1 << 18, file);
         Ok(match self.is_packed {
             true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
@@ -92,7 +127,7 @@ impl IdxFile {
         })
     }
 
-    pub(crate) fn check_length(&self, found: u64) -> Result<(), ImportError> {
+    fn check_length(&self, found: u64) -> Result<(), DataError> {
         let expected = self.shape.iter().fold(1u64, |all, &size| all.saturating_mul(size as u64));
         if found == expected {
             return Ok(());

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{DataSet, FILE, NpyFile, Numbers};
-use crate::import::ImportError;
 
 use super::rows::{Rows, unsuitable};
 use crate::{DataError, DataFormat, Description, Element, SampleSource, Split};
@@ -31,14 +30,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
             Numbers::U8 => (Element::U8, "|u1", vec![record.samples, channels, height, width]),
             Numbers::F32 => (Element::F32, "<f4", vec![record.samples, channels * height * width]),
         };
-        let open = |what, dtype| {
-            NpyFile::open(&path(what), &[dtype]).map_err(|error| match error {
-                ImportError::Damaged { path, what } => {
-                    DataError::unsuitable(&path, format!("{what}: import the data set again"))
-                }
-                other => other.into(),
-            })
-        };
+        let open = |what, dtype| NpyFile::open(&path(what), &[dtype]);
         let (samples, labels) = (open("images", dtype)?, open("labels", "<u2")?);
         let unsuitable = |file, what| unsuitable(file, format!("{what}: import the data set again"));
         for (file, shape) in [(&samples, shape), (&labels, vec![record.samples])] {

@@ -31,7 +31,7 @@ impl DataFormat {
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
         let files = [
             (Self::Idx, mnist::any_file(root)),
-            (Self::Cifar10, cifar10::any_file(root)?),
+            (Self::Cifar10, cifar10::any_file(root).map_err(|error| error.in_set(Self::Cifar10))?),
             (Self::Npy, npy_pairs::any_file(root)),
             (Self::Imported, imported::any_file(root)),
         ];

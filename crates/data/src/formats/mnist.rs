@@ -1,6 +1,5 @@
 //! MNIST's four files, and data sets in their layout.
 
-use std::io::Read;
 use std::path::Path;
 
 use super::IdxFile;
@@ -54,7 +53,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let pair = |(images, labels): (&str, &str)| {
         let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
         let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
-        let invalid = |what: &str| DataError::invalid(&images.path, what, DataFormat::Idx);
+        let invalid = |what: &str| DataError::damaged(&images.path, what);
         if count != of_labels {
             let labels = labels.path.display();
             return Err(invalid(&format!("{count} images, but {of_labels} labels in {labels}")));
@@ -82,13 +81,19 @@ impl Samples for Idx {
     }
 
     fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError> {
-        for_each(&self.images, limit, visit)
+        self.images.for_each_item(limit, |sample, image| {
+            visit(sample, image);
+            Ok(())
+        })
     }
 
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
         // Not the declared number at once: a small gzipped file can declare four billion.
         let mut labels = Vec::with_capacity(limit.min(self.len()).min(1 << 19));
-        for_each(&self.labels, limit, |_, label| labels.push(u16::from(label[0])))?;
+        self.labels.for_each_item(limit, |_, label| {
+            labels.push(u16::from(label[0]));
+            Ok(())
+        })?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),
             Some(at) => {
@@ -105,7 +110,7 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
         let also = format!(", and so is {name}.gz");
         return Err(DataError::missing(&root.join(name), &also, DataFormat::Idx));
     };
-    let file = IdxFile::open(&path).map_err(|error| DataError::of(DataFormat::Idx, error))?;
+    let file = IdxFile::open(&path)?;
     let items = |shape: &[usize]| match shape {
         [] => "labels".to_owned(),
         shape => format!("images of {shape:?}"),
@@ -115,32 +120,9 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
         false => {
             let what =
                 format!("holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
-            Err(DataError::unsuitable(&path, what))
+            Err(DataError::source(&path, what))
         }
     }
-}
-
-/// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
-fn for_each(file: &IdxFile, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
-    let of = |error| DataError::of(DataFormat::Idx, error);
-    let count = file.shape[0];
-    let mut contents = file.contents().map_err(of)?;
-    let mut item = vec![0u8; file.shape[1..].iter().product()];
-    for number in 0..limit.min(count) {
-        let read = contents.read_exact(&mut item);
-        read.map_err(|error| of(file.damaged(format!("ends after {number} of {count} items: {error}"))))?;
-        visit(number, &item);
-    }
-    // The length of a gzipped file is known only after decompressing it, which takes
-    // time: it is checked only if the whole file is read anyway.
-    if file.is_packed && limit >= count {
-        match contents.read(&mut [0u8]) {
-            Ok(0) => {}
-            Ok(_) => return Err(of(file.damaged(format!("has data after its {count} items")))),
-            Err(error) => return Err(of(file.damaged(format!("has a damaged end: {error}")))),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -177,7 +159,11 @@ mod idx_tests {
         for name in ["plain", "zip-idx3"] {
             let file = open_file(root.path(), name, &[1, 3]).unwrap();
             let mut seen = Vec::new();
-            for_each(&file, 9, |n, item| seen.push((n, item.to_vec()))).unwrap();
+            let see = |n, item: &[u8]| {
+                seen.push((n, item.to_vec()));
+                Ok(())
+            };
+            file.for_each_item(9, see).unwrap();
             assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
         }
     }

@@ -49,13 +49,14 @@ pub fn open(root: &Path) -> Result<SampleSource, DataError> {
         }
         format => (root, format?),
     };
-    match format {
+    let opened = match format {
         DataFormat::Idx => mnist::open(root),
         DataFormat::Cifar10 => cifar10::open(root),
         DataFormat::Npy => npy_pairs::open(root),
         DataFormat::Imported => imported::open(root),
         DataFormat::Noise => Err(DataError::NoneHere { root: root.to_owned() }),
-    }
+    };
+    opened.map_err(|error| error.in_set(format))
 }
 
 #[cfg(test)]

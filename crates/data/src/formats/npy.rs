@@ -11,8 +11,8 @@ use run_record::json_problem;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::DataError;
 use crate::formats::data_file::DataFile;
-use crate::import::ImportError;
 use crate::quote::short;
 
 /// The magic number of `.npy` files.
@@ -133,9 +133,9 @@ impl NpyFile {
     /// # Errors
     /// When it cannot be read, is of another version or dtype, has no dimension, or more than two in Fortran's
     /// order, or is shorter or longer than its header says.
-    pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, ImportError> {
+    pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
-        let invalid = |what| ImportError::Damaged { path: path.to_owned(), what };
+        let invalid = |what| DataError::Damaged { path: path.to_owned(), what };
         let beginning = file.beginning(MOST_OF_HEADER)?;
         if let Some(kind) = run_record::files::foreign(&beginning)
             && !beginning.starts_with(MAGIC)
@@ -190,11 +190,11 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file cannot be read to its end, and those of `visit`.
-    pub fn for_each_row<E: From<ImportError>>(
+    pub fn for_each_row(
         &self,
         limit: usize,
-        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         // A column has few bytes of each row: many rows are collected per read, to amortise
         // its system call.
         const BLOCK: usize = 1024;
@@ -225,7 +225,7 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file has no such row, or cannot be read.
-    pub fn row(&self, row: usize, bytes: &mut [u8]) -> Result<(), ImportError> {
+    pub fn row(&self, row: usize, bytes: &mut [u8]) -> Result<(), DataError> {
         self.file.read(self.start + row * self.columns * self.width, bytes)
     }
 
@@ -233,12 +233,12 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file cannot be read to its end.
-    pub fn integers(&self) -> Result<Vec<i128>, ImportError> {
+    pub fn integers(&self) -> Result<Vec<i128>, DataError> {
         let signed = self.dtype.contains('i');
         let mut values = Vec::with_capacity(self.rows * self.columns);
         self.for_each_row(self.rows, |_, bytes| {
             values.extend(bytes.chunks_exact(self.width).map(|bytes| Self::integer(bytes, signed)));
-            Ok::<_, ImportError>(())
+            Ok::<_, DataError>(())
         })?;
         Ok(values)
     }
@@ -247,7 +247,7 @@ impl NpyFile {
     ///
     /// # Errors
     /// When the file cannot be read to its end.
-    pub(crate) fn strings(&self) -> Result<Vec<String>, ImportError> {
+    pub(crate) fn strings(&self) -> Result<Vec<String>, DataError> {
         let is_unicode = self.dtype.starts_with("<U");
         let string = |bytes: &[u8]| {
             if is_unicode {
@@ -262,7 +262,7 @@ impl NpyFile {
         self.for_each_row(self.rows, |_, bytes| {
             let strings = bytes.chunks_exact(self.width).map(string);
             values.extend(strings.map(|text| text.trim_end_matches('\0').trim().to_owned()));
-            Ok::<_, ImportError>(())
+            Ok::<_, DataError>(())
         })?;
         Ok(values)
     }
@@ -308,7 +308,7 @@ mod tests {
         file
     }
 
-    fn open(bytes: &[u8]) -> Result<NpyFile, ImportError> {
+    fn open(bytes: &[u8]) -> Result<NpyFile, DataError> {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("x.npy");
         std::fs::write(&path, bytes).unwrap();
@@ -320,7 +320,7 @@ mod tests {
         let visit = |row: usize, bytes: &[u8]| {
             assert_eq!(row, rows.len());
             rows.push(bytes.to_vec());
-            Ok::<_, ImportError>(())
+            Ok::<_, DataError>(())
         };
         file.for_each_row(limit, visit).unwrap();
         rows

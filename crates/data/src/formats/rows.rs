@@ -50,5 +50,5 @@ impl Samples for Rows {
 
 /// That a file cannot be used as it is.
 pub(super) fn unsuitable(file: &NpyFile, what: String) -> DataError {
-    DataError::unsuitable(&file.file.path, what)
+    DataError::source(&file.file.path, what)
 }

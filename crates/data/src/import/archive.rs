@@ -9,8 +9,8 @@ use run_record::count;
 use run_record::files::open_regular;
 use zip::result::ZipError;
 
-use crate::import::ImportError;
-use crate::import::error::damage;
+use crate::DataError;
+use crate::error::damage;
 use crate::import::job::Job;
 use crate::quote::short;
 
@@ -46,15 +46,15 @@ fn kind(path: &Path) -> io::Result<Option<Kind>> {
 }
 
 /// Unpacks the source into a folder; `None` if it is no archive. Only files are unpacked, and none outside.
-pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, ImportError> {
+pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, DataError> {
     let path = &*job.args.source;
-    let Some(kind) = kind(path).map_err(ImportError::read(path))? else { return Ok(None) };
+    let Some(kind) = kind(path).map_err(DataError::read(path))? else { return Ok(None) };
     let folder = job.folder("unpacked")?;
     log::info!("unpacking {}", path.display());
     let left =
         run_record::files::free_bytes(&folder).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
     let mut target = Target { folder: &folder, archive: path, job, left, links: 0, outside: Vec::new() };
-    let file = BufReader::new(open_regular(path).map_err(ImportError::read(path))?);
+    let file = BufReader::new(open_regular(path).map_err(DataError::read(path))?);
     match kind {
         Kind::Zip => target.zip(file)?,
         Kind::Tar => target.tar(file)?,
@@ -111,7 +111,7 @@ fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
 
 impl Target<'_> {
     /// The error of reading the archive, or a file in it.
-    fn failed(&self, file: Option<&Path>, error: &io::Error) -> ImportError {
+    fn failed(&self, file: Option<&Path>, error: &io::Error) -> DataError {
         let of_zip = error.get_ref().and_then(|error| error.downcast_ref());
         if let Some(error @ ZipError::CompressionMethodNotSupported(_)) = of_zip {
             return self.of_zip(error.clone());
@@ -119,16 +119,16 @@ impl Target<'_> {
         let file = file.map_or_else(|| "it".into(), |file| short(&file.to_string_lossy()).into_owned());
         match damage(error) {
             Some(what) => self.damaged(&format!("{file} {what}")),
-            None => ImportError::source(self.archive, format!("cannot be unpacked: {file}: {error}")),
+            None => DataError::source(self.archive, format!("cannot be unpacked: {file}: {error}")),
         }
     }
 
-    fn damaged(&self, what: &str) -> ImportError {
-        ImportError::Damaged { path: self.archive.to_owned(), what: format!("cannot be unpacked: {what}") }
+    fn damaged(&self, what: &str) -> DataError {
+        DataError::Damaged { path: self.archive.to_owned(), what: format!("cannot be unpacked: {what}") }
     }
 
     /// Writes a file of the archive.
-    fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), ImportError> {
+    fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), DataError> {
         self.job.step(0, 1)?;
         let Some(left) = self.left.checked_sub(size) else {
             bail!(
@@ -139,8 +139,8 @@ impl Target<'_> {
         self.left = left;
         let path = self.folder.join(name);
         let parent = path.parent().unwrap_or(self.folder);
-        fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
-        let mut file = File::create(&path).map_err(ImportError::write(&path))?;
+        fs::create_dir_all(parent).map_err(DataError::write(parent))?;
+        let mut file = File::create(&path).map_err(DataError::write(&path))?;
         // An entry that says less than it has does not fill the disk.
         match io::copy(&mut contents.take(size), &mut file) {
             // A checksum is compared where the contents end.
@@ -154,7 +154,7 @@ impl Target<'_> {
         }
     }
 
-    fn of_zip(&self, error: ZipError) -> ImportError {
+    fn of_zip(&self, error: ZipError) -> DataError {
         let what = match error {
             ZipError::Io(error) => return self.failed(None, &error),
             ZipError::UnsupportedArchive(what) => format!("is a zip that is not read here ({what})"),
@@ -167,10 +167,10 @@ impl Target<'_> {
             _ => return self.damaged("it is damaged"),
         };
         let what = format!("{what}: unpack it with another program, and import the folder");
-        ImportError::source(self.archive, what)
+        DataError::source(self.archive, what)
     }
 
-    fn zip(&mut self, file: BufReader<File>) -> Result<(), ImportError> {
+    fn zip(&mut self, file: BufReader<File>) -> Result<(), DataError> {
         let mut archive = zip::ZipArchive::new(file).map_err(|error| self.of_zip(error))?;
         if archive.index_for_name("[Content_Types].xml").is_some() {
             bail!(self.archive, "is a document or a spreadsheet: save the table as .csv");
@@ -194,7 +194,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    fn tar(&mut self, mut file: impl Read) -> Result<(), ImportError> {
+    fn tar(&mut self, mut file: impl Read) -> Result<(), DataError> {
         let mut archive = tar::Archive::new(&mut file);
         for entry in archive.entries().map_err(|error| self.failed(None, &error))? {
             let mut entry = entry.map_err(|error| self.failed(None, &error))?;
@@ -221,7 +221,7 @@ impl Target<'_> {
 }
 
 /// The error with the path of the archive in place of that of the folder where it was unpacked.
-pub(crate) fn renamed(error: ImportError, folder: &Path, archive: &Path) -> ImportError {
+pub(crate) fn renamed(error: DataError, folder: &Path, archive: &Path) -> DataError {
     let inside = |path: PathBuf| match path.strip_prefix(folder) {
         Ok(rest) if rest.as_os_str().is_empty() => archive.to_owned(),
         Ok(rest) => archive.join(rest),
@@ -230,11 +230,11 @@ pub(crate) fn renamed(error: ImportError, folder: &Path, archive: &Path) -> Impo
     // A message may name another file of the archive.
     let named = |what: String| what.replace(&*folder.to_string_lossy(), &archive.to_string_lossy());
     match error {
-        ImportError::Read { path, reason } => ImportError::Read { path: inside(path), reason },
-        ImportError::Source { path, what } => ImportError::Source { path: inside(path), what: named(what) },
-        ImportError::Damaged { path, what } => ImportError::Damaged { path: inside(path), what: named(what) },
-        ImportError::Option { option, value, problem } => {
-            ImportError::Option { option, value, problem: named(problem) }
+        DataError::Read { path, reason } => DataError::Read { path: inside(path), reason },
+        DataError::Source { path, what } => DataError::Source { path: inside(path), what: named(what) },
+        DataError::Damaged { path, what } => DataError::Damaged { path: inside(path), what: named(what) },
+        DataError::Option { option, value, problem } => {
+            DataError::Option { option, value, problem: named(problem) }
         }
         other => other,
     }

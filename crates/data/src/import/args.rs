@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::labels::MissingLabels;
 use crate::import::pictures::picture::{Fit, Size};
 
@@ -99,7 +99,7 @@ pub enum Header {
 
 impl ImportArgs {
     /// An error if an option was given that is for pictures.
-    pub(super) fn refuse_those_of_pictures(&self) -> Result<(), ImportError> {
+    pub(super) fn refuse_those_of_pictures(&self) -> Result<(), DataError> {
         let given = [
             ("size", self.size.map(|size| size.to_string())),
             ("grey", self.grey.then(String::new)),
@@ -110,7 +110,7 @@ impl ImportArgs {
     }
 
     /// An error if an option was given that is for tables alone.
-    pub(super) fn refuse_those_of_tables(&self) -> Result<(), ImportError> {
+    pub(super) fn refuse_those_of_tables(&self) -> Result<(), DataError> {
         let name = |header: Header| if header == Header::Yes { "yes" } else { "no" };
         let given = [
             ("drop", Some(self.drop.join(",")).filter(|drop| !drop.is_empty())),
@@ -124,13 +124,13 @@ impl ImportArgs {
         &self,
         given: [(&'static str, Option<String>); N],
         what: &str,
-    ) -> Result<(), ImportError> {
+    ) -> Result<(), DataError> {
         let Some((option, value)) = given.into_iter().find_map(|(option, value)| Some((option, value?)))
         else {
             return Ok(());
         };
         let why = format!("is for {what}, and {} has none: leave it out", self.source.display());
-        Err(ImportError::option(option, value, why))
+        Err(DataError::option(option, value, why))
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{FolderLock, LOCK, entries, lock, place};
 
+use crate::DataError;
 use crate::formats::data_set::FILE;
-use crate::import::{ImportArgs, ImportError, Progress};
+use crate::import::{ImportArgs, Progress};
 
 /// Rows between calls of the progress.
 const TOGETHER: usize = 256;
@@ -30,17 +31,17 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Starts an import, the only one into its folder. What one that was killed has left there goes.
-    pub(crate) fn start(args: &'a ImportArgs, progress: &'a Progress<'a>) -> Result<Self, ImportError> {
+    pub(crate) fn start(args: &'a ImportArgs, progress: &'a Progress<'a>) -> Result<Self, DataError> {
         // Through a link to where the data set is.
         let out = args.out.canonicalize().or_else(|_| place(&args.out));
-        let out = out.map_err(ImportError::write(&args.out))?;
+        let out = out.map_err(DataError::write(&args.out))?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         if mounts.lines().any(|mount| mount.split(' ').nth(4).map(Path::new) == Some(&out)) {
             let what = "is a mount point, which no folder can take the place of: name a folder in it";
-            return Err(ImportError::option("out", args.out.display(), what));
+            return Err(DataError::option("out", args.out.display(), what));
         }
         let parent = out.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).map_err(ImportError::write(parent))?;
+        fs::create_dir_all(parent).map_err(DataError::write(parent))?;
         let name = out.file_name().unwrap_or_default().to_string_lossy();
         let folder = parent.join(format!(".{name}.part"));
         let is_left = match fs::create_dir(&folder) {
@@ -54,37 +55,37 @@ impl<'a> Job<'a> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let what =
                     format!("an import works in {}: move what is there, or choose another", folder.display());
-                return Err(ImportError::option("out", args.out.display(), what));
+                return Err(DataError::option("out", args.out.display(), what));
             }
-            Err(error) => return Err(ImportError::write(&folder)(error)),
+            Err(error) => return Err(DataError::write(&folder)(error)),
         };
         let lock = lock(&folder)?;
         if is_left {
             put_back(args, &out, &folder.join(OLD))?;
-            clear(&folder).map_err(ImportError::write(&folder))?;
+            clear(&folder).map_err(DataError::write(&folder))?;
             log::info!("removed what a killed import into {} had left", args.out.display());
         }
         Ok(Self { args, progress, _lock: lock, out, folder })
     }
 
     /// A folder for what is needed while the import runs.
-    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, ImportError> {
+    pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, DataError> {
         assert!(PARTS.contains(&name), "{name}");
         let folder = self.folder.join(name);
-        fs::create_dir(&folder).map_err(ImportError::write(&folder))?;
+        fs::create_dir(&folder).map_err(DataError::write(&folder))?;
         Ok(folder)
     }
 
     /// Says how far the import is; an error if it is to stop.
-    pub(crate) fn step(&self, done: usize, all: usize) -> Result<(), ImportError> {
+    pub(crate) fn step(&self, done: usize, all: usize) -> Result<(), DataError> {
         match (self.progress)(done, all).is_break() {
-            true => Err(ImportError::Stopped),
+            true => Err(DataError::Stopped),
             false => Ok(()),
         }
     }
 
     /// As [`Self::step`], for rows, which are short.
-    pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), ImportError> {
+    pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), DataError> {
         if done.is_multiple_of(TOGETHER) { self.step(done, all) } else { Ok(()) }
     }
 }
@@ -106,7 +107,7 @@ fn is_of_import(folder: &Path) -> bool {
 }
 
 /// An import that was killed between two renames has left the data set that it was to replace as the only one.
-fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), ImportError> {
+fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> {
     if !old.exists() || out.join(FILE).exists() {
         return Ok(());
     }
@@ -114,7 +115,7 @@ fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), ImportError
     fs::rename(old, out).map_err(|error| {
         let what =
             format!("cannot take back the data set that a killed import left in {} ({error})", old.display());
-        ImportError::option("out", args.out.display(), what)
+        DataError::option("out", args.out.display(), what)
     })
 }
 

@@ -8,9 +8,10 @@ use std::path::Path;
 use clap::ValueEnum;
 use run_record::count;
 
+use crate::DataError;
+use crate::import::ImportArgs;
 use crate::import::tables::missing::is_missing;
 use crate::import::writer::MOST_CLASSES;
-use crate::import::{ImportArgs, ImportError};
 use crate::quote::{quoted, short};
 
 /// The label of samples without one in Hugging Face's columns of classes with names:
@@ -179,7 +180,7 @@ impl Labels {
 
     /// The names of the classes, whole numbers in their order and words in that of their letters, and the class of
     /// each label.
-    pub(crate) fn classes(self, source: &Path) -> Result<(Vec<String>, Vec<u16>), ImportError> {
+    pub(crate) fn classes(self, source: &Path) -> Result<(Vec<String>, Vec<u16>), DataError> {
         if self.dropped > 0 {
             log::info!("left out: {} without a class", count(self.dropped, "sample"));
         }

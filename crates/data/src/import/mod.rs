@@ -3,10 +3,6 @@
 //! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
 //! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
 
-// First: its macro is for the modules below.
-#[macro_use]
-mod error;
-
 mod archive;
 mod args;
 mod arrays;
@@ -37,12 +33,12 @@ use pictures::{folder, split_folders};
 use run_record::count;
 use tables::{TableFiles, Tables, parquet_file, table};
 
+use crate::DataError;
 use crate::formats::DataSet;
 use crate::quote::{listed, quoted, short};
 use arrays::{cifar, idx};
 
 pub use args::{Header, ImportArgs, Order};
-pub use error::ImportError;
 pub use labels::MissingLabels;
 pub use pictures::folder::recognised;
 pub use pictures::picture::{Fit, Size};
@@ -65,7 +61,7 @@ pub type Progress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
 ///
 /// # Errors
 /// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
-pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, ImportError> {
+pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, DataError> {
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
     writer::check_free(&args.out, args.overwrite)?;
@@ -113,7 +109,7 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
 }
 
 /// Imports a file or a folder, which an archive may have in a folder of its own.
-fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
+fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     let tables = match source.is_dir() {
         true => {
@@ -147,7 +143,7 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
         false => match &args.test_split {
             Some(name) => {
                 let problem = format!("{} is one table, and has no other split", source.display());
-                return Err(ImportError::option("test-split", short(name), problem));
+                return Err(DataError::option("test-split", short(name), problem));
             }
             None => Tables::one(TableFiles::one(source)),
         },
@@ -159,26 +155,26 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, ImportError> {
 }
 
 /// Checks that neither folder is in the other.
-fn check_places(source: &Path, out: &Path) -> Result<(), ImportError> {
+fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     if !source.is_dir() {
         // A pipe without a name (`<(command)`) cannot be resolved, and another is waited for without end.
         if std::fs::metadata(source).is_ok_and(|found| found.file_type().is_fifo()) {
             bail!(source, "is a pipe, and a file is needed: write its contents to a file first");
         }
-        run_record::files::open_regular(source).map_err(ImportError::read(source))?;
+        run_record::files::open_regular(source).map_err(DataError::read(source))?;
     }
-    let from = source.canonicalize().map_err(ImportError::read(source))?;
-    let to = std::path::absolute(out).map_err(ImportError::write(out))?;
+    let from = source.canonicalize().map_err(DataError::read(source))?;
+    let to = std::path::absolute(out).map_err(DataError::write(out))?;
     // Through links as far as there is anything.
     let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if std::env::current_dir().is_ok_and(|here| to == here) {
         let problem =
             "is the folder that you are in, in whose place the import puts another: start it outside";
-        return Err(ImportError::option("out", out.display(), problem));
+        return Err(DataError::option("out", out.display(), problem));
     }
     if to.starts_with(&from) || from.starts_with(&to) {
-        return Err(ImportError::option(
+        return Err(DataError::option(
             "out",
             out.display(),
             format!("and {} are one folder, or one is in the other: choose another", source.display()),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use run_record::count;
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::pictures::folder::{inside, is_picture, name};
 use crate::import::split;
 use crate::import::tables::{is_submission, is_table};
@@ -17,7 +17,7 @@ const KINDS: usize = 3;
 const PACKED: [&str; 6] = ["gz", "npz", "tar", "tgz", "zip", "7z"];
 
 /// The error that a folder has no data set.
-pub(crate) fn no_data_set(folder: &Path) -> ImportError {
+pub(crate) fn no_data_set(folder: &Path) -> DataError {
     let (folders, files) = inside(folder).unwrap_or_default();
     let mut kinds: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
     for file in &files {
@@ -54,7 +54,7 @@ pub(crate) fn no_data_set(folder: &Path) -> ImportError {
         _ => ": import one of them",
     };
     let found = if words.is_empty() { "nothing".into() } else { words.join(", ") };
-    ImportError::source(
+    DataError::source(
         folder,
         format!(
             "no data set found here. Expected one of: a folder of pictures for each class, pictures with \
@@ -64,7 +64,7 @@ pub(crate) fn no_data_set(folder: &Path) -> ImportError {
 }
 
 /// The error that pictures lie in no class's folder.
-pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
+pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     let (folders, files) = inside(folder)?;
     let pictures: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
     let Some(first) = pictures.first() else { return Ok(no_data_set(folder)) };
@@ -95,7 +95,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<ImportError, ImportError> {
         [one] => format!("; {one} does not name the pictures and their classes"),
         several => format!("; {} do not name the pictures and their classes", listed(several)),
     };
-    Ok(ImportError::source(
+    Ok(DataError::source(
         folder,
         format!(
             "{} ({}{}) {} in no class's folder: move the pictures of each class{such} to a folder of its name, or \

@@ -3,7 +3,8 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use crate::import::{ImportArgs, ImportError, Order, same_class};
+use crate::DataError;
+use crate::import::{ImportArgs, Order, same_class};
 
 /// Share of each class for the test, where the source has no test split.
 const TEST_FRACTION: f64 = 0.2;
@@ -16,7 +17,7 @@ pub(crate) fn splits<T>(
     test: Option<Vec<T>>,
     classes: &[String],
     class: impl Fn(&T) -> u16,
-) -> Result<[Vec<T>; 2], ImportError> {
+) -> Result<[Vec<T>; 2], DataError> {
     let counts = [&train[..], test.as_deref().unwrap_or_default()].map(|split| {
         let mut counts = vec![0; classes.len()];
         split.iter().for_each(|sample| counts[usize::from(class(sample))] += 1);
@@ -28,7 +29,7 @@ pub(crate) fn splits<T>(
         (Some(test), None) => [train, test],
         (Some(_), Some(share)) => {
             let problem = format!("{} has a test split: leave it out", args.source.display());
-            return Err(ImportError::option("test-fraction", share, problem));
+            return Err(DataError::option("test-fraction", share, problem));
         }
         (None, _) if counts[0].iter().all(|&samples| samples < 2) && !train.is_empty() => {
             let (each, it) = match train.len() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use run_record::files::foreign_file;
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::labels::twin;
 use crate::import::pictures::folder::{LeftOut, walk};
 use crate::import::pictures::picture::{self, Fit, Size, Target};
@@ -20,7 +20,7 @@ use crate::quote::{listed, quoted};
 ///
 /// # Errors
 /// When a folder cannot be read.
-pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
+pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -43,11 +43,11 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, ImportError> {
 ///
 /// # Errors
 /// When it cannot be read as a picture.
-pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, ImportError> {
+pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, DataError> {
     let size = Size { height: height as u32, width: width as u32 };
     let place = Place::Encoded(Encoded::File(path.to_owned()));
     picture::read(&place, Target { size, fit, grey: channels == 1 })
-        .map_err(|what| ImportError::source(path, what))
+        .map_err(|what| DataError::source(path, what))
 }
 
 /// Calls `visit` with the line and the `features` of each row of the table `path`. Columns are found by the names of
@@ -59,8 +59,8 @@ pub fn rows(
     path: &Path,
     features: usize,
     names: &[String],
-    mut visit: impl FnMut(u64, Result<Vec<f32>, ImportError>),
-) -> Result<(), ImportError> {
+    mut visit: impl FnMut(u64, Result<Vec<f32>, DataError>),
+) -> Result<(), DataError> {
     if path.is_dir() {
         bail!(path, "is a folder, and the run takes tables: name the files");
     }

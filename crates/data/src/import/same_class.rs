@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use icu_normalizer::ComposingNormalizerBorrowed;
 
-use crate::import::{ImportArgs, ImportError};
+use crate::DataError;
+use crate::import::ImportArgs;
 use crate::quote::{listed, quoted};
 
 /// Characters that are not seen, which editors and web pages leave: soft hyphens, zero width spaces, word joiners and
@@ -45,7 +46,7 @@ pub(crate) fn check(
     classes: &[String],
     counts: &[Vec<usize>; 2],
     has_test: bool,
-) -> Result<(), ImportError> {
+) -> Result<(), DataError> {
     check_spellings(args, classes, counts, has_test)?;
     let of_split = |split: usize| {
         let has = move |class: &usize| counts[split][*class] > 0;
@@ -74,7 +75,7 @@ fn check_spellings(
     classes: &[String],
     counts: &[Vec<usize>; 2],
     has_test: bool,
-) -> Result<(), ImportError> {
+) -> Result<(), DataError> {
     let is_used = |class: &usize| counts.iter().any(|split| split[*class] > 0);
     let mut spellings: BTreeMap<String, usize> = BTreeMap::new();
     let mut apart = Vec::new();

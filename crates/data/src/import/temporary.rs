@@ -4,34 +4,34 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
-use crate::import::ImportError;
+use crate::DataError;
 
 /// Bytes that are copied at once.
 const BLOCK: usize = 1 << 16;
 
 /// An empty file in the folder for temporary files.
-pub(crate) fn file() -> Result<File, ImportError> {
+pub(crate) fn file() -> Result<File, DataError> {
     tempfile::tempfile().map_err(failed)
 }
 
 /// The error that a temporary file cannot be written: it names the folder and the variable that chooses another.
-pub(crate) fn failed(error: io::Error) -> ImportError {
+pub(crate) fn failed(error: io::Error) -> DataError {
     let folder = std::env::temp_dir();
     let what = format!(
         "cannot hold temporary files: {error}; free space there, or name another folder: TMPDIR=/path/to/folder"
     );
-    ImportError::source(&folder, what)
+    DataError::source(&folder, what)
 }
 
 /// Copies `contents` into a temporary file and rewinds it. An error of reading names `path`, the packed file.
-pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, ImportError> {
+pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, DataError> {
     let (mut file, mut block) = (file()?, vec![0; BLOCK]);
     loop {
         match contents.read(&mut block) {
             Ok(0) => break,
             Ok(bytes) => file.write_all(&block[..bytes]).map_err(failed)?,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(ImportError::unpack(path)(error)),
+            Err(error) => return Err(DataError::unpack(path)(error)),
         }
     }
     file.rewind().map_err(failed)?;

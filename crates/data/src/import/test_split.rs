@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::same_class::key;
 use crate::import::split;
 use crate::quote::{listed, short};
@@ -17,14 +17,14 @@ pub(crate) fn choose(
     wanted: Option<&str>,
     train: &BTreeSet<String>,
     names: &[String],
-    mut classes: impl FnMut(usize) -> Result<BTreeSet<String>, ImportError>,
-) -> Result<Option<usize>, ImportError> {
+    mut classes: impl FnMut(usize) -> Result<BTreeSet<String>, DataError>,
+) -> Result<Option<usize>, DataError> {
     let known: BTreeSet<String> = train.iter().map(|class| key(class)).collect();
     let (mut found, mut chosen) = (Vec::new(), None);
     if let Some(wanted) = wanted {
         chosen = Some(place(wanted, names).ok_or_else(|| {
             let names = if names.is_empty() { "no other split".into() } else { listed(names) };
-            ImportError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
+            DataError::option("test-split", short(wanted), format!("{} has {names}", source.display()))
         })?);
     }
     while chosen.is_none() && found.len() < names.len() {

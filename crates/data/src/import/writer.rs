@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use run_record::files::{entries, sha256_with};
 
+use crate::DataError;
 use crate::formats::data_set::{DataSet, FILE, Numbers, SplitRecord, label_bytes};
 use crate::formats::npy::{HEADER, npy_header};
 use crate::import::copies::Copies;
 use crate::import::job::{Job, OLD};
-use crate::import::{Fit, ImportArgs, ImportError, Imported};
+use crate::import::{Fit, ImportArgs, Imported};
 
 /// Most classes: labels are u16.
 pub(crate) const MOST_CLASSES: usize = 1 << 16;
@@ -88,7 +89,7 @@ impl Writer {
         shape: [usize; 3],
         numbers: Numbers,
         samples: usize,
-    ) -> Result<Self, ImportError> {
+    ) -> Result<Self, DataError> {
         let args = job.args;
         check_moments(args, shape, numbers)?;
         let width = if numbers == Numbers::U8 { 1 } else { 4 };
@@ -98,16 +99,16 @@ impl Writer {
             if bytes >= free {
                 let problem =
                     format!("the data set takes {}, and there are {} free", size(bytes), size(free));
-                return Err(ImportError::option("out", args.out.display(), problem));
+                return Err(DataError::option("out", args.out.display(), problem));
             }
         }
         let folder = job.folder("set")?;
         let part = |name| {
             let path = folder.join(DataSet::file_name(name, "images"));
-            let mut images = BufWriter::new(File::create(&path).map_err(ImportError::write(&path))?);
-            images.write_all(&[0; HEADER]).map_err(ImportError::write(&path))?;
+            let mut images = BufWriter::new(File::create(&path).map_err(DataError::write(&path))?);
+            images.write_all(&[0; HEADER]).map_err(DataError::write(&path))?;
             let (labels, from, moments) = Default::default();
-            Ok::<_, ImportError>(Part { name, images, labels, from, moments })
+            Ok::<_, DataError>(Part { name, images, labels, from, moments })
         };
         let parts = [part("train")?, part("test")?];
         Ok(Self { folder, shape, numbers, parts, copies: Copies::default() })
@@ -120,7 +121,7 @@ impl Writer {
         sample: &[u8],
         label: u16,
         from: String,
-    ) -> Result<(), ImportError> {
+    ) -> Result<(), DataError> {
         let part = &mut self.parts[split];
         match self.numbers {
             _ if split == 1 => {}
@@ -128,7 +129,7 @@ impl Writer {
             Numbers::F32 => part.moments.add_floats(sample),
         }
         self.copies.add((split, part.labels.len()), label, sample);
-        part.images.write_all(sample).map_err(ImportError::write(&self.folder))?;
+        part.images.write_all(sample).map_err(DataError::write(&self.folder))?;
         part.labels.push(label);
         part.from.push(from);
         Ok(())
@@ -141,7 +142,7 @@ impl Writer {
         classes: Vec<String>,
         features: Vec<String>,
         fit: Option<Fit>,
-    ) -> Result<Imported, ImportError> {
+    ) -> Result<Imported, DataError> {
         let Self { folder, shape, numbers, parts, copies } = self;
         let args = job.args;
         let names = parts.each_ref().map(|part| &part.from[..]);
@@ -185,17 +186,17 @@ impl Writer {
         };
         let path = folder.join(FILE);
         let json =
-            serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(ImportError::write(&path))?;
-        run_record::files::write_synced(&path, &json).map_err(ImportError::write(&path))?;
+            serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(DataError::write(&path))?;
+        run_record::files::write_synced(&path, &json).map_err(DataError::write(&path))?;
         // Somebody may have put a file there meanwhile.
         check_free(&job.out, job.args.overwrite)?;
-        put(&folder, job).map_err(ImportError::write(&job.out))?;
+        put(&folder, job).map_err(DataError::write(&job.out))?;
         Ok(Imported { set, counts })
     }
 }
 
 /// Checks that means and deviations that were given fit the samples.
-fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Result<(), ImportError> {
+fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Result<(), DataError> {
     let (expected, what) = match numbers {
         Numbers::U8 => (shape[0], "channel"),
         Numbers::F32 => (shape.iter().product(), "feature"),
@@ -212,7 +213,7 @@ fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Resu
             continue;
         };
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-        return Err(ImportError::option(option, values.join(","), problem));
+        return Err(DataError::option(option, values.join(","), problem));
     }
     Ok(())
 }
@@ -224,7 +225,7 @@ fn complete(
     shape: [usize; 3],
     numbers: Numbers,
     classes: usize,
-) -> Result<SplitRecord, ImportError> {
+) -> Result<SplitRecord, DataError> {
     let Part { name, images, labels, from, .. } = part;
     let path = |what| folder.join(DataSet::file_name(name, what));
     let samples = labels.len();
@@ -238,12 +239,12 @@ fn complete(
         file.write_all(&npy_header(dtype, &shape))?;
         file.sync_all()
     };
-    write_images().map_err(ImportError::write(&path("images")))?;
+    write_images().map_err(DataError::write(&path("images")))?;
     let bytes: Vec<u8> = labels.iter().flat_map(|label| label.to_le_bytes()).collect();
     let file = [npy_header("<u2", &[samples]), bytes].concat();
-    run_record::files::write_synced(&path("labels"), &file).map_err(ImportError::write(&path("labels")))?;
-    let sha256 = digest(&path("images"), &label_bytes(&labels, classes))
-        .map_err(ImportError::read(&path("images")))?;
+    run_record::files::write_synced(&path("labels"), &file).map_err(DataError::write(&path("labels")))?;
+    let sha256 =
+        digest(&path("images"), &label_bytes(&labels, classes)).map_err(DataError::read(&path("images")))?;
     Ok(SplitRecord { samples, sha256, from })
 }
 
@@ -255,8 +256,8 @@ fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
 }
 
 /// Checks that nothing but a data set that is to be replaced is in the way.
-pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError> {
-    let refuse = |problem: String| Err(ImportError::option("out", out.display(), problem));
+pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
+    let refuse = |problem: String| Err(DataError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {
         return Ok(());
     }
@@ -264,7 +265,7 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), ImportError>
         return refuse("is no folder: choose another".into());
     }
     let ours = DataSet::file_names();
-    let found = entries(out).map_err(ImportError::read(out))?;
+    let found = entries(out).map_err(DataError::read(out))?;
     let other =
         found.iter().map(|entry| entry.file_name()).find(|name| !ours.iter().any(|own| name == own.as_str()));
     match other {

@@ -11,9 +11,9 @@ use run_record::count;
 use run_record::files::foreign;
 use serde_pickle::{DeOptions, HashableValue, Value};
 
+use crate::DataError;
 use crate::formats::DataSet;
 use crate::formats::npy::npy_header;
-use crate::import::ImportError;
 use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
@@ -41,7 +41,7 @@ fn is_batch_of_100(path: &Path) -> bool {
 }
 
 /// The arrays of the batches in `source`; none if there is no batch.
-pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
     let Some(first) = batches.first() else { return Ok(None) };
@@ -54,9 +54,9 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     };
     let label = job.args.label.as_deref().unwrap_or(default);
     let folder = job.folder(arrays::FOLDER)?;
-    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), ImportError> {
+    let write = |name: &str, batches: &[PathBuf]| -> Result<(usize, Vec<(usize, String)>), DataError> {
         let path = folder.join(DataSet::file_name(name, "images"));
-        let failed = |error| ImportError::write(&path)(error);
+        let failed = |error| DataError::write(&path)(error);
         let mut images = File::create(&path).map_err(failed)?;
         // The number of pictures is known at the end; a header has one length.
         images.write_all(&npy_header("|u1", &[0, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
@@ -72,7 +72,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
         images.write_all(&npy_header("|u1", &[samples, SHAPE[0], SHAPE[1], SHAPE[2]])).map_err(failed)?;
         let path = folder.join(DataSet::file_name(name, "labels"));
         fs::write(&path, [npy_header("<i8", &[samples]), labels].concat())
-            .map_err(ImportError::write(&path))?;
+            .map_err(DataError::write(&path))?;
         Ok((samples, files))
     };
     let (training, train) = write("train", &train)?;
@@ -84,8 +84,8 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
     Ok(Some(Arrays::made(&folder, [train, test], names)))
 }
 
-fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError> {
-    let pickle = run_record::files::read_regular(path).map_err(ImportError::read(path))?;
+fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> {
+    let pickle = run_record::files::read_regular(path).map_err(DataError::read(path))?;
     if let Some(kind) = foreign(&pickle).filter(|_| !pickle.starts_with(&[0x80])) {
         bail!(path, "is {kind}");
     }
@@ -97,7 +97,7 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, ImportError
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
         Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
-        Err(_) => Err(ImportError::Damaged {
+        Err(_) => Err(DataError::Damaged {
             path: path.to_owned(),
             what: "is no pickle of CIFAR, or is damaged".into(),
         }),
@@ -163,7 +163,7 @@ fn take(entries: &mut BTreeMap<HashableValue, Value>, name: &str) -> Option<Valu
 }
 
 /// The pixels and the labels of a batch.
-fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
+fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let mut entries = dictionary(path)?;
     let keys: Vec<String> = entries.keys().filter_map(|key| text(&key.clone().into_value())).collect();
     let integer = |value: &Value| if let Value::I64(number) = value { Some(*number) } else { None };
@@ -193,7 +193,7 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), ImportError> {
 }
 
 /// The names of the classes of `label`, if the file with them is there.
-fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, ImportError> {
+fn names(path: &Path, label: &str) -> Result<Option<Vec<String>>, DataError> {
     if !path.exists() {
         return Ok(None);
     }

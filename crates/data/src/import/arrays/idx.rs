@@ -1,12 +1,12 @@
 //! IDX files as MNIST has them, of pictures of any size and any classes, such as EMNIST's: they become arrays.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use crate::DataError;
 use crate::formats::IdxFile;
 use crate::formats::npy::npy_header;
-use crate::import::ImportError;
 use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
@@ -18,7 +18,7 @@ pub(crate) fn is_idx(path: &Path) -> bool {
 }
 
 /// The arrays of the files in `source`; none if there is no such file.
-pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, ImportError> {
+pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let files: Vec<PathBuf> = files.into_iter().filter(|path| is_idx(path)).collect();
     if files.is_empty() {
@@ -59,11 +59,9 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, Impor
 }
 
 /// Writes the bytes of an IDX file as an array.
-fn as_npy(path: &Path, array: &Path) -> Result<(), ImportError> {
+fn as_npy(path: &Path, array: &Path) -> Result<(), DataError> {
     let source = IdxFile::open(path)?;
-    let failed = |error| ImportError::write(array)(error);
-    let mut file = File::create(array).map_err(failed)?;
-    file.write_all(&npy_header("|u1", &source.shape)).map_err(failed)?;
-    let copied = io::copy(&mut source.contents()?, &mut file).map_err(ImportError::unpack(path))?;
-    source.check_length(copied)
+    let mut file = File::create(array).map_err(DataError::write(array))?;
+    file.write_all(&npy_header("|u1", &source.shape)).map_err(DataError::write(array))?;
+    source.copy(&mut file)
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use half::f16;
 use run_record::count;
 
+use crate::DataError;
 use crate::formats::NpyFile;
 use crate::formats::{DataSet, FILE, Numbers};
 use crate::import::job::Job;
@@ -22,7 +23,7 @@ use crate::import::plan;
 use crate::import::split::{self, Split as Kind};
 use crate::import::tables::ranges::Ranges;
 use crate::import::writer::Writer;
-use crate::import::{ImportArgs, ImportError, Imported, test_split};
+use crate::import::{ImportArgs, Imported, test_split};
 use crate::quote;
 
 /// What an array's name has if it holds samples, or labels.
@@ -54,7 +55,7 @@ pub(crate) struct Arrays {
     train: Pair,
     /// The other splits by name, with the preferred ones for the test first. A split without labels has the error that
     /// ends the import if the split is chosen.
-    others: Vec<(String, Result<Pair, ImportError>)>,
+    others: Vec<(String, Result<Pair, DataError>)>,
     /// Names of the classes, if they are known.
     names: Option<Vec<String>>,
     /// What is known of them if they are an imported data set.
@@ -77,7 +78,7 @@ fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> 
 }
 
 /// Finds the arrays in a folder; none if it has no array.
-pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, ImportError> {
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, DataError> {
     let (_, files) = folder::inside(source)?;
     let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
     let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
@@ -98,8 +99,8 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
         Some(wanted) => rest(path) == rest(&PathBuf::from(format!("{wanted}.npy"))),
         None => has(path, &LABELS),
     };
-    type Found = Result<Pair, ImportError>;
-    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Found>, ImportError> {
+    type Found = Result<Pair, DataError>;
+    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Found>, DataError> {
         let of = |is_wanted: &dyn Fn(&Path) -> bool| -> Vec<&PathBuf> {
             arrays.iter().copied().filter(|path| in_split(path) && is_wanted(path)).collect()
         };
@@ -117,7 +118,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, I
                 "which array has the labels? It has {listed}: name one, as in --label {}",
                 rest(first)
             ),
-            _ => Ok(Some(Err(ImportError::source(
+            _ => Ok(Some(Err(DataError::source(
                 source,
                 format!(
                     "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
@@ -177,15 +178,15 @@ fn numbers() -> Vec<&'static str> {
     FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
 }
 
-fn labels_file(pair: &Pair) -> Result<NpyFile, ImportError> {
+fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
     NpyFile::open(&pair.labels, &[&numbers()[..], &NpyFile::STRINGS].concat())
 }
 
 /// Calls `visit` with each label, and its value where it may not be a whole number.
 fn for_each_label(
     file: &NpyFile,
-    mut visit: impl FnMut(&str, Option<f64>) -> Result<(), ImportError>,
-) -> Result<(), ImportError> {
+    mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     match &*file.dtype {
         dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
             let value = number(bytes, dtype);
@@ -199,7 +200,7 @@ fn for_each_label(
 }
 
 /// The classes of a split.
-fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, ImportError> {
+fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, DataError> {
     let mut found = BTreeSet::new();
     for_each_label(&labels_file(pair)?, |label, value| {
         found.extend(labels.name(label, value));
@@ -217,7 +218,7 @@ struct Split {
 }
 
 impl Split {
-    fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, ImportError> {
+    fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, DataError> {
         let samples = NpyFile::open(&pair.samples, &numbers())?;
         let file = labels_file(pair)?;
         if file.columns != 1 {
@@ -244,7 +245,7 @@ impl Split {
         for_each_label(&file, |label, value| {
             let place = format!("label [{}]", found.len());
             let number = labels.number(place, label, value);
-            found.push(number.map_err(|what| ImportError::source(&pair.labels, what))?);
+            found.push(number.map_err(|what| DataError::source(&pair.labels, what))?);
             Ok(())
         })?;
         let labels = found;
@@ -280,7 +281,7 @@ impl Arrays {
         Self { train: pair("train", train), others, names, set: None }
     }
 
-    pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, ImportError> {
+    pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, DataError> {
         let mut labels = Labels::of(self.names, job.args.missing_labels);
         let train = Split::open(&self.train, &mut labels)?;
         let known = labels.names(train.labels.iter().flatten().copied());
@@ -315,7 +316,7 @@ impl Arrays {
                 job,
             ),
             _ if train.samples.dtype == "|u1" => {
-                let pictures = |split: Split| -> Result<Vec<Picture>, ImportError> {
+                let pictures = |split: Split| -> Result<Vec<Picture>, DataError> {
                     let rows = split.rows(&class).into_iter();
                     let rows: Vec<_> = rows.map(|(row, class)| (row, split.name(row), class)).collect();
                     let pixels = Arc::new(Pixels::of(split.samples, self.set.is_some())?);
@@ -340,12 +341,12 @@ impl Arrays {
 }
 
 /// How numbers become the bytes of pictures.
-fn as_bytes(samples: &NpyFile) -> Result<String, ImportError> {
+fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     samples.for_each_row(samples.rows, |_, bytes| {
         let numbers = bytes.chunks_exact(samples.width).map(|bytes| number(bytes, &samples.dtype));
         numbers.for_each(|value| (low, high) = (low.min(value), high.max(value)));
-        Ok::<_, ImportError>(())
+        Ok::<_, DataError>(())
     })?;
     Ok(match () {
         () if low >= 0.0 && high <= 1.0 => "(255 * x).round().astype(\"uint8\")".into(),
@@ -364,7 +365,7 @@ fn features(
     class: &[u16],
     names: Vec<String>,
     job: &Job<'_>,
-) -> Result<Imported, ImportError> {
+) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_pictures()?;
     args.refuse_those_of_tables()?;

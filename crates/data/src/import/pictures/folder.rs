@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use walkdir::{DirEntry, WalkDir};
 
+use crate::DataError;
 use crate::import::arrays::{cifar, idx};
 use crate::import::labels::LabelOptions;
 use crate::import::left_behind::is_ignored;
@@ -16,7 +17,7 @@ use crate::import::pictures::{listing, metadata};
 use crate::import::split::{self, Split};
 use crate::import::tables::is_table;
 use crate::import::writer::MOST_CLASSES;
-use crate::import::{ImportError, arrays, tables};
+use crate::import::{arrays, tables};
 use crate::quote::{listed, quoted, short};
 
 /// Endings of pictures' names.
@@ -52,19 +53,19 @@ pub(crate) fn is_picture(path: &Path) -> bool {
 
 /// What lies directly in a folder: other folders, and files, each in the order of their names. Links to a folder
 /// around them are left out.
-pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), ImportError> {
+pub(crate) fn inside(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), DataError> {
     let (mut entries, _) = entries(folder)?;
     entries.sort();
     Ok(entries.into_iter().partition(|path| path.is_dir()))
 }
 
 /// The number of links in a folder to a folder around them.
-pub(crate) fn loops(folder: &Path) -> Result<usize, ImportError> {
+pub(crate) fn loops(folder: &Path) -> Result<usize, DataError> {
     entries(folder).map(|(_, loops)| loops)
 }
 
 /// The entries of a folder, and the number of links to a folder around them, which are none of the entries.
-fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), DataError> {
     let read = || -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut paths, mut loops) = (Vec::new(), 0);
         for entry in std::fs::read_dir(folder)? {
@@ -81,7 +82,7 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, usize), ImportError> {
         }
         Ok((paths, loops))
     };
-    read().map_err(ImportError::read(folder))
+    read().map_err(DataError::read(folder))
 }
 
 /// The last part of a path.
@@ -126,7 +127,7 @@ impl LeftOut {
 }
 
 /// The folder with the classes, which an archive may have in folders of its own.
-pub(crate) fn below(source: &Path) -> Result<PathBuf, ImportError> {
+pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
     let mut folder = source.to_owned();
     loop {
         let (mut folders, files) = inside(&folder)?;
@@ -159,7 +160,7 @@ fn belongs(only: &Path, folder: &Path, files: &[PathBuf]) -> bool {
 }
 
 /// Whether a folder has folders of classes or tables in it, rather than the pictures of a class.
-fn holds_more(folder: &Path) -> Result<bool, ImportError> {
+fn holds_more(folder: &Path) -> Result<bool, DataError> {
     let (folders, files) = inside(folder)?;
     let is_data = |path: &PathBuf| {
         is_table(path) || arrays::is_array(path) || cifar::is_batch(path) || idx::is_idx(path)
@@ -215,7 +216,7 @@ pub(crate) fn classes(
     is_train: bool,
     label: LabelOptions<'_>,
     left_out: &mut LeftOut,
-) -> Result<Classes, ImportError> {
+) -> Result<Classes, DataError> {
     let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
     if let Some((folder, file)) =
         [split, source].into_iter().find_map(|folder| Some((folder, metadata::file(folder)?)))
@@ -229,7 +230,7 @@ pub(crate) fn classes(
             let with_class =
                 listed.into_iter().filter(|_| !is_unlabelled).map(|(path, class)| Ok((path, class?)));
             let with_class: Vec<_> =
-                with_class.collect::<Result<_, String>>().map_err(|what| ImportError::source(&file, what))?;
+                with_class.collect::<Result<_, String>>().map_err(|what| DataError::source(&file, what))?;
             let with_class = with_class.into_iter().filter_map(|(path, class)| Some((path, class?)));
             let pictures: Vec<_> =
                 with_class.map(|(path, class)| (path.clone(), below(&path), class)).collect();
@@ -245,7 +246,7 @@ pub(crate) fn classes(
         log::info!("{} has no column label, class or target: folders are the classes", below(&file));
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
         let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
-        return Err(ImportError::option("label", short(label), problem));
+        return Err(DataError::option("label", short(label), problem));
     }
     let (folders, files) = inside(split)?;
     let beside: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
@@ -283,7 +284,7 @@ pub(crate) fn classes(
 }
 
 /// The pictures below a folder, in the order of the names; links are followed, those that lead back are not.
-pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, ImportError> {
+pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>, DataError> {
     let (mut pictures, mut loops) = (Vec::new(), 0);
     let is_part = |entry: &DirEntry| {
         let is_loop = entry.path_is_symlink() && entry.file_type().is_dir() && leads_back(entry.path());
@@ -303,7 +304,7 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
                 let path = error.path().unwrap_or(folder).to_owned();
                 // A link to nothing is a picture that cannot be read.
                 if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                    return Err(ImportError::read(&path)(error.into()));
+                    return Err(DataError::read(&path)(error.into()));
                 }
                 path
             }
@@ -324,7 +325,7 @@ fn leads_back(link: &Path) -> bool {
 }
 
 /// The splits with the numbers of their classes, which are those of both.
-pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, ImportError> {
+pub(crate) fn collect(source: &Path, train: Classes, test: Option<Classes>) -> Result<Found, DataError> {
     let splits = || std::iter::once(&train).chain(&test);
     let full: BTreeSet<String> = splits().flat_map(Classes::full).collect();
     let empty: BTreeSet<&String> =

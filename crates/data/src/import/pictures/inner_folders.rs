@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::pictures::folder::{holds_pictures, inside, is_picture, name};
 use crate::import::split::{self, Split};
 use crate::quote::listed;
@@ -29,7 +29,7 @@ impl Class {
     }
 
     /// Whether two of its folders have folders of one name, such as `train/cat` and `test/cat`.
-    fn has_data_set(&self) -> Result<bool, ImportError> {
+    fn has_data_set(&self) -> Result<bool, DataError> {
         let mut found = BTreeSet::new();
         for folder in &self.folders {
             for inner in inside(folder)?.0.iter().filter(|inner| holds_pictures(inner)) {
@@ -44,7 +44,7 @@ impl Class {
 
 /// Checks that the folders in `root`, which are the classes, are no data sets; says it where splits are mixed, and where
 /// all classes have the same folders.
-pub(crate) fn check(root: &Path) -> Result<(), ImportError> {
+pub(crate) fn check(root: &Path) -> Result<(), DataError> {
     let mut classes = Vec::new();
     for folder in inside(root)?.0.iter().filter(|folder| holds_pictures(folder)) {
         let (folders, files) = inside(folder)?;

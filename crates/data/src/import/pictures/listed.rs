@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use csv::ByteRecord;
 
+use crate::DataError;
+use crate::import::Header;
 use crate::import::pictures::folder::is_picture;
 use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::split::{self, Split};
 use crate::import::tables::TableFiles;
 use crate::import::tables::parquet_file;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
-use crate::import::{Header, ImportError};
 use crate::quote::{listed, quoted};
 
 /// Rows by which the column with the names of pictures is found.
@@ -64,7 +65,7 @@ impl Listed {
 
     /// The column of the classes: `wanted`, one with a known name, or the only one beside that of the names. None if
     /// there is no other column.
-    pub(crate) fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, ImportError> {
+    pub(crate) fn class(&self, wanted: Option<&str>) -> Result<Option<usize>, DataError> {
         if let Some(wanted) = wanted {
             return self.table.column("label", wanted).map(Some);
         }
@@ -101,7 +102,7 @@ impl Listed {
         root: &Path,
         pictures: &PictureNames,
         may_have_splits: bool,
-    ) -> Result<Option<String>, ImportError> {
+    ) -> Result<Option<String>, DataError> {
         let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
         for row in sample(&mut self.table, COMPARED) {
             let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
@@ -189,7 +190,7 @@ fn sample(table: &mut TableFile, most: usize) -> Vec<ByteRecord> {
     // The error ends the reading; another one is found again when the table is read.
     let _ = table.for_each_row(|_, row, _| {
         rows.push(row.clone());
-        if rows.len() < most { Ok(()) } else { Err(ImportError::Stopped) }
+        if rows.len() < most { Ok(()) } else { Err(DataError::Stopped) }
     });
     rows
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use run_record::count;
 
+use crate::DataError;
 use crate::import::labels::Labels;
 use crate::import::pictures::folder::{Found, Picture, holds_pictures, inside, is_picture, name};
 use crate::import::pictures::listed::{Listed, cell};
@@ -20,7 +21,7 @@ use crate::import::split::{self, Split};
 use crate::import::tables::table;
 use crate::import::tables::table_file::text;
 use crate::import::tables::{is_submission, is_table};
-use crate::import::{ImportArgs, ImportError, test_split};
+use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, quoted};
 
 /// What the tables beside pictures are.
@@ -41,7 +42,7 @@ struct Side {
 }
 
 /// Finds the pictures below `source` that tables of one's own list.
-pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, ImportError> {
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataError> {
     // Options of tables of features.
     if !args.drop.is_empty() || args.header.is_some() {
         return Ok(Listing::None);
@@ -85,7 +86,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 /// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
-fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>, ImportError> {
+fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
         return Ok(Vec::new());
@@ -102,11 +103,7 @@ fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>
 }
 
 /// Takes the table of the training split out of `tables`: the one with its name, or else one with the name of no split.
-fn training(
-    source: &Path,
-    tables: &mut Vec<Listed>,
-    args: &ImportArgs,
-) -> Result<Option<Listed>, ImportError> {
+fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
     for split in [Some(Split::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
         let classed =
@@ -129,7 +126,7 @@ fn training(
 }
 
 /// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
-fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, ImportError> {
+fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, DataError> {
     let mut root =
         sides.iter().find(|side| side.split == Split::Train).map_or(source, |side| &side.folder).to_owned();
     loop {
@@ -142,7 +139,7 @@ fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, ImportErr
 }
 
 /// Whether the pictures of a split are in several folders, and none outside of them.
-fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
+fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, DataError> {
     let (folders, files) = inside(root)?;
     let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
     Ok(!files.iter().any(|file| is_picture(file))
@@ -150,7 +147,7 @@ fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, ImportError> {
 }
 
 /// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
-fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), ImportError> {
+fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != Split::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
             let names = table.table.header.as_deref().unwrap_or_default();
@@ -183,7 +180,7 @@ struct Listings<'a> {
 type Rows = Vec<(usize, Option<u32>)>;
 
 impl Listings<'_> {
-    fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, ImportError> {
+    fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, DataError> {
         let Some(class) = train.class(self.args.label.as_deref())? else {
             return Ok(Listing::None);
         };
@@ -298,7 +295,7 @@ impl Listings<'_> {
         class: usize,
         labels: &mut Labels,
         unlabelled: &BTreeSet<usize>,
-    ) -> Result<Rows, ImportError> {
+    ) -> Result<Rows, DataError> {
         let (names, within) = (listed.names, listed.within.clone());
         let mut rows = Rows::new();
         // The line and the label of each picture.
@@ -429,7 +426,7 @@ impl Listings<'_> {
                     true
                 })
             });
-            if columns.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+            if columns.is_empty() { Err(DataError::Stopped) } else { Ok(()) }
         });
         let has_both = |found: &HashMap<usize, (Split, String)>| {
             let is_train = |(split, _): &(Split, String)| *split == Split::Train;

@@ -9,6 +9,8 @@ use run_record::count;
 use run_record::files::open_regular;
 use serde_json::Value;
 
+use crate::DataError;
+use crate::import::Header;
 use crate::import::labels::{LabelOptions, class_name, twin};
 use crate::import::pictures::folder::{holds_pictures, inside, name};
 use crate::import::pictures::picture_names::{Named, PictureNames};
@@ -18,7 +20,6 @@ use crate::import::tables::TableFiles;
 use crate::import::tables::missing::is_missing;
 use crate::import::tables::parquet_file;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
-use crate::import::{Header, ImportError};
 use crate::quote::{listed, quoted, short};
 
 /// Names of the file.
@@ -47,7 +48,7 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
 
 /// The paths of the pictures below the folder of `path`, and their classes: column `label`, one with a name by which it
 /// is known, or the only one where folders are no classes. None if there is no such column.
-pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, ImportError> {
+pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
     let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
     let Some((_, first)) = lines.first() else {
@@ -61,7 +62,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
         Some((_, Some(place))) => names[place],
         Some((label, None)) => {
             let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
-            return Err(ImportError::option("label", short(label), problem));
+            return Err(DataError::option("label", short(label), problem));
         }
         None => match (first.keys().find(is_known), &others[..]) {
             (Some(label), _) => label,
@@ -82,7 +83,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     }
     let names = PictureNames::of(folder)?;
     let picture = |(number, line): &Line| {
-        let wrong = |what: String| ImportError::source(path, format!("line {number}: {what}"));
+        let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
             None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(first.keys())))),
             Some(cell) => Ok(cell),
@@ -91,7 +92,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
         let text = line.get(label).map_or("", |cell| cell.trim());
         let class = class_name(format!("column {label}"), text, text.parse().ok(), options.missing);
         let class = match class.map_err(|what| format!("line {number}: {what}")) {
-            Err(what) if !is_missing(text) => return Err(ImportError::source(path, what)),
+            Err(what) if !is_missing(text) => return Err(DataError::source(path, what)),
             class => class,
         };
         let is_below = |part| matches!(part, Component::Normal(_) | Component::CurDir);
@@ -138,7 +139,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
 }
 
 /// Whether folders are the classes of pictures in a folder or in its splits.
-fn has_class_folders(folder: &Path) -> Result<bool, ImportError> {
+fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
         inside(folder)?.0.into_iter().partition(|folder| split::of(&name(folder)).is_some());
     let is_any =
@@ -146,7 +147,7 @@ fn has_class_folders(folder: &Path) -> Result<bool, ImportError> {
     Ok(is_any || others.iter().filter(|folder| holds_pictures(folder)).count() > 1)
 }
 
-fn table_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
+fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
     // The columns of Parquet always have names.
     let header = Some(Header::Yes).filter(|_| !parquet_file::is_parquet(path));
     let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
@@ -165,24 +166,21 @@ fn table_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
     Ok(lines)
 }
 
-fn json_lines(path: &Path) -> Result<Vec<Line>, ImportError> {
-    let file = open_regular(path).map_err(ImportError::read(path))?;
+fn json_lines(path: &Path) -> Result<Vec<Line>, DataError> {
+    let file = open_regular(path).map_err(DataError::read(path))?;
     let mut lines = Vec::new();
     for (number, line) in (1..).zip(BufReader::new(file).lines()) {
         let line = line.map_err(|error| match error.kind() {
             ErrorKind::InvalidData => {
-                ImportError::source(path, format!("line {number}: is not UTF-8: save the file in UTF-8"))
+                DataError::source(path, format!("line {number}: is not UTF-8: save the file in UTF-8"))
             }
-            _ => ImportError::read(path)(error),
+            _ => DataError::read(path)(error),
         })?;
         if line.trim().is_empty() {
             continue;
         }
         let cells: BTreeMap<String, Value> = serde_json::from_str(&line).map_err(|_| {
-            ImportError::source(
-                path,
-                format!("line {number}: is not a JSON object, such as {{\"label\": 1}}"),
-            )
+            DataError::source(path, format!("line {number}: is not a JSON object, such as {{\"label\": 1}}"))
         })?;
         let text = |(name, value): (String, Value)| match value {
             Value::String(text) => Some((name, text)),

@@ -17,13 +17,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use run_record::count;
 
+use crate::DataError;
 use crate::formats::data_set::Numbers;
 use crate::import::job::Job;
 use crate::import::pictures::folder::{Found, Picture};
 use crate::import::pictures::picture::{Fit, Seen, Size, Target};
 use crate::import::plan;
 use crate::import::writer::Writer;
-use crate::import::{ImportArgs, ImportError, Imported};
+use crate::import::{ImportArgs, Imported};
 
 /// Pictures that are decoded together.
 const TOGETHER: usize = 128;
@@ -31,7 +32,7 @@ const TOGETHER: usize = 128;
 const LISTED: usize = 3;
 
 /// Imports pictures; `known_fit` is how they got their size in an import before.
-pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, ImportError> {
+pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
     let Found { classes, train, test } = found;
@@ -59,7 +60,7 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
                 job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
                 Ok(pixels)
             };
-            let read = pictures.par_iter().map(read).collect::<Result<Vec<_>, ImportError>>()?;
+            let read = pictures.par_iter().map(read).collect::<Result<Vec<_>, DataError>>()?;
             for (picture, pixels) in pictures.iter().zip(read) {
                 match pixels {
                     Ok(pixels) => {
@@ -83,7 +84,7 @@ fn look(
     test: Vec<Picture>,
     broken: &mut Broken,
     job: &Job<'_>,
-) -> Result<(Vec<Known>, Vec<Known>), ImportError> {
+) -> Result<(Vec<Known>, Vec<Known>), DataError> {
     let all = train.len() + test.len();
     let done = AtomicUsize::new(0);
     let one = |picture: Picture| {
@@ -97,8 +98,8 @@ fn look(
         job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
         Ok((picture, seen))
     };
-    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<Known>, ImportError> {
-        let looked = pictures.into_par_iter().map(one).collect::<Result<Vec<_>, ImportError>>()?;
+    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<Known>, DataError> {
+        let looked = pictures.into_par_iter().map(one).collect::<Result<Vec<_>, DataError>>()?;
         let mut known = Vec::with_capacity(looked.len());
         for (picture, seen) in looked {
             match seen {
@@ -115,7 +116,7 @@ fn look(
 fn target<'p>(
     args: &ImportArgs,
     pictures: impl Iterator<Item = (&'p str, &'p Seen)>,
-) -> Result<Target, ImportError> {
+) -> Result<Target, DataError> {
     let mut sizes: BTreeMap<Size, (usize, &str)> = BTreeMap::new();
     let mut all_grey = true;
     for (name, seen) in pictures {
@@ -174,7 +175,7 @@ impl Broken {
     }
 
     /// An error if there are any, unless they are to be left out.
-    fn finish(self, args: &ImportArgs) -> Result<(), ImportError> {
+    fn finish(self, args: &ImportArgs) -> Result<(), DataError> {
         match self.0 {
             0 => Ok(()),
             number if args.skip_broken => {

@@ -17,7 +17,7 @@ use image::{
 use run_record::files::{FileKind, foreign, foreign_file};
 use serde::{Deserialize, Serialize};
 
-use crate::import::error::damage;
+use crate::error::damage;
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::pictures::truncated;
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::import::ImportError;
+use crate::DataError;
 use crate::import::pictures::folder::{LeftOut, is_picture, name, walk};
 use crate::import::same_class::key;
 
@@ -29,7 +29,7 @@ pub(crate) enum Named {
 }
 
 impl PictureNames {
-    pub(crate) fn of(root: &Path) -> Result<Self, ImportError> {
+    pub(crate) fn of(root: &Path) -> Result<Self, DataError> {
         let files = walk(root, &mut LeftOut::default())?;
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
         for (place, file) in files.iter().enumerate() {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use image::DynamicImage;
 use run_record::files::open_regular;
 
+use crate::DataError;
 use crate::formats::{DataFile, NpyFile};
-use crate::import::ImportError;
 use crate::import::pictures::picture::{Seen, Size, TRANSPARENT};
 
 /// Where a picture is.
@@ -66,7 +66,7 @@ pub(crate) struct Pixels {
 
 impl Pixels {
     /// The pictures of an array of bytes, whose channels are known to be before height and width if `is_planar`.
-    pub(crate) fn of(npy: NpyFile, is_planar: bool) -> Result<Self, ImportError> {
+    pub(crate) fn of(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
         /// Most channels: red, green, blue and transparency.
         const MOST: usize = 4;
         let [height, width, channels, is_planar] = match npy.shape[..] {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::DataError;
 use crate::import::labels::LabelOptions;
 use crate::import::no_data_set::unclassed;
 use crate::import::pictures::folder::{
@@ -9,7 +10,7 @@ use crate::import::pictures::folder::{
 };
 use crate::import::pictures::{inner_folders, metadata};
 use crate::import::split::{self, Split};
-use crate::import::{ImportError, test_split};
+use crate::import::test_split;
 use crate::quote::{listed, short};
 
 /// A folder whose name is one of a split, or that is chosen as the test split.
@@ -32,7 +33,7 @@ enum Holds {
 }
 
 impl Side {
-    fn open(source: &Path, folder: &Path, split: Option<Split>) -> Result<Self, ImportError> {
+    fn open(source: &Path, folder: &Path, split: Option<Split>) -> Result<Self, DataError> {
         let root = root(folder)?;
         let (folders, files) = inside(&root)?;
         let has_metadata = [source, &root].iter().any(|folder| metadata::file(folder).is_some());
@@ -51,7 +52,7 @@ impl Side {
 
 /// The folder of a split's classes. Archives repeat the split's name, as in `seg_train/seg_train/CLASS`, and some
 /// tools have `train/images/CLASS`.
-fn root(split: &Path) -> Result<PathBuf, ImportError> {
+fn root(split: &Path) -> Result<PathBuf, DataError> {
     let mut root = split.to_owned();
     loop {
         let (folders, files) = inside(&root)?;
@@ -74,7 +75,7 @@ pub(crate) fn find(
     source: &Path,
     test_split: Option<&str>,
     label: LabelOptions<'_>,
-) -> Result<Found, ImportError> {
+) -> Result<Found, DataError> {
     let (folders, _) = inside(source)?;
     let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
     let (mut sides, mut others) = (Vec::new(), Vec::new());
@@ -155,12 +156,7 @@ fn with_classes(sides: Vec<Side>) -> Vec<Side> {
 
 /// Checks that the folder of the training split is no class. It may be one if it is beside folders of pictures and no
 /// other split, and has pictures outside of folders or one folder of pictures.
-fn check_train(
-    train: &Side,
-    found: &Classes,
-    sides: &[Side],
-    others: &[&PathBuf],
-) -> Result<(), ImportError> {
+fn check_train(train: &Side, found: &Classes, sides: &[Side], others: &[&PathBuf]) -> Result<(), DataError> {
     let (folders, files) = inside(&train.root)?;
     let beside = listed(others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)));
     let picture = files.iter().find(|file| is_picture(file));
@@ -194,7 +190,7 @@ fn check_no_split(
     sides: &[Side],
     others: &[&PathBuf],
     test_split: Option<&str>,
-) -> Result<(), ImportError> {
+) -> Result<(), DataError> {
     let with_classes = sides.iter().find(|side| side.holds == Holds::Classes);
     let train = sides.iter().find(|side| side.is(Split::Train));
     let is_alone = sides.len() + others.len() == 1;
@@ -224,20 +220,20 @@ fn check_no_split(
     }
 }
 
-fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), ImportError> {
+fn check_no_test_split(source: &Path, test_split: Option<&str>) -> Result<(), DataError> {
     test_split.map_or(Ok(()), |name| {
         let problem = format!("{} has no folder train beside it", source.display());
-        Err(ImportError::option("test-split", short(name), problem))
+        Err(DataError::option("test-split", short(name), problem))
     })
 }
 
 /// Checks the folders in those of the classes, unless a file names the classes.
-fn check_inner(root: &Path, found: &Classes) -> Result<(), ImportError> {
+fn check_inner(root: &Path, found: &Classes) -> Result<(), DataError> {
     if found.is_listed { Ok(()) } else { inner_folders::check(root) }
 }
 
 /// Checks that not all names of classes are those of folders for pictures or annotations, such as `images`.
-fn check_names(folder: &Path, found: &Classes) -> Result<(), ImportError> {
+fn check_names(folder: &Path, found: &Classes) -> Result<(), DataError> {
     let full = found.full();
     if found.is_listed || full.is_empty() || !full.iter().all(|class| split::is_no_class(class)) {
         return Ok(());

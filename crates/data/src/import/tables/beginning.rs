@@ -7,8 +7,9 @@ use std::path::Path;
 use csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use run_record::count;
 
+use crate::DataError;
 use crate::import::tables::missing::is_missing;
-use crate::import::{ImportError, temporary};
+use crate::import::temporary;
 use crate::quote::{listed, quoted};
 
 /// What may separate cells.
@@ -402,7 +403,7 @@ fn not_a_table(read: &[Rows], text: &str, line: impl Fn(&Position) -> u64) -> St
 }
 
 /// A text in UTF-16 as UTF-8, in a file without a name; `unit` makes a number of its bytes.
-pub(crate) fn from_utf16(path: &Path, file: File, unit: fn([u8; 2]) -> u16) -> Result<File, ImportError> {
+pub(crate) fn from_utf16(path: &Path, file: File, unit: fn([u8; 2]) -> u16) -> Result<File, DataError> {
     let mut bytes = BufReader::new(file).bytes();
     let mut plain = BufWriter::new(temporary::file()?);
     let mut failed = None;
@@ -417,7 +418,7 @@ pub(crate) fn from_utf16(path: &Path, file: File, unit: fn([u8; 2]) -> u16) -> R
         write!(plain, "{}", letter.unwrap_or(char::REPLACEMENT_CHARACTER)).map_err(temporary::failed)?;
     }
     match failed {
-        Some(error) => Err(ImportError::read(path)(error)),
+        Some(error) => Err(DataError::read(path)(error)),
         None => plain.into_inner().map_err(|error| temporary::failed(error.into_error())),
     }
 }

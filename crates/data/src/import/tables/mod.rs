@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 
 use run_record::{count, quoted};
 
+use crate::DataError;
 use crate::import::pictures::folder::{self, holds_pictures};
 use crate::import::pictures::metadata;
 use crate::import::split::{self, Split};
-use crate::import::{ImportArgs, ImportError, test_split};
+use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, short};
 
 const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
@@ -36,7 +37,7 @@ impl TableFiles {
     }
 
     /// A table whose files are below `root`. Only Parquet may have several: of other tables, one file is read.
-    fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, ImportError> {
+    fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, DataError> {
         if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
             let names =
                 files.iter().map(|file| file.strip_prefix(&root).unwrap_or(file).display().to_string());
@@ -80,8 +81,8 @@ impl Tables {
         &self,
         args: &ImportArgs,
         train: &BTreeSet<String>,
-        mut classes: impl FnMut(&TableFiles) -> Result<BTreeSet<String>, ImportError>,
-    ) -> Result<Option<usize>, ImportError> {
+        mut classes: impl FnMut(&TableFiles) -> Result<BTreeSet<String>, DataError>,
+    ) -> Result<Option<usize>, DataError> {
         let names: Vec<String> = self.others.iter().map(|other| other.name.clone()).collect();
         let wanted = args.test_split.as_deref();
         let chosen =
@@ -95,16 +96,16 @@ impl Tables {
 
 impl Other {
     /// The error that it lacks the column of the classes, as those of competitions do.
-    pub(crate) fn without_classes(&self, column: &str) -> ImportError {
+    pub(crate) fn without_classes(&self, column: &str) -> DataError {
         let what =
             format!("has no column {} with the classes: {}", crate::quote::quoted(column), self.advice);
-        ImportError::source(&self.table.files[0], what)
+        DataError::source(&self.table.files[0], what)
     }
 
     /// The error that this column has no classes.
-    pub(crate) fn unlabelled(&self, column: &str) -> ImportError {
+    pub(crate) fn unlabelled(&self, column: &str) -> DataError {
         let what = format!("no row has a class in column {}: {}", short(column), self.advice);
-        ImportError::source(&self.table.files[0], what)
+        DataError::source(&self.table.files[0], what)
     }
 }
 
@@ -120,14 +121,14 @@ struct Table {
 
 impl Table {
     /// Its files in `folder`, or in a folder of its own there.
-    fn into_files(self, folder: &Path) -> Result<TableFiles, ImportError> {
+    fn into_files(self, folder: &Path) -> Result<TableFiles, DataError> {
         let root = if self.is_folder { self.path } else { folder.to_owned() };
         TableFiles::of_parts(root, self.files)
     }
 }
 
 /// The tables in a folder: `train.csv` or the like, and test, or one alone. `None` if it is no folder of tables.
-pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, ImportError> {
+pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let has_pictures = holds_pictures(folder);
     let mut found = found(folder)?;
     let names: Vec<String> = found.iter().map(|table| table.name.clone()).collect();
@@ -188,7 +189,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
             table: table.into_files(folder)?,
         })
     };
-    let others = others.into_iter().map(other).collect::<Result<_, ImportError>>()?;
+    let others = others.into_iter().map(other).collect::<Result<_, DataError>>()?;
     Ok(Some(Tables { train: train.into_files(folder)?, others }))
 }
 
@@ -199,7 +200,7 @@ fn plain_split(name: &str) -> Option<Split> {
 }
 
 /// Checks that pictures in no folder do not lie beside the only table, one of which is the data set.
-fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<(), ImportError> {
+fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<(), DataError> {
     let (folders, files) = folder::inside(folder)?;
     let pictures: Vec<String> =
         files.iter().filter(|file| folder::is_picture(file)).map(|file| folder::name(file)).collect();
@@ -222,11 +223,7 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
 }
 
 /// The table of a folder without one for training: the only one.
-fn without_split(
-    folder: &Path,
-    tables: Vec<Table>,
-    args: &ImportArgs,
-) -> Result<Option<Tables>, ImportError> {
+fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let (mut folders, files) = folder::inside(folder)?;
     folders.retain(|folder| !is_hidden(&folder::name(folder)));
     let (in_folders, mut tables): (Vec<Table>, Vec<Table>) =
@@ -264,7 +261,7 @@ fn without_split(
     let table = tables.remove(0);
     if let Some(wanted) = &args.test_split {
         let problem = format!("{} is one table, and has no other split", table.path.display());
-        return Err(ImportError::option("test-split", short(wanted), problem));
+        return Err(DataError::option("test-split", short(wanted), problem));
     }
     table.files.iter().try_for_each(|path| check_whole(path))?;
     say_parts(folder, &table.files);
@@ -297,7 +294,7 @@ fn data_set_in<'f>(
     folder: &Path,
     folders: &'f [PathBuf],
     args: &ImportArgs,
-) -> Result<Option<&'f PathBuf>, ImportError> {
+) -> Result<Option<&'f PathBuf>, DataError> {
     let has_tables = |folder: &&PathBuf| {
         let of = |folder: &Path| found(folder).is_ok_and(|tables| !tables.is_empty());
         of(folder) || folder::inside(folder).is_ok_and(|(folders, _)| folders.iter().any(|folder| of(folder)))
@@ -346,7 +343,7 @@ fn alone(folder: &Path, train: &Table, test: &Table, args: &ImportArgs) -> Strin
 }
 
 /// The tables that lie in a folder, and those whose parts are in a folder of it.
-fn found(folder: &Path) -> Result<Vec<Table>, ImportError> {
+fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
     let (folders, files) = folder::inside(folder)?;
     let mut tables = Vec::new();
     let mut parts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
@@ -438,7 +435,7 @@ fn alike(name: &str) -> String {
 }
 
 /// Checks that a part whose name says how many there are has the others beside it.
-fn check_whole(path: &Path) -> Result<(), ImportError> {
+fn check_whole(path: &Path) -> Result<(), DataError> {
     let Some((split, _, Some(expected))) = part(path) else { return Ok(()) };
     let beside = path.parent().unwrap_or(Path::new("."));
     let is_other =

@@ -14,8 +14,9 @@ use parquet::schema::types::TypePtr;
 use run_record::count;
 use serde_json::Value;
 
+use crate::DataError;
+use crate::error::{damage, until_stopped};
 use crate::formats::DataFile;
-use crate::import::error::{damage, until_stopped};
 use crate::import::job::Job;
 use crate::import::labels::Labels;
 use crate::import::pictures::folder::{self, Found, Picture};
@@ -24,11 +25,11 @@ use crate::import::same_class::finder;
 use crate::import::tables::partitions;
 use crate::import::tables::table_file::LABELS;
 use crate::import::tables::{TableFiles, Tables};
-use crate::import::{ImportError, temporary};
+use crate::import::temporary;
 use crate::quote::{listed, quoted, short};
 
 /// Is told each row that is read, and their number; an error stops the reading.
-pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), ImportError> + 'a;
+pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), DataError> + 'a;
 
 /// The first bytes of such a file.
 pub(crate) const MAGIC: &[u8] = b"PAR1";
@@ -43,15 +44,15 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
         && first == MAGIC
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>, ImportError> {
-    let file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
+fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
+    let file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
     match run_record::files::foreign_file(path).filter(|_| !is_parquet(path)) {
         Some(kind) => bail!(path, "is {kind}"),
         None => guarded(path, || SerializedFileReader::new(file)),
     }
 }
 
-fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
+fn invalid(path: &Path) -> impl Fn(ParquetError) -> DataError {
     move |error| {
         let text = error.to_string();
         let of_system = match error {
@@ -59,24 +60,24 @@ fn invalid(path: &Path) -> impl Fn(ParquetError) -> ImportError {
             _ => None,
         };
         match (of_system, text.split_once("Disabled feature at compile time: ")) {
-            (Some(error), _) => ImportError::read(path)(*error),
+            (Some(error), _) => DataError::read(path)(*error),
             (None, Some((_, codec))) => {
                 let what = format!(
                     "is compressed with {codec}, which is not read here: write it with snappy or zstd"
                 );
-                ImportError::source(path, what)
+                DataError::source(path, what)
             }
             (None, None) => damaged(path),
         }
     }
 }
 
-fn damaged(path: &Path) -> ImportError {
-    ImportError::Damaged { path: path.to_owned(), what: "is a damaged file of Parquet".into() }
+fn damaged(path: &Path) -> DataError {
+    DataError::Damaged { path: path.to_owned(), what: "is a damaged file of Parquet".into() }
 }
 
 /// The result of the reader of Parquet, which panics on some damaged files.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ImportError> {
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
     let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
@@ -89,10 +90,10 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
 fn for_each_row(
     files: &TableFiles,
     tell: &Tell<'_>,
-    mut visit: impl FnMut(&Path, usize, Vec<(String, Field)>) -> Result<(), ImportError>,
-) -> Result<(), ImportError> {
+    mut visit: impl FnMut(&Path, usize, Vec<(String, Field)>) -> Result<(), DataError>,
+) -> Result<(), DataError> {
     let rows = |path: &PathBuf| Ok(open(path)?.metadata().file_metadata().num_rows().max(0) as usize);
-    let all = files.files.iter().map(rows).sum::<Result<usize, ImportError>>()?;
+    let all = files.files.iter().map(rows).sum::<Result<usize, DataError>>()?;
     let mut done = 0;
     for path in &files.files {
         let (reader, before) = (open(path)?, done);
@@ -110,7 +111,7 @@ fn for_each_row(
 }
 
 /// The files, each with the number of rows in those before it.
-pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, ImportError> {
+pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, DataError> {
     let mut before = 0;
     let of = |path: &PathBuf| {
         let rows = open(path)?.metadata().file_metadata().num_rows().max(0) as u64;
@@ -121,17 +122,17 @@ pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, Impo
 }
 
 /// The columns of a file.
-fn fields(path: &Path) -> Result<Vec<TypePtr>, ImportError> {
+fn fields(path: &Path) -> Result<Vec<TypePtr>, DataError> {
     Ok(open(path)?.metadata().file_metadata().schema().get_fields().to_vec())
 }
 
 /// Their names.
-fn own_columns(path: &Path) -> Result<Vec<String>, ImportError> {
+fn own_columns(path: &Path) -> Result<Vec<String>, DataError> {
     Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
 /// The names of the columns of a file of a table in `root`, with those that its folders name.
-fn columns(path: &Path, root: &Path) -> Result<Vec<String>, ImportError> {
+fn columns(path: &Path, root: &Path) -> Result<Vec<String>, DataError> {
     let mut columns = own_columns(path)?;
     let of_folders = partitions::of(path, root, &columns);
     columns.extend(of_folders.into_iter().map(|(name, _)| name));
@@ -154,7 +155,7 @@ enum Cells {
 
 /// The rows of files with the same columns as a table of commas, whose first line has the names of the columns. Lists
 /// of numbers that have one length are as many columns.
-pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, ImportError> {
+pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataError> {
     let paths = &files.files;
     let expected = columns(&paths[0], &files.root)?;
     for path in &paths[1..] {
@@ -177,7 +178,7 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, Import
 
 /// Warns where the first row of a file has another value in a column than the folder of the same name. The column is
 /// read, and other tools may read the name of the folder.
-fn warn_of_partitions(files: &TableFiles) -> Result<(), ImportError> {
+fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     let number = |text: &str| text.parse::<f64>().ok();
     let is_same = |own: &str, text: &str| {
         let text = match &*text.to_lowercase() {
@@ -206,7 +207,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), ImportError> {
                 let text = text.as_deref().unwrap_or_default();
                 (!is_same(&own, text)).then_some((name, own, text))
             });
-            Err(ImportError::Stopped)
+            Err(DataError::Stopped)
         });
         until_stopped(read)?;
         if let Some((name, own, text)) = other {
@@ -235,7 +236,7 @@ fn write_csv(
     names: &[String],
     cells: &[Cells],
     tell: &Tell<'_>,
-) -> Result<Written, ImportError> {
+) -> Result<Written, DataError> {
     let failed = |error: csv::Error| temporary::failed(error.into());
     let mut writer = csv::Writer::from_writer(temporary::file()?);
     for (name, cells) in names.iter().zip(cells) {
@@ -259,7 +260,7 @@ fn write_csv(
                         let what =
                             format!("a list of {length} numbers, and of {} in row {number}", list.len());
                         differs = Some((column, what));
-                        return Err(ImportError::Stopped);
+                        return Err(DataError::Stopped);
                     }
                     list.elements().iter().try_for_each(|field| writer.write_field(cell(field)))
                 }
@@ -279,7 +280,7 @@ fn write_csv(
 }
 
 /// How each column is written: a list by the first row that has one.
-fn lists(files: &TableFiles) -> Result<Vec<Cells>, ImportError> {
+fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
     let fields = fields(&files.files[0])?;
@@ -298,7 +299,7 @@ fn lists(files: &TableFiles) -> Result<Vec<Cells>, ImportError> {
             };
             false
         });
-        if unknown.is_empty() { Err(ImportError::Stopped) } else { Ok(()) }
+        if unknown.is_empty() { Err(DataError::Stopped) } else { Ok(()) }
     });
     until_stopped(read).map(|()| cells)
 }
@@ -333,7 +334,7 @@ fn cell(field: &Field) -> String {
 }
 
 /// The column of pictures in a file of Parquet, if it has one: bytes, or a group of bytes and their path.
-pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, ImportError> {
+pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, DataError> {
     if !is_parquet(path) {
         return Ok(None);
     }
@@ -348,7 +349,7 @@ pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, ImportEr
 }
 
 /// Whether a file has the bytes of pictures in a column, rather than their names.
-pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, ImportError> {
+pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, DataError> {
     let Some(column) = column_of_pictures(path)? else { return Ok(false) };
     let is_text =
         |field: &TypePtr| !field.is_group() && field.get_basic_info().converted_type() == ConvertedType::UTF8;
@@ -356,7 +357,7 @@ pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, ImportError> {
 }
 
 /// What Hugging Face's `datasets` says of a file's columns.
-fn features(path: &Path) -> Result<Value, ImportError> {
+fn features(path: &Path) -> Result<Value, DataError> {
     let reader = open(path)?;
     let entries = reader.metadata().file_metadata().key_value_metadata();
     let text = entries.into_iter().flatten().find(|entry| entry.key == "huggingface");
@@ -374,7 +375,7 @@ pub(crate) fn label(
     table: &TableFiles,
     pictures: Option<&str>,
     wanted: Option<&str>,
-) -> Result<(String, Option<Vec<String>>), ImportError> {
+) -> Result<(String, Option<Vec<String>>), DataError> {
     let path = &*table.files[0];
     let (columns, known) = (columns(path, &table.root)?, features(path)?);
     let others: Vec<&String> = columns.iter().filter(|column| pictures != Some(column.as_str())).collect();
@@ -396,7 +397,7 @@ pub(crate) fn label(
     let Some(&column) = found else {
         let listed = listed(&others);
         if let Some(wanted) = wanted {
-            return Err(ImportError::option(
+            return Err(DataError::option(
                 "label",
                 short(wanted),
                 format!("{} has the columns {listed}", path.display()),
@@ -422,7 +423,7 @@ pub(crate) fn check_label(
     column: &str,
     names: Option<&Vec<String>>,
     first: &Path,
-) -> Result<(), ImportError> {
+) -> Result<(), DataError> {
     for path in &table.files {
         if fields(path)?.iter().any(|field| field.name() == column && field.is_group()) {
             bail!(
@@ -442,19 +443,19 @@ pub(crate) fn check_label(
 type Unpacked = (usize, usize, String, u32);
 
 /// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
-pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, ImportError> {
+pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, DataError> {
     let args = job.args;
     let (label, names) = label(&tables.train, Some(column), args.label.as_deref())?;
     let mut labels = Labels::of(names.clone(), args.missing_labels);
     let folder = job.folder("pictures")?;
     let mut by_path = ByPath::default();
-    let mut unpack = |name: &str, files: &TableFiles, labels: &mut Labels| -> Result<_, ImportError> {
+    let mut unpack = |name: &str, files: &TableFiles, labels: &mut Labels| -> Result<_, DataError> {
         let place = folder.join(name);
-        let failed = |error| ImportError::write(&place)(error);
+        let failed = |error| DataError::write(&place)(error);
         let mut file = BufWriter::new(File::create(&place).map_err(failed)?);
         let (mut start, mut found) = (0, Vec::new());
         for_each_row(files, &|row, rows| job.step(row, rows), |path, row, columns| {
-            let wrong = |what: String| ImportError::source(path, format!("row {row}: {what}"));
+            let wrong = |what: String| DataError::source(path, format!("row {row}: {what}"));
             let class = value(&columns, &label).map(cell).unwrap_or_default();
             let place = format!("column {}", short(&label));
             let number = labels.number(place, class.trim(), class.trim().parse().ok());
@@ -513,12 +514,12 @@ fn classes(
     column: &str,
     labels: &Labels,
     known: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, ImportError> {
+) -> Result<BTreeSet<String>, DataError> {
     let mut found = BTreeSet::new();
     let read = for_each_row(files, &|_, _| Ok(()), |_, _, columns| {
-        let Some(label) = value(&columns, column).map(cell) else { return Err(ImportError::Stopped) };
+        let Some(label) = value(&columns, column).map(cell) else { return Err(DataError::Stopped) };
         found.extend(labels.name(label.trim(), label.trim().parse().ok()));
-        if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
+        if found.is_disjoint(known) { Ok(()) } else { Err(DataError::Stopped) }
     });
     until_stopped(read).map(|()| found)
 }
@@ -545,7 +546,7 @@ impl ByPath {
         }
     }
 
-    fn finish(self, column: &str, is_left_out: bool) -> Result<(), ImportError> {
+    fn finish(self, column: &str, is_left_out: bool) -> Result<(), DataError> {
         let Some((path, row, name)) = self.first else { return Ok(()) };
         let what = format!(
             "column {column} has a path and no picture in {} of {} (row {row}: {})",

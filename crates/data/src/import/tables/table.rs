@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use csv::{ByteRecord, Position};
 use run_record::count;
 
+use crate::DataError;
+use crate::error::until_stopped;
 use crate::formats::data_set::Numbers;
-use crate::import::error::until_stopped;
+use crate::import::Imported;
 use crate::import::job::Job;
 use crate::import::labels::{Labels, twin};
 use crate::import::plan;
@@ -17,7 +19,6 @@ use crate::import::tables::parquet_file;
 use crate::import::tables::ranges::Ranges;
 use crate::import::tables::table_file::{self, TableFile};
 use crate::import::writer::Writer;
-use crate::import::{ImportError, Imported};
 use crate::quote::{listed, quoted};
 
 /// A row of a table.
@@ -28,7 +29,7 @@ struct Row {
     label: u32,
 }
 
-pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportError> {
+pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_pictures()?;
     let mut train = table_file::open(&tables.train, 2, job)?;
@@ -50,7 +51,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, ImportE
     }
     dropped.extend(train.has_row_names.then_some(0));
     if dropped.contains(&label) {
-        return Err(ImportError::option("drop", train.typed(label), "is the column of the class"));
+        return Err(DataError::option("drop", train.typed(label), "is the column of the class"));
     }
     let features: Vec<usize> =
         (0..train.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
@@ -147,8 +148,8 @@ fn read(
     features: &[usize],
     labels: &mut Labels,
     ranges: &mut Ranges,
-    tell: &dyn Fn(usize) -> Result<(), ImportError>,
-) -> Result<Vec<Row>, ImportError> {
+    tell: &dyn Fn(usize) -> Result<(), DataError>,
+) -> Result<Vec<Row>, DataError> {
     let (mut rows, mut is_unlabelled) = (Vec::new(), false);
     let (mut empty, mut swallowing) = (0, None);
     table.for_each_row(|table, row, position| {
@@ -222,12 +223,12 @@ pub(crate) fn classes(
     column: usize,
     labels: &Labels,
     known: &BTreeSet<String>,
-) -> Result<BTreeSet<String>, ImportError> {
+) -> Result<BTreeSet<String>, DataError> {
     let mut found = BTreeSet::new();
     let read = table.for_each_row(|table, row, _| {
         let cell = row.get(column).unwrap_or_default();
         found.extend(text(cell).ok().and_then(|label| labels.name(label, table.number(cell))));
-        if found.is_disjoint(known) { Ok(()) } else { Err(ImportError::Stopped) }
+        if found.is_disjoint(known) { Ok(()) } else { Err(DataError::Stopped) }
     });
     until_stopped(read).map(|()| found)
 }
@@ -255,7 +256,7 @@ fn say_what_is_left_out(train: &TableFile, test: &TableFile, label: usize, featu
 }
 
 /// Checks that features have names of their own, by which those of other tables are found.
-fn check_names(table: &TableFile, features: &[usize]) -> Result<(), ImportError> {
+fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
     let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
         let number = column + 1;
@@ -286,7 +287,7 @@ fn same_columns(
     [train, test]: [&TableFile; 2],
     label: usize,
     features: &[usize],
-) -> Result<Vec<usize>, ImportError> {
+) -> Result<Vec<usize>, DataError> {
     let [Some(known), Some(names)] = [train, test].map(|table| table.header.as_deref()) else {
         if train.columns == test.columns && train.header == test.header {
             return Ok(features.to_vec());
@@ -312,7 +313,7 @@ fn same_columns(
                 listed(known),
                 train.typed(column)
             );
-            ImportError::source(&test.path, what)
+            DataError::source(&test.path, what)
         })
     };
     let columns: Vec<usize> = features.iter().map(column).collect::<Result<_, _>>()?;

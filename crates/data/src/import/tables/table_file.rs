@@ -9,6 +9,7 @@ use flate2::read::MultiGzDecoder;
 use run_record::count;
 use run_record::files::{BEGINNING, foreign};
 
+use crate::DataError;
 use crate::formats::npy::MAGIC as NPY_MAGIC;
 use crate::import::job::Job;
 use crate::import::pictures::folder;
@@ -18,7 +19,7 @@ use crate::import::tables::beginning::{Beginning, Format, Known, from_utf16, is_
 use crate::import::tables::missing::is_missing;
 use crate::import::tables::parquet_file;
 use crate::import::tables::parquet_file::Tell;
-use crate::import::{Header, ImportError, split, temporary};
+use crate::import::{Header, split, temporary};
 use crate::quote::{listed, quoted, short};
 
 /// Names of a column of classes.
@@ -49,7 +50,7 @@ pub(crate) struct TableFile {
 }
 
 /// Opens a table of a source of at least `least` columns.
-pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, ImportError> {
+pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, DataError> {
     let args = job.args;
     let typed = args
         .label
@@ -71,13 +72,13 @@ impl TableFile {
         known: &[&str],
         least: usize,
         tell: &Tell<'_>,
-    ) -> Result<Self, ImportError> {
+    ) -> Result<Self, DataError> {
         let path = &*files.files[0];
-        let mut file = run_record::files::open_regular(path).map_err(ImportError::read(path))?;
-        let mut magic = beginning(&mut file).map_err(ImportError::read(path))?;
+        let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
+        let mut magic = beginning(&mut file).map_err(DataError::read(path))?;
         if magic.starts_with(&[0x1f, 0x8b]) {
             file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
-            magic = beginning(&mut file).map_err(ImportError::read(path))?;
+            magic = beginning(&mut file).map_err(DataError::read(path))?;
         }
         let is_parquet = magic.starts_with(parquet_file::MAGIC);
         let mut parts = Vec::new();
@@ -88,7 +89,7 @@ impl TableFile {
         } else if is_parquet {
             if header.is_some() {
                 let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
-                return Err(ImportError::option("header", "", problem));
+                return Err(DataError::option("header", "", problem));
             }
             file = parquet_file::as_csv(files, tell)?;
             parts = parquet_file::rows_before(&files.files)?;
@@ -104,7 +105,7 @@ impl TableFile {
         } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
             bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
         }
-        let lines = lines(&mut file).map_err(ImportError::read(path))?;
+        let lines = lines(&mut file).map_err(DataError::read(path))?;
         let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
         let known = Known {
             names: known,
@@ -116,10 +117,10 @@ impl TableFile {
         } else {
             Beginning::of(&mut file, &known, |position| line_at(&lines, position))
         };
-        let beginning = beginning.map_err(ImportError::read(path))?;
+        let beginning = beginning.map_err(DataError::read(path))?;
         let Beginning { format, header, columns, start, has_row_names, notes } =
-            beginning.map_err(|what| ImportError::source(path, what))?;
-        file.seek(SeekFrom::Start(0)).map_err(ImportError::read(path))?;
+            beginning.map_err(|what| DataError::source(path, what))?;
+        file.seek(SeekFrom::Start(0)).map_err(DataError::read(path))?;
         Ok(Self {
             path: path.to_owned(),
             name: folder::name(path),
@@ -169,31 +170,31 @@ impl TableFile {
     }
 
     /// An error in the row at `position`.
-    pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> ImportError {
+    pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> DataError {
         let what_line = if self.is_parquet { "row" } else { "line" };
         let (path, line) = self.place(position);
-        ImportError::source(path, format!("{what_line} {line}: {}", what.as_ref()))
+        DataError::source(path, format!("{what_line} {line}: {}", what.as_ref()))
     }
 
     /// The next row, or false at the end.
-    fn next(&mut self, row: &mut ByteRecord) -> Result<bool, ImportError> {
-        self.reader.read_byte_record(row).map_err(|error| ImportError::read(&self.path)(error.into()))
+    fn next(&mut self, row: &mut ByteRecord) -> Result<bool, DataError> {
+        self.reader.read_byte_record(row).map_err(|error| DataError::read(&self.path)(error.into()))
     }
 
     /// Reads the row at `position`.
-    pub(crate) fn row(&mut self, position: &Position, row: &mut ByteRecord) -> Result<(), ImportError> {
-        self.reader.seek(position.clone()).map_err(|error| ImportError::read(&self.path)(error.into()))?;
+    pub(crate) fn row(&mut self, position: &Position, row: &mut ByteRecord) -> Result<(), DataError> {
+        self.reader.seek(position.clone()).map_err(|error| DataError::read(&self.path)(error.into()))?;
         self.next(row).map(drop)
     }
 
     /// Calls `visit` with each row of samples and its position.
     pub(crate) fn for_each_row(
         &mut self,
-        mut visit: impl FnMut(&Self, &ByteRecord, &Position) -> Result<(), ImportError>,
-    ) -> Result<(), ImportError> {
+        mut visit: impl FnMut(&Self, &ByteRecord, &Position) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
         let mut row = ByteRecord::new();
         let start = self.start.clone();
-        self.reader.seek(start).map_err(|error| ImportError::read(&self.path)(error.into()))?;
+        self.reader.seek(start).map_err(|error| DataError::read(&self.path)(error.into()))?;
         while self.next(&mut row)? {
             let position = row.position().cloned().unwrap_or_else(Position::new);
             visit(self, &row, &position)?;
@@ -202,7 +203,7 @@ impl TableFile {
     }
 
     /// Checks that a row has as many cells as the first, or empty ones behind them.
-    pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), ImportError> {
+    pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), DataError> {
         match row.len() >= self.columns && is_empty_from(row, self.columns) {
             true => Ok(()),
             false => {
@@ -270,7 +271,7 @@ impl TableFile {
     }
 
     /// The column of that name, or of that number from 1.
-    pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, ImportError> {
+    pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, DataError> {
         let wanted = wanted.trim();
         let exact = self.called(|name| name == wanted);
         let found =
@@ -290,11 +291,11 @@ impl TableFile {
                 second + 1
             ),
         };
-        Err(ImportError::option(option, short(wanted), problem))
+        Err(DataError::option(option, short(wanted), problem))
     }
 
     /// The column of that name or number, or those of its lists in a table of Parquet.
-    pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, ImportError> {
+    pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, DataError> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let is_of_list = |name: &str| {
             self.is_parquet
@@ -307,7 +308,7 @@ impl TableFile {
     }
 
     /// The column of exactly that name, for which no number and no other column is taken.
-    pub(crate) fn named(&self, name: &str) -> Result<usize, ImportError> {
+    pub(crate) fn named(&self, name: &str) -> Result<usize, DataError> {
         match self.called(|own| own == name)[..] {
             [only] => Ok(only),
             ref found => {
@@ -319,7 +320,7 @@ impl TableFile {
     }
 
     /// The column of the classes.
-    pub(crate) fn label(&self, wanted: Option<&str>) -> Result<usize, ImportError> {
+    pub(crate) fn label(&self, wanted: Option<&str>) -> Result<usize, DataError> {
         if let Some(wanted) = wanted {
             return self.column("label", wanted);
         }

@@ -1,10 +1,11 @@
 //! Tables in all their forms, and what is wrong in them.
 
+use crate::DataError;
 use crate::formats::Numbers;
 use crate::import::tables::TableFiles;
 use crate::import::tables::table_file::TableFile;
 use crate::import::tests::{Lab, features};
-use crate::import::{Header, ImportError, Imported};
+use crate::import::{Header, Imported};
 
 #[test]
 fn tables_of_many_kinds_are_the_same_data_set() {
@@ -116,7 +117,7 @@ fn names_of_features_tell_a_header_whatever_they_look_like() {
         lab.write("rows.csv", contents);
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let (mut good, mut bad) = (Vec::new(), 0);
-        let visit = |_: u64, row: Result<Vec<f32>, ImportError>| match row {
+        let visit = |_: u64, row: Result<Vec<f32>, DataError>| match row {
             Ok(row) => good.push(row),
             Err(_) => bad += 1,
         };
