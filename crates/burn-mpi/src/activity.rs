@@ -49,8 +49,8 @@ pub(crate) struct State {
     pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends.
     pub ended_by: Option<usize>,
-    /// Whether a transport is to abort its operations before the process ends; `None` if none has to.
-    pub abort: Option<bool>,
+    /// Whether the guard is about to end the process; `None` until a transport has asked.
+    pub ending: Option<bool>,
     /// The exit code of this rank, once it leaves and enters no further operation.
     pub leaving: Option<i32>,
     /// Why this rank leaves; empty if unknown.
@@ -159,6 +159,11 @@ impl Activity {
     #[cfg(feature = "mpi")]
     pub fn departed(&self) -> Vec<Departure> {
         self.with(|state| state.departed.clone())
+    }
+
+    /// A rank that has announced that it leaves, first one with an error.
+    pub fn departure(&self) -> Option<Departure> {
+        self.with(|state| state.departed.iter().max_by_key(|departure| departure.status != 0).cloned())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::activity::{Activity, Waiting};
 use crate::collective::wire::Element;
-use crate::{Call, CommError};
+use crate::{Call, CommError, Operation, Wire};
 
 /// One rank of a job: all that its transports, its exchanges and its guard have to know of it.
 #[derive(Debug, Clone)]
@@ -32,10 +32,10 @@ impl Member {
     /// Checks `call` on these buffers, which starts.
     ///
     /// # Errors
-    /// If these have no sum, and it is one; or if it names a rank that there is not.
+    /// As [`Call::check`].
     ///
     /// # Panics
-    /// If the buffers are not those of this call, as [`Call::check`] says.
+    /// As [`Call::check`].
     pub fn check(
         &self,
         transport: &'static str,
@@ -45,17 +45,25 @@ impl Member {
         to: &[u8],
     ) -> Result<Started, CommError> {
         let started = self.started(transport, call.name(), from.len().max(to.len()));
-        let reason = match call.peer() {
-            _ if call.sums() && element == Element::Byte => "bytes have no sum".to_owned(),
-            Some(peer) if peer >= self.size => {
-                format!("there is no rank {peer}, only 0 to {}", self.size - 1)
-            }
-            _ => {
-                call.check(element, from, to, (self.rank, self.size));
-                return Ok(started);
-            }
-        };
-        Err(self.error(&started, reason))
+        match call.check(element, from, to, self.rank, self.size) {
+            Ok(()) => Ok(started),
+            Err(reason) => Err(self.error(&started, reason)),
+        }
+    }
+
+    /// Checks the buffer of `operation`, which starts.
+    ///
+    /// # Errors
+    /// As [`Operation::check`].
+    pub fn check_operation(
+        &self,
+        transport: &'static str,
+        operation: Operation,
+        buffer: &Wire,
+    ) -> Result<(), CommError> {
+        operation.check(buffer, self.rank, self.size).map_err(|reason| {
+            self.error(&self.started(transport, operation.name(), buffer.bytes().len()), reason)
+        })
     }
 
     /// The time of this rank's clock.
@@ -102,7 +110,7 @@ impl Member {
     pub fn broken(&self, of: &Started, patience: Duration, reason: String) -> CommError {
         let began = std::time::Instant::now();
         loop {
-            match self.activity.departed().into_iter().max_by_key(|departure| departure.status != 0) {
+            match self.activity.departure() {
                 Some(departure) => return departure.error(),
                 None if began.elapsed() > patience => return self.error(of, reason),
                 None => std::thread::sleep(Duration::from_millis(20)),

@@ -19,7 +19,6 @@ pub(crate) mod wire;
 
 use self::pending::BLOCKING;
 use self::wire::Element;
-use crate::member::Member;
 use crate::{CommError, Reduction, Wire};
 
 /// An operation that [`Collective::start`] begins.
@@ -52,24 +51,24 @@ impl Operation {
         }
     }
 
-    /// Checks this rank's buffer before anything is sent.
-    fn check(self, transport: &'static str, buffer: &Wire, member: &Member) -> Result<(), CommError> {
-        let reason = match self {
+    /// Checks the buffer that `rank` of `ranks` passes. A transport calls this before it sends anything.
+    ///
+    /// # Errors
+    /// The reason of a [`CommError::Operation`]: a sum of bytes, or a chunk of a wrong length.
+    pub fn check(self, buffer: &Wire, rank: usize, ranks: usize) -> Result<(), String> {
+        let found = buffer.len();
+        match self {
             Self::AllReduce(_) | Self::ReduceScatter(_) if buffer.element() == Element::Byte => {
-                "bytes have no sum; use f32, f64, bf16 or f16".to_owned()
+                Err("bytes have no sum; use f32, f64, bf16 or f16".to_owned())
             }
-            Self::AllGather { length } => {
-                let (ranks, found) = (member.size, buffer.len());
-                match wire::chunk_range(length, ranks, member.rank).len() {
-                    expected if expected == found => return Ok(()),
-                    expected => format!(
-                        "this rank passes {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
-                    ),
-                }
-            }
-            _ => return Ok(()),
-        };
-        Err(member.error(&member.started(transport, self.name(), buffer.bytes().len()), reason))
+            Self::AllGather { length } => match wire::chunk_range(length, ranks, rank).len() {
+                expected if expected == found => Ok(()),
+                expected => Err(format!(
+                    "this rank passes {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
+                )),
+            },
+            _ => Ok(()),
+        }
     }
 }
 
@@ -170,8 +169,12 @@ impl Operation {
 /// # Ok::<(), CommError>(())
 /// ```
 ///
-/// A transport between several ranks registers its waits with
-/// [`World::watch`](crate::World::watch), so that the deadline can name missing ranks.
+/// A transport between several ranks
+/// - checks its buffers with [`Operation::check`], and for [`Primitives`](crate::lab::Primitives) with
+///   [`Call::check`](crate::lab::Call::check);
+/// - registers its waits with [`World::watch`](crate::World::watch), so that the deadline can name missing ranks;
+/// - calls [`World::is_ending`](crate::World::is_ending) while it waits, if its operations need to be aborted;
+/// - returns [`World::departure`](crate::World::departure) if a peer has closed its connection.
 pub trait Collective {
     /// The transport's name in errors, tables and records, such as `mpi`.
     fn transport(&self) -> &str;
@@ -235,6 +238,7 @@ mod tests {
     use super::*;
     use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
     use crate::clock::Clock;
+    use crate::member::Member;
 
     #[test]
     fn bytes_are_gathered_and_not_summed() {
@@ -243,12 +247,12 @@ mod tests {
             Member::new(rank, 2, "node0".into(), activity)
         };
         let bytes = Wire::Bytes(vec![1, 2]);
-        let sum = Operation::ReduceScatter(Reduction::Native).check("mpi", &bytes, &member(0));
+        let sum = member(0).check_operation("mpi", Operation::ReduceScatter(Reduction::Native), &bytes);
         let error = sum.unwrap_err().to_string();
         assert!(error.contains("rank 0 on node0: mpi reduce-scatter") && error.contains("no sum"), "{error}");
         let gather = Operation::AllGather { length: 3 };
-        assert!(gather.check("gloo", &bytes, &member(0)).is_ok());
-        let error = gather.check("gloo", &bytes, &member(1)).unwrap_err().to_string();
+        assert!(member(0).check_operation("gloo", gather, &bytes).is_ok());
+        let error = member(1).check_operation("gloo", gather, &bytes).unwrap_err().to_string();
         assert!(error.ends_with("passes 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
     }
 }

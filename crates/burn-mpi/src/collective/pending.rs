@@ -291,7 +291,7 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn start(&mut self, bucket: usize, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        operation.check(L::NAME, &buffer, self.link().member())?;
+        self.link().member().check_operation(L::NAME, operation, &buffer)?;
         let Member { rank, size, .. } = *self.link().member();
         let (whole, length) = match operation {
             Operation::AllReduce(_) => (buffer.len(), buffer.len()),
@@ -372,7 +372,7 @@ impl<L: Link> Collective for PendingOps<L> {
             return self.checked.call(Call::AllReduce, buffer.element(), &[], buffer.bytes_mut());
         }
         let _waiting = self.link().member().enter(&self.checked.label, "all-reduce", None);
-        Operation::AllReduce(how).check(L::NAME, buffer, self.link().member())?;
+        self.link().member().check_operation(L::NAME, Operation::AllReduce(how), buffer)?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
         let reduced = self.complete(BLOCKING);

@@ -41,8 +41,8 @@ impl Call {
         }
     }
 
-    /// Bytes of each rank's part, of buffers of so many bytes on `size` ranks.
-    pub(crate) fn part(self, from: usize, to: usize, size: usize) -> usize {
+    /// Bytes of each rank's part, of a buffer of `from` bytes to read and one of `to` bytes to write on `size` ranks.
+    pub fn part(self, from: usize, to: usize, size: usize) -> usize {
         match self {
             Self::Gather { .. } => from,
             Self::Scatter { .. } => to,
@@ -64,12 +64,30 @@ impl Call {
         }
     }
 
-    /// Checks the buffers of `rank` of `size` against what a transport reads and writes: whoever calls
-    /// [`Primitives::call`] may pass any.
+    /// Checks the buffers of `rank` of `size` against what a transport reads and writes. A transport calls this
+    /// first: whoever calls [`Primitives::call`] may pass any buffers.
+    ///
+    /// # Errors
+    /// The reason of a [`CommError::Operation`]: a sum of bytes, or a rank that does not exist.
     ///
     /// # Panics
-    /// If a length is another one, or values are not aligned.
-    pub(crate) fn check(self, element: Element, from: &[u8], to: &[u8], (rank, size): (usize, usize)) {
+    /// If a buffer has a wrong length, or its values are not aligned.
+    pub fn check(
+        self,
+        element: Element,
+        from: &[u8],
+        to: &[u8],
+        rank: usize,
+        size: usize,
+    ) -> Result<(), String> {
+        if self.sums() && element == Element::Byte {
+            return Err("bytes have no sum".to_owned());
+        }
+        if let Some(peer) = self.peer()
+            && peer >= size
+        {
+            return Err(format!("there is no rank {peer}, only 0 to {}", size - 1));
+        }
         let (read, written) = (from.len(), to.len());
         let fits = match self {
             Self::Send { .. } => written == 0,
@@ -89,6 +107,7 @@ impl Call {
                 && (bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(width))
         };
         assert!(is_whole(from) && is_whole(to), "{}: whole values, aligned", self.name());
+        Ok(())
     }
 
     /// Whether it is a call of all ranks, which has nothing to do where their parts are empty.

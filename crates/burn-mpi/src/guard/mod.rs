@@ -279,7 +279,7 @@ impl Guard {
         }
         print_line(line);
         // The guard may not call the transport, which another thread is using: that one looks at this.
-        if self.member.activity.with(|state| state.abort.replace(true).is_some()) {
+        if self.member.activity.with(|state| state.ending.replace(true).is_some()) {
             std::thread::sleep(ABORT);
         }
         end_process()

@@ -136,7 +136,8 @@ impl Link for MpiLink {
         let Job { step: Step { call, channel, .. }, of: started, from, mut to, .. } = job;
         let element = to.element();
         assert_eq!(from.element(), element, "buffers of one type");
-        call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
+        call.check(element, from.bytes(), to.bytes(), self.mpi.rank, self.mpi.size)
+            .map_err(|reason| self.mpi.error(&started, reason))?;
         let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
         let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel]);
         // SAFETY: a constant that MPI's library defines.

@@ -63,7 +63,7 @@ impl Communicator {
         let id = world.broadcast_bytes(world.agree(id)?)?;
         let member = Rc::clone(world.member());
         let started = member.started(NAME, START, 0);
-        member.activity.with(|state| state.abort = Some(false));
+        member.activity.with(|state| state.ending = Some(false));
         let mut this =
             Self { member, nccl, gpu, comm: None, stream, free: Vec::new(), in_flight: 0, broken: None };
         let _waiting = this.member.enter(NAME, START, None);
@@ -151,7 +151,7 @@ impl Communicator {
 
     /// Between two looks of a rank that waits.
     fn look_again(&mut self) {
-        if self.member.activity.with(|state| state.abort) == Some(true) {
+        if self.member.activity.with(|state| state.ending) == Some(true) {
             self.abort();
             // For the end of the process: an error of this rank would be a second line for one cause.
             loop {
