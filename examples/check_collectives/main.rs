@@ -17,8 +17,9 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, Collective, Transport, World, connect, run};
+use burn_mpi::{Collective, Transport, World, run};
+use clap::ValueEnum;
+use mpiburn::train::BackendKind;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -41,8 +42,8 @@ fn check(world: &World) -> Outcome {
         [] => {
             sums::check(world, interface)?;
             let gloo = transport(interface, TIMEOUT);
-            primitives::check(world, connect_primitives(world, Backend::Gloo, &gloo)?.as_mut())?;
-            for backend in [Backend::Mpi, Backend::Gloo] {
+            primitives::check(world, BackendKind::Gloo.connect_primitives(world, &gloo, None)?.as_mut())?;
+            for backend in [BackendKind::Mpi, BackendKind::Gloo] {
                 let mut collective = over(world, backend, interface, TIMEOUT)?;
                 ordered::check(world, collective.as_mut())?;
                 scattered::check(world, collective.as_mut())?;
@@ -54,8 +55,8 @@ fn check(world: &World) -> Outcome {
         #[cfg(feature = "nccl")]
         ["nccl"] => {
             let nccl = transport(interface, TIMEOUT);
-            primitives::check(world, connect_primitives(world, Backend::Nccl, &nccl)?.as_mut())?;
-            let mut collective = over(world, Backend::Nccl, interface, TIMEOUT)?;
+            primitives::check(world, BackendKind::Nccl.connect_primitives(world, &nccl, None)?.as_mut())?;
+            let mut collective = over(world, BackendKind::Nccl, interface, TIMEOUT)?;
             println!("rank {}: {}", world.rank(), collective.connection().unwrap_or_default());
             sums::of_all_types(world, collective.as_mut())?;
             ordered::check(world, collective.as_mut())?;
@@ -67,7 +68,7 @@ fn check(world: &World) -> Outcome {
         ["death"] => failures::death(world, interface),
         [how, operation, backend] => {
             let deadline = if how == "leave" { TIMEOUT } else { failures::DEADLINE };
-            let mut collective = over(world, backend.parse()?, interface, deadline)?;
+            let mut collective = over(world, BackendKind::from_str(backend, false)?, interface, deadline)?;
             failures::miss(world, collective.as_mut(), how, operation)
         }
         _ => Err(format!("unknown check {}", arguments.join(" ")).into()),
@@ -76,11 +77,11 @@ fn check(world: &World) -> Outcome {
 
 fn over(
     world: &World,
-    backend: Backend,
+    backend: BackendKind,
     interface: Option<&str>,
     timeout: Duration,
 ) -> Result<Box<dyn Collective>, Box<dyn Error>> {
-    Ok(connect(world, backend, &transport(interface, timeout))?)
+    Ok(backend.connect(world, &transport(interface, timeout), None)?)
 }
 
 fn transport(interface: Option<&str>, timeout: Duration) -> Transport {

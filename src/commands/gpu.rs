@@ -3,10 +3,11 @@
 //! Without a number, ranks of a machine take its GPUs in turn; several may share one, whose
 //! gradients are sent through the host's memory.
 
-use burn_mpi::{Backend, World};
+use burn_mpi::World;
 
 use crate::device::{DeviceKind, use_gpu};
 use crate::options::{ConfigError, RunConfig};
+use crate::train::BackendKind;
 
 /// Checks that every rank has the GPU of `device`, and chooses it. All ranks call it, before
 /// anything runs on the device.
@@ -30,7 +31,7 @@ pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     let gpus = *found.as_ref().unwrap_or(&0);
     match number(config.device, 0, found) {
         Err(reason) => Some(reason),
-        Ok(_) if config.communication.backend == Backend::Nccl && gpus < ranks => Some(format!(
+        Ok(_) if config.communication.backend == BackendKind::Nccl && gpus < ranks => Some(format!(
             "--backend nccl: NCCL needs a GPU for each rank, and this machine has {gpus} for {ranks} ranks; choose mpi or \
              gloo, or a machine with more GPUs"
         )),
@@ -49,7 +50,7 @@ fn local_rank(world: &World) -> usize {
 fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     match device {
         #[cfg(feature = "cuda")]
-        DeviceKind::Cuda(_) => Some(burn_mpi::lab::gpus().map(|gpus| gpus.len())),
+        DeviceKind::Cuda(_) => Some(burn_mpi_nccl::gpus().map(|gpus| gpus.len())),
         #[cfg(feature = "tch")]
         DeviceKind::TchCuda(_) => Some(Ok(burn_fused::libtorch_gpus())),
         // A build that lacks the device has refused it.

@@ -11,11 +11,10 @@ use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord};
-use crate::train::{Precision, Tally, Trainer, best_epoch};
+use crate::train::{BackendKind, Precision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
-use burn_mpi::ShardPlan;
-use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
+use burn_mpi::{Launcher, ParamLayout, Place, ShardPlan, SyncReport, World, oversubscribed};
 use data::size_of_sample;
 use run_record::{
     ByClass, ClassRecord, DataRecord, EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status,
@@ -79,7 +78,7 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     ];
     let gloo = match config.communication.backend {
         #[cfg(feature = "gloo")]
-        Backend::Gloo => Some(("gloo".to_owned(), burn_mpi::lab::gloo_version())),
+        BackendKind::Gloo => Some(("gloo".to_owned(), burn_mpi::lab::gloo_version())),
         _ => None,
     };
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()

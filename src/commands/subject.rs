@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn_mpi::{Collective, World, connect};
+use burn_mpi::World;
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
@@ -64,7 +64,8 @@ pub fn int8_bytes(int8: &Quantized) -> anyhow::Result<usize> {
 
 /// The learner of steps that are measured.
 pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> anyhow::Result<Learner<'w>> {
-    let collective: Box<dyn Collective> = connect(world, config.communication.backend, &config.transport())?;
+    let backend = config.communication.backend;
+    let collective = backend.connect(world, &config.transport(), config.device.gpu())?;
     let quantizer = config.quantizer(&network)?;
     Ok(Learner::new(world, config, network, quantizer, collective)?)
 }

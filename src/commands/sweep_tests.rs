@@ -140,7 +140,7 @@ fn reports_compute_with_the_values_of_the_program() {
         ("momentum", crate::train::OptimizerKind::Sgd.default_momentum().to_string()),
     ];
     assert_eq!(runs::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
-    assert_eq!(collectives::NO_GPU, burn_mpi::NoNccl::SHORT);
+    assert_eq!(collectives::NO_GPU, burn_mpi_nccl::NoNccl::SHORT);
     assert_eq!(predict::CONTROL, burn_mpi::lab::CONTROL);
     for (mb, params) in [("0.25", 4266), ("25", 4266), ("25", 20_000_000), ("2", 9_000_000)] {
         let config = RunConfig::read(["--bucket-mb", mb]).expect("a valid configuration");

@@ -16,10 +16,9 @@ use super::trace::{self, Tracing};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
-use crate::train::{self, Schedule, ScheduleKind, Setup, TrainError, Trainer};
+use crate::train::{self, BackendKind, Schedule, ScheduleKind, Setup, TrainError, Trainer};
 use crate::values;
-use burn_mpi::lab::connect_primitives;
-use burn_mpi::{Backend, World, connect};
+use burn_mpi::World;
 use data::{Description, Split};
 use launch::StopRequest;
 pub(super) use prepare::check_size;
@@ -85,12 +84,12 @@ fn phases(
         Some(weights) => layout.write(network, &weights),
         None => network,
     };
-    let (backend, transport) = (config.communication.backend, config.transport());
-    let collective = connect(world, backend, &transport)?;
+    let (backend, transport, gpu) = (config.communication.backend, config.transport(), config.device.gpu());
+    let collective = backend.connect(world, &transport, gpu)?;
     // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with the first one
     // on the GPU.
-    if backend == Backend::Gloo {
-        world.exchange_over(connect_primitives(world, backend, &transport)?);
+    if backend == BackendKind::Gloo {
+        world.exchange_over(backend.connect_primitives(world, &transport, gpu)?);
     }
     record.connection = collective.connection();
     let checkpoint = prepare::share(world, begin.checkpoint.take(), layout.len())?;

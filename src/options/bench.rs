@@ -7,10 +7,10 @@ use clap::{Args, Subcommand};
 
 use super::{RunArgs, StallArgs, Words};
 use crate::model::ModelKind;
-use crate::train::RunConfig;
+use crate::train::{BackendKind, RunConfig};
 use crate::values::{above_0, between, from_0, named, one_of, positive, range, up_to};
 use burn_fused::simd::Level;
-use burn_mpi::{Backend, WireType};
+use burn_mpi::WireType;
 
 /// Most timed calls: of a microsecond each, ten seconds.
 const MOST: u64 = 10_000_000;
@@ -226,8 +226,8 @@ least-squares line from there over all sizes, weighted by the inverse of the siz
 )]
 pub struct LinkArgs {
     /// Transport to send over.
-    #[arg(long, default_value = "mpi", value_parser = named::<Backend, _>(Backend::ALL.map(Backend::name)))]
-    pub backend: Backend,
+    #[arg(long, default_value = "mpi", value_parser = one_of::<BackendKind>())]
+    pub backend: BackendKind,
     /// Message sizes in bytes, KiB or MiB; 4..64KiB: each power of two in the range
     /// [default: 4..4MiB, up to the size whose exchange takes 0.1 s].
     #[arg(long, value_name = "SIZES")]

@@ -8,9 +8,8 @@ use super::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
-use crate::train::{GAMMA, OptimizerKind, Precision, ScheduleKind};
+use crate::train::{BackendKind, GAMMA, OptimizerKind, Precision, ScheduleKind};
 use crate::values;
-use burn_mpi::Backend;
 use run_record::count;
 
 /// An invalid option.
@@ -87,13 +86,13 @@ impl RunConfig {
         }
         self.check_recipe()?;
         self.check_precision()?;
-        if self.communication.backend == Backend::Nccl && self.device.is_cpu() {
+        if self.communication.backend == BackendKind::Nccl && self.device.is_cpu() {
             let problem = format!(
                 "{} is a CPU device, and NCCL moves GPU memory; choose --backend mpi or gloo, or --device cuda or \
                  tch-cuda:N",
                 self.device
             );
-            return Err(ConfigError::new("backend", Backend::Nccl, problem));
+            return Err(ConfigError::new("backend", BackendKind::Nccl, problem));
         }
         self.check_quantization()
     }

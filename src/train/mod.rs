@@ -2,6 +2,7 @@
 //!
 //! Checkpoints and curves are passed as values to `run-record`, which does not depend on the types here.
 
+mod backend;
 mod batches;
 mod error;
 mod evaluation;
@@ -14,6 +15,7 @@ mod state;
 mod step;
 mod trainer;
 
+pub use backend::BackendKind;
 pub use batches::LabelledBytes;
 pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
+use burn_mpi::{Reduction, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
+use super::{BackendKind, OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
@@ -311,8 +311,8 @@ impl SamplesIn {
 #[command(next_help_heading = "Distribution")]
 pub struct Communication {
     /// Transport of the gradients; nccl between GPUs.
-    #[arg(long, default_value = "mpi", value_parser = named::<Backend, _>(Backend::ALL.map(Backend::name)))]
-    pub backend: Backend,
+    #[arg(long, default_value = "mpi", value_parser = one_of::<BackendKind>())]
+    pub backend: BackendKind,
     /// Network interface of gloo's connections [default: the one with a route to the other hosts].
     #[arg(long, value_name = "NAME", default_value = "none", value_parser = optional(text))]
     pub interface: Optional<String>,
@@ -400,7 +400,6 @@ impl RunConfig {
         Transport {
             interface: self.communication.interface.clone(),
             gloo_algorithm: self.communication.gloo_algorithm.clone(),
-            gpu: self.device.gpu(),
             timeout: self.communication.timeout(),
         }
     }

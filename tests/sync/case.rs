@@ -2,7 +2,8 @@
 
 use super::draw::{Draw, Purpose};
 use super::plan::Plan;
-use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
+use burn_mpi::{Reduction, SyncOptions, Transport, WireType};
+use mpiburn::train::BackendKind;
 
 /// Number of steps of a case: one that determines the order of buckets, and more.
 const STEPS: usize = 5;
@@ -10,7 +11,7 @@ const STEPS: usize = 5;
 /// A case: the configuration of all ranks.
 #[derive(Debug)]
 pub struct Case {
-    pub backend: Backend,
+    pub backend: BackendKind,
     pub gloo_algorithm: &'static str,
     pub options: SyncOptions,
     /// Whether Burn recomputes activations in backward (gradient checkpointing), which
@@ -72,9 +73,9 @@ impl Case {
     /// Case `index` of `seed` in a world of that size.
     pub fn draw(seed: u64, index: u64, world_size: usize) -> Self {
         let draw = &mut Draw::of(seed, index, Purpose::Case, [world_size as u16, 0, 0, 0]);
-        let mut backends = vec![Backend::Mpi];
+        let mut backends = vec![BackendKind::Mpi];
         if cfg!(feature = "gloo") {
-            backends.push(Backend::Gloo);
+            backends.push(BackendKind::Gloo);
         }
         Self {
             backend: draw.one_of(&backends),

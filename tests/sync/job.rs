@@ -10,9 +10,7 @@ use super::network::{Network, initial_values};
 use super::plan::BatchId;
 use super::reference::Reference;
 use super::samples::Samples;
-use burn_mpi::{
-    CommError, GradientSync, MicroBatch, ParamLayout, WireType, World, broadcast_module, connect,
-};
+use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, WireType, World, broadcast_module};
 use half::f16;
 
 /// Runs `case`, and compares every step with plain Burn; calls `progress` before each.
@@ -32,7 +30,8 @@ pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
     }
     let mut reference = Reference::new(case, world.size(), &initial(0), &device);
     let mut optimizer = optimizer(case);
-    let collective = connect(world, case.backend, &case.transport()).map_err(|error| error.to_string())?;
+    let collective = case.backend.connect(world, &case.transport(), None);
+    let collective = collective.map_err(|error| error.to_string())?;
     let mut sync = GradientSync::of_module(world, collective, &module, case.options);
 
     for number in 0..case.steps.len() {

@@ -16,8 +16,9 @@ mod reference;
 mod samples;
 mod watchdog;
 
-use burn_mpi::{Backend, World};
+use burn_mpi::World;
 use clap::Parser;
+use mpiburn::train::BackendKind;
 
 use case::Case;
 
@@ -34,7 +35,7 @@ struct Arguments {
     seed: u64,
     /// The transport of all cases, instead of a random one of mpi and gloo
     #[arg(long)]
-    backend: Option<Backend>,
+    backend: Option<BackendKind>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

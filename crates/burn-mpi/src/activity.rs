@@ -178,7 +178,7 @@ mod tests {
             ("mpi", "all-reduce", Some(2), "mpi all-reduce of bucket 2", 1),
             ("gloo", "barrier", None, "gloo barrier", 2),
             ("mpi", "send", None, "mpi send", 2),
-            ("nccl", "launch", Some(7), "nccl launch of bucket 7", 2),
+            ("ucc", "launch", Some(7), "ucc launch of bucket 7", 2),
             ("rccl", "all-to-some", None, "rccl all-to-some", 3),
         ] {
             let waiting = Activity::enter(&activity, transport, operation, bucket);

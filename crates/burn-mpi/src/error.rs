@@ -5,7 +5,7 @@ use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 use crate::Launcher;
-use crate::{NoNccl, process};
+use crate::process;
 
 /// An error of the world or of a collective. Its text is one line: what happened,
 /// on which rank and host, and what to do if that is known.
@@ -198,16 +198,6 @@ pub enum SharedError {
         elapsed: Duration,
         /// Whom it waits for.
         cause: String,
-    },
-    /// A rank that cannot use NCCL.
-    #[error("rank {rank} on {host}: {reason}")]
-    NoNccl {
-        /// The lowest rank that cannot.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// Why, and what to do.
-        reason: NoNccl,
     },
     /// Samples of the ranks that do not add up to the step's.
     #[error(

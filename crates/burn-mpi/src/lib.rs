@@ -41,13 +41,13 @@
 //! | --- | --- |
 //! | [`threads`] | ranks that are threads, for tests: in turns drawn from a seed, in virtual time |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
-//! | [`connect`], [`Collective`] | transports: MPI; gloo and nccl with the features of these names |
+//! | [`connect`], [`Collective`] | transports: MPI; gloo with the feature of this name; transports of other crates |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
-//! | [`lab`] | single operations of a transport, clocks, GPUs and versions, for benchmarks |
+//! | [`lab`] | single operations of a transport, clocks and versions, for benchmarks |
 //!
 //! Without the default feature `mpi` ranks are [`threads`] alone, and nothing is needed to build. With it,
 //! building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
@@ -95,7 +95,6 @@ pub use activity::Waiting;
 pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::GlooCollective;
-pub use collective::refusal::NoNccl;
 pub use collective::wire::{Wire, chunk_range};
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
@@ -132,8 +131,6 @@ pub mod lab {
     pub use crate::collective::gloo::sys::gloo_version;
     #[cfg(feature = "mpi")]
     pub use crate::collective::mpi::mpi_library;
-    #[cfg(feature = "nccl")]
-    pub use crate::collective::nccl::gpu::gpus;
     pub use crate::collective::primitives::{Call, Primitives};
     pub use crate::collective::wire::Element;
     pub use crate::cores::{cores_and_cpus, memory_limit};

@@ -100,7 +100,7 @@ impl Member {
     }
 }
 
-#[cfg(any(feature = "gloo", feature = "nccl"))]
+#[cfg(feature = "gloo")]
 impl Member {
     /// How long a rank whose connection broke waits for its peer to send the reason.
     pub const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);

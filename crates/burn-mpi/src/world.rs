@@ -127,7 +127,7 @@ impl World {
     /// # use burn_mpi::World;
     /// # fn wait_for_the_network() {}
     /// # fn wait(world: &World) {
-    /// let _waiting = world.watch("nccl", "all-reduce", Some(2));
+    /// let _waiting = world.watch("ucc", "all-reduce", Some(2));
     /// wait_for_the_network();
     /// # }
     /// ```

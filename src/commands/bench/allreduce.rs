@@ -5,12 +5,14 @@
 //! all of them alike. A barrier before each call, which is not timed, starts the ranks
 //! together; the latency of a call is the mean over ranks, as in OSU's.
 
+use clap::ValueEnum;
 use half::{bf16, f16};
 
 use super::{has_no_gpu, job, publish, sizes, timed, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::options::{AllreduceArgs, ConfigError};
-use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World, connect};
+use crate::train::BackendKind;
+use burn_mpi::{Collective, CommError, Reduction, Transport, Wire, WireType, World};
 use run_report::allreduce::human_size;
 use run_report::allreduce::latency_plot;
 use run_report::plots::Plot;
@@ -23,17 +25,17 @@ const SMALL: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Method {
     name: &'static str,
-    backend: Backend,
+    backend: BackendKind,
     how: Reduction,
 }
 
 const METHODS: [Method; 6] = [
-    Method { name: "mpi", backend: Backend::Mpi, how: Reduction::Native },
-    Method { name: "ordered", backend: Backend::Mpi, how: Reduction::Ordered },
-    Method { name: "gloo", backend: Backend::Gloo, how: Reduction::Native },
-    Method { name: "gloo-ordered", backend: Backend::Gloo, how: Reduction::Ordered },
-    Method { name: "nccl", backend: Backend::Nccl, how: Reduction::Native },
-    Method { name: "nccl-ordered", backend: Backend::Nccl, how: Reduction::Ordered },
+    Method { name: "mpi", backend: BackendKind::Mpi, how: Reduction::Native },
+    Method { name: "ordered", backend: BackendKind::Mpi, how: Reduction::Ordered },
+    Method { name: "gloo", backend: BackendKind::Gloo, how: Reduction::Native },
+    Method { name: "gloo-ordered", backend: BackendKind::Gloo, how: Reduction::Ordered },
+    Method { name: "nccl", backend: BackendKind::Nccl, how: Reduction::Native },
+    Method { name: "nccl-ordered", backend: BackendKind::Nccl, how: Reduction::Ordered },
 ];
 
 pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
@@ -87,17 +89,15 @@ fn measure(
     sizes: &[usize],
     mut methods: Vec<Method>,
 ) -> anyhow::Result<Vec<LatencyRow>> {
-    let mut backends = Backend::ALL.map(|_| None);
-    for backend in Backend::ALL {
+    let (mut backends, is_named) = (Vec::new(), args.backends.is_some());
+    for &backend in BackendKind::value_variants() {
         if methods.iter().all(|method| method.backend != backend) {
-            continue;
-        }
-        match connect(world, backend, &Transport::default()) {
-            Ok(collective) => backends[backend as usize] = Some(collective),
-            Err(error) if args.backends.is_none() && has_no_gpu(world, backend, &error).is_some() => {
-                methods.retain(|method| method.backend != backend);
-            }
-            Err(error) => return Err(error.into()),
+            backends.push(None);
+        } else if !is_named && has_no_gpu(world, backend)?.is_some() {
+            methods.retain(|method| method.backend != backend);
+            backends.push(None);
+        } else {
+            backends.push(Some(backend.connect(world, &Transport::default(), None)?));
         }
     }
     let mut rows = Vec::new();

@@ -4,14 +4,16 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::{has_no_gpu, job, publish, timed, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::machine::topology;
 use crate::options::CollectivesArgs;
-use burn_mpi::lab::{Primitives, connect_primitives};
-use burn_mpi::{Backend, CommError, SharedError, Transport, Wire, World};
+use crate::train::BackendKind;
+use burn_mpi::lab::Primitives;
+use burn_mpi::{CommError, SharedError, Transport, Wire, World};
 use run_report::allreduce::median_of;
 use run_report::benchmarks;
 use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
@@ -81,7 +83,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     warn_if_not_representative(world);
     let mut rows: Vec<CollectiveRow> = Vec::new();
     let mut wrong = None;
-    for backend in Backend::ALL {
+    for &backend in BackendKind::value_variants() {
         let mut primitives = connect(world, backend)?;
         for (name, operation) in OPERATIONS {
             let result = match &mut primitives {
@@ -102,7 +104,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
             };
             rows.push(CollectiveRow {
                 operation: name.into(),
-                backend: backend.name().into(),
+                backend: backend.to_string(),
                 topology: topology(world.places()),
                 bytes: BYTES,
                 median_us: result.ok(),
@@ -120,13 +122,16 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
 
 /// The operations of `backend`, or why it has none here: it is not in this build, or a rank has no
 /// GPU for it.
-fn connect(world: &World, backend: Backend) -> Result<Result<Box<dyn Primitives>, &'static str>, CommError> {
+fn connect(
+    world: &World,
+    backend: BackendKind,
+) -> Result<Result<Box<dyn Primitives>, &'static str>, CommError> {
     if backend.check_built().is_err() {
         return Ok(Err(NOT_BUILT));
     }
-    match connect_primitives(world, backend, &Transport::default()) {
-        Ok(primitives) => Ok(Ok(primitives)),
-        Err(error) => has_no_gpu(world, backend, &error).map(Err).ok_or(error),
+    match has_no_gpu(world, backend)? {
+        Some(reason) => Ok(Err(reason)),
+        None => Ok(Ok(backend.connect_primitives(world, &Transport::default(), None)?)),
     }
 }
 

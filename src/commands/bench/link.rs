@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{job, publish, sizes, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::options::{ConfigError, LinkArgs};
-use burn_mpi::lab::{Primitives, connect_primitives};
+use burn_mpi::lab::Primitives;
 use burn_mpi::{CommError, Transport, World};
 use run_report::allreduce::human_size;
 use run_report::link::{Link, LinkRow};
@@ -40,11 +40,11 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     let pause = Duration::from_secs_f64(args.pause_us / 1e6);
-    let mut primitives = connect_primitives(world, backend, &Transport::default())?;
+    let mut primitives = backend.connect_primitives(world, &Transport::default(), None)?;
     let mut rows: Vec<LinkRow> = Vec::new();
     for bytes in sizes {
         let times = time_size(world, primitives.as_mut(), bytes, args.iterations, pause)?;
-        let row = LinkRow::of_exchanges(backend.name(), bytes, times);
+        let row = LinkRow::of_exchanges(&backend.to_string(), bytes, times);
         // Rank 0's clock, so that both ranks stop at the same size.
         let one_way_us = world.broadcast(&row.one_way_us)?;
         rows.push(row);

@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::machine::topology;
 use crate::options::{BenchArgs, BenchKind, ConfigError};
-use burn_mpi::{Backend, CommError, SharedError, World, oversubscribed};
+use crate::train::BackendKind;
+use burn_mpi::{CommError, World, oversubscribed};
 use run_record::count;
 use run_report::allreduce::median_of;
 use run_report::write_csv;
@@ -60,13 +61,25 @@ fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<
     Ok(started.elapsed())
 }
 
-/// Why `backend` is left out, in two words, if `error` is that a rank has no GPU for it.
-fn has_no_gpu(world: &World, backend: Backend, error: &CommError) -> Option<&'static str> {
-    let CommError::Shared(SharedError::NoNccl { reason, .. }) = error else { return None };
-    if world.is_root() {
-        log::info!("{backend} is left out: {error}");
+/// Why `backend` is left out, in two words, if a rank has no GPU for it. All ranks must call it.
+#[cfg(feature = "nccl")]
+fn has_no_gpu(world: &World, backend: BackendKind) -> Result<Option<&'static str>, CommError> {
+    if backend != BackendKind::Nccl {
+        return Ok(None);
     }
-    Some(reason.short())
+    let refusal = burn_mpi_nccl::refusal(world, None)?;
+    if let Some(refusal) = &refusal
+        && world.is_root()
+    {
+        log::info!("{backend} is left out: {refusal}");
+    }
+    Ok(refusal.map(|refusal| refusal.reason.short()))
+}
+
+/// No backend of this build needs a GPU.
+#[cfg(not(feature = "nccl"))]
+fn has_no_gpu(_: &World, _: BackendKind) -> Result<Option<&'static str>, CommError> {
+    Ok(None)
 }
 
 /// Prints a table of `rows`, and writes them to the file of `--csv`: rank 0's work.

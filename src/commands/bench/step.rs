@@ -6,7 +6,6 @@ use burn::tensor::{Device, Distribution, Tensor};
 use burn_fused::conv::Algorithm;
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
-use burn_mpi::lab::connect_primitives;
 use burn_mpi::{CommError, World};
 use run_record::{StepMs, count};
 use serde::Serialize;
@@ -154,7 +153,8 @@ fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<
     if world.size() == 1 || bytes == 0 {
         return Ok(None);
     }
-    let mut primitives = connect_primitives(world, config.communication.backend, &config.transport())?;
+    let (backend, gpu) = (config.communication.backend, config.device.gpu());
+    let mut primitives = backend.connect_primitives(world, &config.transport(), gpu)?;
     let mine = vec![world.rank() as u8; (2 * bytes).div_ceil(world.size())];
     let mut all = vec![0; mine.len() * world.size()];
     let mut times: Vec<Duration> = Vec::new();

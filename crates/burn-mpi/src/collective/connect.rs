@@ -8,8 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::compared::Checked;
 #[cfg(feature = "mpi")]
 use super::mpi::calls::MpiLink;
-#[cfg(feature = "nccl")]
-use super::nccl::communicator::Communicator;
 #[cfg(feature = "mpi")]
 use super::pending::PendingOps;
 use crate::activity::LONGEST;
@@ -32,9 +30,6 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// The GPU of this rank for nccl, counted from 0 among those that the process sees. `None`: the
-    /// first one that no lower rank of the machine uses.
-    pub gpu: Option<usize>,
     /// Deadline of an operation, on any transport. After it the job aborts with a line
     /// that names the missing ranks.
     pub timeout: Duration,
@@ -42,7 +37,7 @@ pub struct Transport {
 
 impl Default for Transport {
     fn default() -> Self {
-        Self { interface: None, gloo_algorithm: "ring".into(), gpu: None, timeout: Duration::from_secs(120) }
+        Self { interface: None, gloo_algorithm: "ring".into(), timeout: Duration::from_secs(120) }
     }
 }
 
@@ -59,8 +54,7 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// If this build lacks the backend, or ranks cannot reach each other; [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a
-/// rank cannot use NCCL.
+/// If this build lacks the backend, or ranks cannot reach each other.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -83,9 +77,7 @@ pub fn connect(
             let timeout = timeout + crate::lab::MARGIN;
             Ok(Box::new(crate::GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
-        #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(PendingOps::over(world, Communicator::connect(world, transport.gpu)?))),
-        #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
+        #[cfg(not(all(feature = "mpi", feature = "gloo")))]
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }
@@ -113,9 +105,7 @@ pub fn connect_primitives(
             let gloo = super::gloo::GlooThread::connect(world, transport.interface.as_deref(), timeout)?;
             Ok(Box::new(Checked::over(gloo)))
         }
-        #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(Checked::over(Communicator::connect(world, transport.gpu)?))),
-        #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
+        #[cfg(not(all(feature = "mpi", feature = "gloo")))]
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }
@@ -130,11 +120,9 @@ pub enum Backend {
     Mpi,
     /// The gloo library over TCP.
     Gloo,
-    /// NVIDIA's NCCL between GPUs.
-    Nccl,
 }
 
-named!(Backend, "backend": Mpi = "mpi", Gloo = "gloo", Nccl = "nccl");
+named!(Backend, "backend": Mpi = "mpi", Gloo = "gloo");
 
 impl Backend {
     /// Checks that this build includes the backend.
@@ -148,9 +136,6 @@ impl Backend {
             }
             Self::Gloo => {
                 (cfg!(feature = "gloo"), "gloo; choose mpi, or build with the feature gloo (libgloo-dev)")
-            }
-            Self::Nccl => {
-                (cfg!(feature = "nccl"), "nccl; choose mpi or gloo, or build with the feature nccl")
             }
         };
         is_built.then_some(()).ok_or_else(|| format!("this build lacks {lacking}"))
@@ -196,7 +181,7 @@ mod tests {
     #[test]
     fn backends_are_read_by_name() {
         assert_eq!("gloo".parse(), Ok(Backend::Gloo));
-        assert!("ucc".parse::<Backend>().unwrap_err().contains("mpi, gloo or nccl"));
+        assert!("ucc".parse::<Backend>().unwrap_err().contains("mpi or gloo"));
         assert!(Backend::ALL.iter().all(|backend| backend.name().parse() == Ok(*backend)));
     }
 

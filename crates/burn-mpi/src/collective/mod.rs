@@ -10,11 +10,8 @@ pub(crate) mod connect;
 pub(crate) mod gloo;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
-#[cfg(feature = "nccl")]
-pub(crate) mod nccl;
 pub(crate) mod pending;
 pub(crate) mod primitives;
-pub(crate) mod refusal;
 pub(crate) mod wire;
 
 use self::pending::BLOCKING;
@@ -85,7 +82,7 @@ impl Operation {
 /// lengths differ between ranks. So ranks compare them first, and all return [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they
 /// differ. Operations that repeat the order of earlier ones, as those of training steps do, are expected: they are
 /// not compared, and cost nothing; a rank that calls something else then keeps the others waiting until their
-/// deadline, which names what it calls. Over NCCL nothing is compared.
+/// deadline, which names what it calls.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///

@@ -77,8 +77,6 @@ pub enum Comparison {
     /// As part of each call: a transport that runs one call after the other cannot go on with a second one
     /// on some ranks while others wait for the first.
     Within,
-    /// Not at all.
-    Never,
 }
 
 /// A transport's calls between ranks on [`CHANNELS`], each of which matches its own.

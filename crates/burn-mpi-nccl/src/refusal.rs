@@ -1,6 +1,26 @@
 //! Why NCCL cannot be used on a rank.
 
+use burn_mpi::{CommError, SharedError};
 use serde::{Deserialize, Serialize};
+
+/// A rank that cannot use NCCL. It is the same on all ranks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("rank {rank} on {host}: {reason}")]
+#[non_exhaustive]
+pub struct Refusal {
+    /// The lowest rank that cannot.
+    pub rank: usize,
+    /// Its host.
+    pub host: String,
+    /// Why, and what to do.
+    pub reason: NoNccl,
+}
+
+impl From<Refusal> for CommError {
+    fn from(Refusal { rank, host, reason }: Refusal) -> Self {
+        Self::Shared(SharedError::Elsewhere { rank, host, reason: reason.to_string() })
+    }
+}
 
 /// Why a rank cannot use NCCL, and what to do. Its text follows the rank's name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -70,18 +90,20 @@ impl NoNccl {
 }
 
 /// What to do about a driver that cannot be used for this reason.
-pub(super) fn driver_remedy(reason: &str) -> &'static str {
-    match reason.contains("cannot open shared object file") {
-        true => "run on a machine with an NVIDIA GPU",
-        false => "repair the driver of this machine (nvidia-smi tells whether it works)",
+pub fn driver_remedy(reason: &str) -> &'static str {
+    if reason.contains("cannot open shared object file") {
+        "run on a machine with an NVIDIA GPU"
+    } else {
+        "repair the driver of this machine (nvidia-smi tells whether it works)"
     }
 }
 
 fn remedy(gpus: usize, ranks: usize) -> String {
-    match gpus < ranks {
-        true => format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" }),
+    if gpus < ranks {
+        format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" })
+    } else {
         // There are enough; the ranks were told to use the same one.
-        false => "let each rank see a GPU of its own (CUDA_VISIBLE_DEVICES)".to_owned(),
+        "let each rank see a GPU of its own (CUDA_VISIBLE_DEVICES)".to_owned()
     }
 }
 

@@ -4,23 +4,24 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-use super::cuda::Handle;
-use super::load::{functions, open};
+use burn_mpi::lab::Element;
+
 use crate::NoNccl;
-use crate::collective::wire::Element;
+use crate::cuda::Handle;
+use crate::load::{functions, open};
 
 /// A communicator of NCCL.
-pub(super) type Comm = *mut c_void;
+pub type Comm = *mut c_void;
 
 /// `ncclUniqueId`: rank 0's address, which all ranks connect to.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct UniqueId([u8; 128]);
+pub struct UniqueId([u8; 128]);
 
 const SUCCESS: c_int = 0;
 const IN_PROGRESS: c_int = 7;
 /// `ncclSum`.
-pub(super) const SUM: c_int = 0;
+pub const SUM: c_int = 0;
 /// The first version with a sum of bf16, as `ncclGetVersion` counts.
 const OLDEST: c_int = 21_000;
 
@@ -143,7 +144,7 @@ fn named(number: c_int) -> String {
 }
 
 /// The `ncclDataType_t` of values.
-pub(super) fn datatype(element: Element) -> c_int {
+pub fn datatype(element: Element) -> c_int {
     match element {
         Element::Byte => 1,
         Element::F16 => 6,

@@ -6,12 +6,12 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use crate::NoNccl;
-use crate::collective::nccl::load::{functions, open};
+use crate::load::{functions, open};
 
 /// A handle of the driver: a context, a stream or an event.
-pub(super) type Handle = *mut c_void;
+pub type Handle = *mut c_void;
 /// An address in the GPU's memory.
-pub(super) type DevicePointer = u64;
+pub type DevicePointer = u64;
 
 const SUCCESS: c_int = 0;
 const NO_DEVICE: c_int = 100;
@@ -113,11 +113,11 @@ impl Cuda {
 }
 
 /// Blocks are whole pages.
-pub(super) const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 
 /// A block of equal length on host and GPU. It is not freed on drop: after an error, copies may
 /// still be in flight, and its memory is then leaked.
-pub(super) struct Block {
+pub struct Block {
     cuda: &'static Cuda,
     pub device: DevicePointer,
     host: *mut u8,

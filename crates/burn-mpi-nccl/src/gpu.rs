@@ -6,10 +6,11 @@ use std::ptr;
 
 use serde::{Deserialize, Serialize};
 
-use super::cuda::{Cuda, Handle};
-use super::library::Nccl;
-use crate::collective::refusal::driver_remedy;
-use crate::{CommError, NoNccl, Place, SharedError, World};
+use burn_mpi::{CommError, Place, World};
+
+use crate::cuda::{Cuda, Handle};
+use crate::library::Nccl;
+use crate::refusal::{NoNccl, Refusal, driver_remedy};
 
 /// A GPU that a process sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,36 +28,43 @@ struct Offer {
 }
 
 /// The GPU of this rank, and its context, which all libraries of the process share.
-pub(super) struct Gpu {
+pub struct Gpu {
     pub cuda: &'static Cuda,
     context: Handle,
     /// Name and number, such as `NVIDIA H200 (GPU 0)`.
     pub name: String,
 }
 
-/// Loads the libraries and chooses a GPU for each rank: that with the number `wanted`, or the
-/// first one that no lower rank uses. All ranks call it, and all return an error if one has none.
+/// Why a rank cannot use NCCL: the lowest such rank, which is the same on all ranks; `None` if all can.
+/// [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` would return it as an error. All
+/// ranks must call it.
+///
+/// # Errors
+/// If ranks cannot exchange what they have.
+pub fn refusal(world: &World, gpu: Option<usize>) -> Result<Option<Refusal>, CommError> {
+    Ok(choose(world, gpu)?.err())
+}
+
+/// The libraries, and the number of this rank's GPU.
+pub type Chosen = (&'static Cuda, &'static Nccl, usize);
+
+/// Loads the libraries and chooses a GPU for each rank: the GPU with the number `wanted`, or the
+/// first one that no lower rank uses. All ranks call it, and all return the same refusal.
 ///
 /// Every rank chooses for all, from what all of them see. Containers may see different GPUs of
 /// one machine under the same number.
-pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<(&'static Nccl, Gpu), CommError> {
+pub fn choose(world: &World, wanted: Option<usize>) -> Result<Result<Chosen, Refusal>, CommError> {
     let mine = Cuda::get().and_then(|cuda| {
         let seen = seen(cuda).map_err(|reason| NoNccl::Driver { reason })?;
         Ok((cuda, Nccl::get()?, seen))
     });
     let offer = mine.as_ref().map(|(_, _, seen)| Offer { seen: seen.clone(), wanted }).map_err(Clone::clone);
     let offers: Vec<Result<Offer, NoNccl>> = world.gather(&offer)?;
-    let number = assign(&offers, world.places()).map(|numbers| numbers[world.rank()]);
-    let (number, (cuda, nccl, _)) = match (number, mine) {
-        (Ok(number), Ok(mine)) => (number, mine),
-        (Err((rank, reason)), _) => {
-            return Err(CommError::Shared(SharedError::NoNccl { rank, host: world.host_of(rank), reason }));
-        }
+    Ok(match (assign(&offers, world.places()), mine) {
+        (Ok(numbers), Ok((cuda, nccl, _))) => Ok((cuda, nccl, numbers[world.rank()])),
+        (Err((rank, reason)), _) => Err(Refusal { rank, host: world.places()[rank].host.clone(), reason }),
         (Ok(_), Err(reason)) => unreachable!("a rank without a GPU was given one: {reason}"),
-    };
-    // NCCL's own check comes after ranks have begun to wait for each other.
-    world.check_equal("NCCL's version", &nccl.version())?;
-    Ok((nccl, world.agree(Gpu::open(cuda, number))?))
+    })
 }
 
 /// The number of each rank's GPU, or the lowest rank that gets none.
@@ -146,7 +154,7 @@ fn device(cuda: &Cuda, number: c_int) -> Result<c_int, String> {
 impl Gpu {
     /// Opens the GPU's primary context, which stays open until the process exits: it is that of
     /// Burn's and libtorch's operators too.
-    fn open(cuda: &'static Cuda, number: usize) -> Result<Self, String> {
+    pub fn open(cuda: &'static Cuda, number: usize) -> Result<Self, String> {
         let device = device(cuda, number as c_int)?;
         let mut context = ptr::null_mut();
         // SAFETY: `context` is valid for one handle.
@@ -166,7 +174,7 @@ impl Gpu {
 
 /// A context that is current, until dropped.
 #[must_use = "the context is current until this is dropped"]
-pub(super) struct Current(&'static Cuda);
+pub struct Current(&'static Cuda);
 
 impl Drop for Current {
     fn drop(&mut self) {

@@ -1,39 +1,34 @@
-//! One communicator of NCCL: its stream and memory, its calls, and the operations in flight on it.
+//! One communicator of NCCL: its stream and memory, and its calls.
 
 use std::ffi::{c_int, c_void};
 use std::iter::once_with;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::collective::nccl::NAME;
-use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
-use crate::collective::nccl::gpu::{Gpu, choose};
-use crate::collective::nccl::library::{Comm, Nccl, SUM, datatype};
-use crate::collective::pending::{Blocking, Comparison, Job, Link, Step};
-use crate::collective::wire::Element;
-use crate::member::{Member, Started};
-use crate::{Call, CommError, Operation, Reduction, Wire, World};
+use burn_mpi::lab::{Call, Element};
+use burn_mpi::{CommError, World};
+
+use crate::NAME;
+use crate::collective::Started;
+use crate::cuda::{Block, DevicePointer, Handle, PAGE};
+use crate::gpu::{Gpu, choose};
+use crate::library::{Comm, Nccl, SUM, datatype};
 
 /// The start of a communicator, in errors.
 const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
-/// A communicator of all ranks. They call its operations in the same order. Those between a root and all, and
-/// between all pairs, are groups of NCCL's sends and receives.
-///
-/// Operations run on the GPU by themselves, in a stream of their own, so [`poll`](crate::Collective::poll) is not
-/// needed to overlap them. Sums in rank order gather the buffers of all ranks, which takes as many times the memory
-/// as there are ranks, and are computed by the processor.
+/// A communicator of all ranks, which make its calls in the same order. Calls between a root and all ranks, and
+/// between all pairs of ranks, are groups of NCCL's sends and receives.
 pub struct Communicator {
-    pub(super) member: Rc<Member>,
-    pub(super) nccl: &'static Nccl,
+    pub world: World,
+    nccl: &'static Nccl,
     gpu: Gpu,
     /// `None` once ended.
     comm: Option<Comm>,
-    pub(super) stream: Handle,
+    stream: Handle,
     /// Blocks that no operation uses.
     free: Vec<Block>,
     /// Operations that were started and not collected.
@@ -45,41 +40,45 @@ pub struct Communicator {
 /// An operation in flight.
 pub struct Pending {
     block: Block,
-    /// The bytes of the result.
+    /// The bytes of the result in the block.
     result: Range<usize>,
 }
 
+impl Pending {
+    /// Bytes of the result.
+    pub fn result_bytes(&self) -> usize {
+        self.result.len()
+    }
+}
+
 impl Communicator {
-    /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
-    /// the first one that no lower rank of its machine uses. All ranks must call it.
-    ///
-    /// # Errors
-    /// [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
-    /// return the same error, before any of them waits for NCCL. [`CommError::Operation`] if NCCL fails.
+    /// As [`NcclCollective::connect`](crate::NcclCollective::connect).
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        let (nccl, gpu) = choose(world, gpu)?;
+        let (cuda, nccl, number) = choose(world, gpu)??;
+        // NCCL's own check comes after ranks have begun to wait for each other.
+        world.check_equal("NCCL's version", &nccl.version())?;
+        let gpu = world.agree(Gpu::open(cuda, number))?;
         let stream = world.agree(gpu.enter().and_then(|_current| gpu.cuda.stream()))?;
         let id = if world.is_root() { nccl.unique_id() } else { Ok(Vec::new()) };
         let id = world.broadcast_bytes(world.agree(id)?)?;
-        let member = Rc::clone(world.member());
-        let started = member.started(NAME, START, 0);
-        member.activity.with(|state| state.ending = Some(false));
+        let started = Started::now(START, None, 0);
+        let world = world.clone();
         let mut this =
-            Self { member, nccl, gpu, comm: None, stream, free: Vec::new(), in_flight: 0, broken: None };
-        let _waiting = this.member.enter(NAME, START, None);
+            Self { world, nccl, gpu, comm: None, stream, free: Vec::new(), in_flight: 0, broken: None };
+        let _waiting = this.world.watch(NAME, START, None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
-            unsafe { nccl.connect(this.member.size, &id, this.member.rank) }
+            unsafe { nccl.connect(this.world.size(), &id, this.world.rank()) }
         });
         // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
         // this rank's exit.
-        this.comm = Some(connected.map_err(|reason| this.error(&started, reason))?);
-        log::debug!("nccl: rank {} on {}", this.member.rank, this.describe());
+        this.comm = Some(connected.map_err(|reason| started.broken(&this.world, reason))?);
+        log::debug!("nccl: rank {} on {}", this.world.rank(), this.describe());
         Ok(this)
     }
 
     /// GPU and version.
-    pub(super) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         format!("{}, NCCL {}", self.gpu.name, self.nccl.version())
     }
 
@@ -91,7 +90,7 @@ impl Communicator {
 
     /// Starts `call` on values of type `element`: reads `mine` and writes `written` bytes, in place where the call
     /// reads what it writes.
-    fn start_call(
+    pub fn start_call(
         &mut self,
         call: Call,
         element: Element,
@@ -99,8 +98,8 @@ impl Communicator {
         written: usize,
     ) -> Result<Pending, String> {
         let comm = self.comm()?;
-        let Member { rank, size, .. } = *self.member;
-        let count = call.part(mine.len(), written, size) / element.width();
+        let rank = self.world.rank();
+        let count = call.part(mine.len(), written, self.world.size()) / element.width();
         // The block has what is read, and then what is written.
         let start = match call {
             Call::AllReduce | Call::Broadcast { .. } => 0,
@@ -135,7 +134,7 @@ impl Communicator {
     }
 
     /// Whether an operation is complete.
-    pub(super) fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
+    pub fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
         let comm = self.comm()?;
         let _current = self.gpu.enter()?;
         // SAFETY: the event is that of a block that is not freed, and the communicator is not ended.
@@ -150,19 +149,19 @@ impl Communicator {
     }
 
     /// Between two looks of a rank that waits.
-    fn look_again(&mut self) {
-        if self.member.activity.with(|state| state.ending) == Some(true) {
+    pub fn look_again(&mut self) {
+        if self.world.is_ending() {
             self.abort();
             // For the end of the process: an error of this rank would be a second line for one cause.
             loop {
                 std::thread::park();
             }
         }
-        self.member.pause();
+        std::thread::yield_now();
     }
 
     /// Takes the result of an operation that is complete, if it has one: its first bytes into `into`.
-    pub(super) fn collect(&mut self, pending: Pending, into: &mut [u8]) {
+    pub fn collect(&mut self, pending: Pending, into: &mut [u8]) {
         let Pending { block, result } = pending;
         if !result.is_empty() {
             // SAFETY: the operation is complete, so nothing else uses the block, and the stream has copied the
@@ -192,10 +191,6 @@ impl Communicator {
         }
         // SAFETY: the context is current.
         unsafe { Block::allocate(self.gpu.cuda, bytes) }
-    }
-
-    fn error(&self, of: &Started, reason: String) -> CommError {
-        self.member.broken(of, Member::PEER_REASON_TIMEOUT, reason)
     }
 
     /// Ends the communicator after an error, which every later operation then returns.
@@ -246,7 +241,7 @@ impl Communicator {
         (from, to): (DevicePointer, DevicePointer),
     ) -> Result<(), String> {
         let (nccl, stream, kind) = (self.nccl, self.stream, datatype(element));
-        let (rank, size) = (self.member.rank, self.member.size);
+        let (rank, size) = (self.world.rank(), self.world.size());
         let part = |base: DevicePointer, part: usize| {
             (base as usize + part * count * element.width()) as *mut c_void
         };
@@ -260,9 +255,7 @@ impl Communicator {
         // SAFETY: as above.
         let code = unsafe {
             match call {
-                Call::AllReduce | Call::Barrier => {
-                    (nccl.all_reduce)(read, write, count, kind, SUM, comm, stream)
-                }
+                Call::AllReduce => (nccl.all_reduce)(read, write, count, kind, SUM, comm, stream),
                 Call::Reduce { root } => {
                     (nccl.reduce)(read, write, count, kind, SUM, root as c_int, comm, stream)
                 }
@@ -282,6 +275,8 @@ impl Communicator {
                 Call::Scatter { root } => {
                     nccl.group(once_with(|| receive(0, root)).chain(of_root(root).map(|to| send(to, to))))
                 }
+                // NCCL has no barrier; `NcclCollective` sums a byte.
+                other => return Err(format!("{} is not an operation of NCCL", other.name())),
             }
         };
         nccl.check(code, call.name())
@@ -305,81 +300,5 @@ impl Drop for Communicator {
             // SAFETY: the stream is this communicator's, and nothing is in flight on it.
             unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
         }
-    }
-}
-
-impl Link for Communicator {
-    /// `None` once complete.
-    type Request = Option<(Pending, Job)>;
-
-    const NAME: &'static str = NAME;
-
-    const SUMS_IN_ORDER: bool = true;
-
-    const COMPARISON: Comparison = Comparison::Never;
-
-    fn member(&self) -> &Member {
-        &self.member
-    }
-
-    fn connection(&self) -> Option<String> {
-        Some(self.describe())
-    }
-
-    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
-        let Blocking { of, call, element, from, to, .. } = blocking;
-        let mine = match call {
-            // NCCL has none.
-            Call::Barrier => return self.call(Blocking { call: Call::AllReduce, to: &mut [0], ..blocking }),
-            Call::AllReduce => &*to,
-            Call::Broadcast { root } if root == self.member.rank => &*to,
-            _ => from,
-        };
-        let result = self.start_call(call, element, mine, to.len()).and_then(|pending| {
-            while !self.is_complete(&pending)? {
-                self.look_again();
-            }
-            self.collect(pending, to);
-            Ok(())
-        });
-        result.map_err(|reason| self.error(&of, reason))
-    }
-
-    fn start(&mut self, job: Job) -> Result<Self::Request, CommError> {
-        let Job { step: Step { operation, call, .. }, of, from, to, .. } = &job;
-        let (call, written) = match operation {
-            // All terms come to the rank that sums them.
-            Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, to.len() * self.member.size),
-            Operation::ReduceScatter(Reduction::Ordered) => (Call::AllToAll, from.len()),
-            _ => (*call, to.len()),
-        };
-        let (element, mine) = (to.element(), if from.is_empty() { to.bytes() } else { from.bytes() });
-        // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
-        // in a wait already.
-        let _waiting = of.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
-        let pending = self.start_call(call, element, mine, written * element.width());
-        let pending = pending.map_err(|reason| self.error(of, reason))?;
-        Ok(Some((pending, job)))
-    }
-
-    fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError> {
-        let Some((pending, job)) = request else { return Ok(None) };
-        let is_complete = self.is_complete(pending).map_err(|reason| self.error(&job.of, reason))?;
-        let Some((pending, job)) = request.take_if(|_| is_complete) else { return Ok(None) };
-        let Job { step, from, mut to, .. } = job;
-        match step.operation {
-            Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered) => {
-                let mut terms = to.zeros_like(to.len() * self.member.size);
-                self.collect(pending, terms.bytes_mut());
-                to.sum_of_chunks(&terms);
-            }
-            _ => self.collect(pending, to.bytes_mut()),
-        }
-        Ok(Some((from, to)))
-    }
-
-    fn pause(&mut self) -> Result<(), CommError> {
-        self.look_again();
-        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use libloading::Library;
 ///
 /// # Errors
 /// The loader's message, which begins with the library's name.
-pub(super) fn open(name: &str) -> Result<&'static Library, String> {
+pub fn open(name: &str) -> Result<&'static Library, String> {
     // SAFETY: initialisers of the driver and of NCCL run here; they have no preconditions.
     let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
     Ok(Box::leak(Box::new(library)))
@@ -15,7 +15,7 @@ pub(super) fn open(name: &str) -> Result<&'static Library, String> {
 /// Declares a table of a library's functions, and how to fill it.
 macro_rules! functions {
     ($table:ident { $($field:ident: $symbol:literal ($($argument:ty),*) -> $result:ty;)* }) => {
-        pub(super) struct $table {
+        pub struct $table {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> $result,)*
         }
 
@@ -36,7 +36,7 @@ macro_rules! functions {
         }
     };
 }
-pub(super) use functions;
+pub(crate) use functions;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,270 @@
+//! The operations of all ranks over NCCL: non-blocking ones by bucket, and blocking ones.
+
+use std::time::{Duration, Instant};
+
+use burn_mpi::lab::{Call, Element, Primitives};
+use burn_mpi::{Collective, CommError, Operation, Reduction, Wire, World, chunk_range};
+
+use crate::NAME;
+use crate::communicator::{Communicator, Pending};
+
+/// How long a rank whose operation broke waits for a peer to announce why it leaves.
+const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Collective operations over NCCL, of ranks that have a GPU each.
+///
+/// Operations run on the GPU by themselves, in one stream, so [`poll`](Collective::poll) is not needed to overlap them.
+/// [`Reduction::Ordered`] gathers the buffers of all ranks, which takes as many times the memory as there are ranks,
+/// and sums them on the processor.
+///
+/// It implements [`Primitives`] as well.
+pub struct NcclCollective {
+    communicator: Communicator,
+    /// Operations that were started and not waited for.
+    in_flight: Vec<InFlight>,
+}
+
+struct InFlight {
+    started: Started,
+    /// `None` once complete.
+    pending: Option<Pending>,
+    /// What is sent, and once complete the result.
+    buffer: Wire,
+    /// Whether what arrives are the terms of all ranks, one after the other.
+    sums_terms: bool,
+    /// Elements of the result.
+    length: usize,
+}
+
+impl InFlight {
+    /// Takes the result from the communicator if it is there.
+    fn advance(&mut self, communicator: &mut Communicator) -> Result<(), CommError> {
+        let Some(pending) = &self.pending else { return Ok(()) };
+        let is_complete = communicator.is_complete(pending);
+        let is_complete = is_complete.map_err(|reason| self.started.broken(&communicator.world, reason))?;
+        if let Some(pending) = self.pending.take_if(|_| is_complete) {
+            let buffer = &mut self.buffer;
+            buffer.resize(pending.result_bytes() / buffer.element().width());
+            communicator.collect(pending, buffer.bytes_mut());
+            if self.sums_terms {
+                let mut sum = buffer.zeros_like(buffer.len() / communicator.world.size());
+                sum.sum_of_chunks(buffer);
+                *buffer = sum;
+            }
+            buffer.resize(self.length);
+        }
+        Ok(())
+    }
+}
+
+impl NcclCollective {
+    /// Connects all ranks of `world`, each with the GPU of number `gpu`, counted from 0 among the GPUs that the process
+    /// sees. `None`: the first GPU that no lower rank of the machine uses. All ranks must call it.
+    ///
+    /// # Errors
+    /// On all ranks, [`SharedError::Elsewhere`](burn_mpi::SharedError::Elsewhere) if a rank lacks the driver, NCCL or a
+    /// GPU of its own ([`refusal`](crate::refusal) returns the reason), or [`SharedError::Diverged`](burn_mpi::SharedError::Diverged)
+    /// if versions of NCCL differ. [`CommError::Operation`] if NCCL fails.
+    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
+        Ok(Self { communicator: Communicator::connect(world, gpu)?, in_flight: Vec::new() })
+    }
+
+    fn world(&self) -> &World {
+        &self.communicator.world
+    }
+
+    fn position(&self, bucket: Option<usize>) -> Option<usize> {
+        self.in_flight.iter().position(|operation| operation.started.bucket == bucket)
+    }
+
+    fn check(&self, started: &Started, operation: Operation, buffer: &Wire) -> Result<(), CommError> {
+        let world = self.world();
+        let checked = operation.check(buffer, world.rank(), world.size());
+        checked.map_err(|reason| started.error(world, reason))
+    }
+
+    /// Starts an operation that was checked, padded to equal parts: NCCL has no others.
+    fn begin(&mut self, started: Started, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
+        let (rank, size) = (self.world().rank(), self.world().size());
+        let whole = buffer.len();
+        let chunk = whole.div_ceil(size);
+        let (call, written, length) = match operation {
+            Operation::AllReduce(Reduction::Native) => (Call::AllReduce, whole, whole),
+            // All terms come to the rank that sums them.
+            Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, whole * size, whole),
+            Operation::ReduceScatter(how) => {
+                buffer.resize(chunk * size);
+                let mine = chunk_range(whole, size, rank).len();
+                match how {
+                    Reduction::Native => (Call::ReduceScatter, chunk, mine),
+                    Reduction::Ordered => (Call::AllToAll, chunk * size, mine),
+                }
+            }
+            Operation::AllGather { length } => {
+                let chunk = length.div_ceil(size);
+                buffer.resize(chunk);
+                (Call::AllGather, chunk * size, length)
+            }
+            other => {
+                return Err(CommError::Unsupported { operation: other.name(), transport: NAME.to_owned() });
+            }
+        };
+        let element = buffer.element();
+        let mut pending = None;
+        if written > 0 {
+            let call = self.communicator.start_call(call, element, buffer.bytes(), written * element.width());
+            pending = Some(call.map_err(|reason| started.broken(self.world(), reason))?);
+        }
+        let sums_terms = matches!(
+            operation,
+            Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered)
+        );
+        self.in_flight.push(InFlight { started, pending, buffer, sums_terms, length });
+        Ok(())
+    }
+
+    /// Waits for the operation of `bucket`.
+    fn complete(&mut self, bucket: Option<usize>) -> Result<Wire, CommError> {
+        loop {
+            self.poll()?;
+            let done = self.position(bucket).filter(|&at| self.in_flight[at].pending.is_none());
+            if let Some(at) = done {
+                return Ok(self.in_flight.remove(at).buffer);
+            }
+            self.communicator.look_again();
+        }
+    }
+
+    /// Makes a blocking call on buffers that were checked.
+    fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), String> {
+        let mine = match call {
+            Call::AllReduce => &*to,
+            Call::Broadcast { root } if root == self.world().rank() => &*to,
+            _ => from,
+        };
+        let pending = self.communicator.start_call(call, element, mine, to.len())?;
+        while !self.communicator.is_complete(&pending)? {
+            self.communicator.look_again();
+        }
+        self.communicator.collect(pending, to);
+        Ok(())
+    }
+}
+
+impl Collective for NcclCollective {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn connection(&self) -> Option<String> {
+        Some(self.communicator.describe())
+    }
+
+    fn world_size(&self) -> usize {
+        self.world().size()
+    }
+
+    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+        assert!(self.position(Some(bucket)).is_none(), "bucket {bucket} is in flight");
+        let started = Started::now(operation.name(), Some(bucket), buffer.bytes().len());
+        self.check(&started, operation, &buffer)?;
+        // NCCL connects ranks in the first call that needs it, and then waits for them.
+        let _waiting = self.world().watch(NAME, "launch", Some(bucket));
+        self.begin(started, operation, buffer)
+    }
+
+    fn poll(&mut self) -> Result<usize, CommError> {
+        for operation in &mut self.in_flight {
+            operation.advance(&mut self.communicator)?;
+        }
+        Ok(self.in_flight.iter().filter(|operation| operation.pending.is_some()).count())
+    }
+
+    fn is_done(&self, bucket: usize) -> bool {
+        self.position(Some(bucket)).is_some_and(|at| self.in_flight[at].pending.is_none())
+    }
+
+    fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
+        let Some(at) = self.position(Some(bucket)) else {
+            panic!("bucket {bucket} is waited for without having been started")
+        };
+        let _waiting = self.world().watch(NAME, self.in_flight[at].started.operation, Some(bucket));
+        self.complete(Some(bucket))
+    }
+
+    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
+        let operation = Operation::AllReduce(how);
+        let started = Started::now(operation.name(), None, buffer.bytes().len());
+        self.check(&started, operation, buffer)?;
+        let _waiting = self.world().watch(NAME, operation.name(), None);
+        let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
+        self.begin(started, operation, taken)?;
+        *buffer = self.complete(None)?;
+        Ok(())
+    }
+}
+
+impl Primitives for NcclCollective {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.world().rank()
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let started = Started::now(call.name(), None, from.len().max(to.len()));
+        let world = self.world();
+        let checked = call.check(element, from, to, world.rank(), world.size());
+        checked.map_err(|reason| started.error(world, reason))?;
+        let _waiting = world.watch(NAME, call.name(), None);
+        let done = match call {
+            // NCCL has no barrier.
+            Call::Barrier => self.run(Call::AllReduce, Element::Byte, &[], &mut [0]),
+            _ if started.bytes == 0 => Ok(()),
+            _ => self.run(call, element, from, to),
+        };
+        done.map_err(|reason| started.broken(self.world(), reason))
+    }
+}
+
+/// An operation, as its errors name it.
+pub struct Started {
+    operation: &'static str,
+    bucket: Option<usize>,
+    bytes: usize,
+    at: Instant,
+}
+
+impl Started {
+    pub fn now(operation: &'static str, bucket: Option<usize>, bytes: usize) -> Self {
+        Self { operation, bucket, bytes, at: Instant::now() }
+    }
+
+    /// The error of an operation that failed, or was not carried out, for `reason`.
+    fn error(&self, world: &World, reason: String) -> CommError {
+        let bucket = self.bucket.map_or_else(String::new, |bucket| format!(" of bucket {bucket}"));
+        CommError::Operation {
+            rank: world.rank(),
+            host: world.host().to_owned(),
+            operation: format!("{NAME} {}{bucket}", self.operation),
+            bytes: self.bytes,
+            elapsed: self.at.elapsed(),
+            reason,
+        }
+    }
+
+    /// The error of an operation that broke for `reason`, perhaps because a peer has exited: then the reason of the
+    /// peer is the one to report.
+    pub fn broken(&self, world: &World, reason: String) -> CommError {
+        let began = Instant::now();
+        while began.elapsed() < PEER_REASON_TIMEOUT {
+            if let Some(departure) = world.departure() {
+                return departure;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.error(world, reason)
+    }
+}

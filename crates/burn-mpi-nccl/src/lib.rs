@@ -1,0 +1,54 @@
+//! NVIDIA's NCCL as a transport of [`burn_mpi`]: averaged gradients between GPUs.
+//!
+//! **Experimental**: it has run over stand-ins for the CUDA driver and for NCCL, and not yet on a GPU.
+//!
+//! Each rank needs NVIDIA's driver (`libcuda.so.1`), NCCL 2.10 or newer (`libnccl.so.2`) and a GPU of its own. A
+//! program needs none of them to build or to start: [`NcclCollective::connect`] loads both libraries.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use burn_mpi::{Collective, CommError, Reduction, Wire, World};
+//! use burn_mpi_nccl::NcclCollective;
+//!
+//! # fn main() -> Result<(), CommError> {
+//! let world = World::init()?;
+//! // The deadline of each operation.
+//! world.set_deadline(Duration::from_secs(120));
+//! // The first GPU that no lower rank of the machine uses.
+//! let mut collective = NcclCollective::connect(&world, None)?;
+//! let mut gradients = Wire::F32(vec![1.0; 1001]);
+//! Collective::all_reduce(&mut collective, &mut gradients, Reduction::Native)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`GradientSync`](burn_mpi::GradientSync) takes a `Box::new(collective)` like any other transport.
+//!
+//! A bucket is in host memory. Each operation copies the bucket to the GPU, calls NCCL and copies the result back, all
+//! in one stream, so that the thread that starts an operation waits only for the copy into pinned memory.
+//!
+//! Unlike MPI and gloo in `burn_mpi`, this transport does not compare the calls of the ranks: ranks that call different
+//! operations, or operations of different lengths, wait until their deadline or get undefined results.
+
+// The functions of both libraries are declared here and not taken from a crate of bindings: cudarc 0.19 looks for
+// `libnccl.so` only, which NCCL's runtime packages do not have, panics where a function is missing, and has Rust enums
+// as return types, for which an error code of a newer library is undefined behaviour.
+
+#![deny(missing_docs, unsafe_op_in_unsafe_fn)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
+
+mod collective;
+mod communicator;
+mod cuda;
+mod gpu;
+mod library;
+mod load;
+mod refusal;
+
+pub use collective::NcclCollective;
+pub use gpu::{gpus, refusal};
+pub use refusal::{NoNccl, Refusal};
+
+/// The transport's name.
+const NAME: &str = "nccl";

@@ -1,0 +1,93 @@
+//! Transports of the gradients, by the names of `--backend`.
+
+use burn_mpi::lab::{Primitives, connect_primitives};
+use burn_mpi::{Backend, Collective, CommError, Transport, World, connect};
+#[cfg(feature = "nccl")]
+use burn_mpi_nccl::NcclCollective;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::values::display_names;
+
+/// A transport of the gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendKind {
+    /// MPI's own collectives.
+    Mpi,
+    /// The gloo library over TCP, feature `gloo`.
+    Gloo,
+    /// NVIDIA's NCCL between GPUs, feature `nccl`.
+    Nccl,
+}
+
+display_names!(BackendKind);
+
+impl BackendKind {
+    /// Checks that this build includes the backend.
+    ///
+    /// # Errors
+    /// What to choose, or how to build with it.
+    pub fn check_built(self) -> Result<(), String> {
+        match self {
+            Self::Mpi => Backend::Mpi.check_built(),
+            Self::Gloo => Backend::Gloo.check_built(),
+            Self::Nccl if cfg!(feature = "nccl") => Ok(()),
+            Self::Nccl => {
+                Err("this build lacks nccl; choose mpi or gloo, or build with the feature nccl".into())
+            }
+        }
+    }
+
+    /// Connects all ranks. NCCL takes the GPU of number `gpu`, or the first one that no lower rank of the machine
+    /// uses. All ranks must call it.
+    ///
+    /// # Errors
+    /// If ranks cannot reach each other, or a rank has no GPU for NCCL.
+    ///
+    /// # Panics
+    /// If [`check_built`](Self::check_built) fails.
+    #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
+    pub fn connect(
+        self,
+        world: &World,
+        transport: &Transport,
+        gpu: Option<usize>,
+    ) -> Result<Box<dyn Collective>, CommError> {
+        match self {
+            Self::Mpi => connect(world, Backend::Mpi, transport),
+            Self::Gloo => connect(world, Backend::Gloo, transport),
+            #[cfg(feature = "nccl")]
+            Self::Nccl => {
+                world.set_deadline(transport.timeout);
+                Ok(Box::new(NcclCollective::connect(world, gpu)?))
+            }
+            #[cfg(not(feature = "nccl"))]
+            Self::Nccl => unreachable!("a build without nccl refuses it"),
+        }
+    }
+
+    /// The blocking operations. All ranks must call it.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// As [`connect`](Self::connect).
+    #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
+    pub fn connect_primitives(
+        self,
+        world: &World,
+        transport: &Transport,
+        gpu: Option<usize>,
+    ) -> Result<Box<dyn Primitives>, CommError> {
+        match self {
+            Self::Mpi => connect_primitives(world, Backend::Mpi, transport),
+            Self::Gloo => connect_primitives(world, Backend::Gloo, transport),
+            #[cfg(feature = "nccl")]
+            Self::Nccl => Ok(Box::new(NcclCollective::connect(world, gpu)?)),
+            #[cfg(not(feature = "nccl"))]
+            Self::Nccl => unreachable!("a build without nccl refuses it"),
+        }
+    }
+}
