@@ -11,7 +11,7 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 
 # Data sets (digits, and for `make tables` objects and feature vectors), extra
-# options of `mpiburn train`, and compute backends to build in.
+# options of `mpiburn train`, and features to build in: compute backends and nccl.
 DATA    ?= data/digits
 OBJECTS ?= data/objects
 VECTORS ?= data/features
@@ -61,7 +61,7 @@ help: ## Show the targets
 setup: ## Install missing packages: MPI (MPI=openmpi or mpich), libclang, gloo
 	@scripts/setup.sh
 
-build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch for other compute backends)
+build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch,nccl for other backends)
 	@scripts/build.sh $(FEATURES)
 
 data: build ## Generate the default data set, once

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the release binary into CARGO_TARGET_DIR: build.sh [ndarray] [tch] [cuda]
+# Builds the release binary into CARGO_TARGET_DIR: build.sh [ndarray] [tch] [cuda] [nccl]
 # MPI=mpich builds it for MPICH.
 set -euo pipefail
 scripts=$(dirname "$(readlink -f "$0")")
@@ -11,7 +11,7 @@ link=()
 for feature in "${features[@]}"; do
   case $feature in
     flex) ;; # in every build
-    ndarray) ;;
+    ndarray | nccl) ;;
     cuda) ;; # a part of LLVM is downloaded by a crate below Burn's CUDA backend
     tch)
       # libtorch is part of PyTorch's wheel; at run time its libraries must be
@@ -25,7 +25,7 @@ for feature in "${features[@]}"; do
       done
       ;;
     *)
-      echo "build: unknown device $feature in DEVICES: choose from ndarray, tch and cuda (DEVICES=ndarray,tch)" >&2
+      echo "build: unknown device $feature in DEVICES: choose from ndarray, tch, cuda and nccl (DEVICES=ndarray,tch)" >&2
       exit 1
       ;;
   esac

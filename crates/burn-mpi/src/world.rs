@@ -143,7 +143,8 @@ impl World {
     }
 
     /// The error of a rank that has announced that it leaves. The connections of a transport break when a peer
-    /// exits; the reason of the peer is then the error to return. It may arrive seconds later.
+    /// exits; the reason of the peer is then the error to return. It may arrive seconds later. Between ranks that are threads
+    /// there is none.
     pub fn departure(&self) -> Option<CommError> {
         self.member().activity.departure().map(|departure| departure.error())
     }

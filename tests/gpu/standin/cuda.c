@@ -1,6 +1,6 @@
 /* A stand-in for the CUDA driver, libcuda.so.1, on machines without a GPU.
  *
- * It checks the order and the arguments of the calls that crates/burn-mpi makes, and nothing of
+ * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes, and nothing of
  * CUDA itself: what runs over it has not been seen on a GPU. Device memory is host memory. A stream
  * is a thread that runs its operations late, so that a result that is read, or memory that is
  * written, too early shows. A call that is wrong prints a line and aborts the process.

@@ -1,6 +1,6 @@
 /* A stand-in for NCCL, libnccl.so.2, on machines without a GPU.
  *
- * It checks the order and the arguments of the calls that crates/burn-mpi makes, and nothing of
+ * It checks the order and the arguments of the calls that crates/burn-mpi-nccl makes, and nothing of
  * NCCL itself. Ranks exchange their buffers through a file that they share, on the stream's thread.
  * Types, counts, addresses and streams are checked, and that all ranks call the same operation
  * with the same count; a call that is wrong prints a line and aborts the process.
