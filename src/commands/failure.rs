@@ -8,6 +8,7 @@ use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
 use data::DataError;
 use launch::sweep::SweepError;
+use launch::{OPTIONS, RESUMABLE};
 use run_record::RecordError;
 use run_report::UsageError;
 
@@ -25,11 +26,6 @@ pub struct Failure {
     /// Whether other ranks may still be running and must be aborted.
     pub alone: bool,
 }
-
-/// Exit code of invalid options, like clap's.
-pub const OPTIONS: u8 = 2;
-/// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
-pub const RESUMABLE: u8 = 75;
 
 impl Failure {
     /// One of a process that is no rank.

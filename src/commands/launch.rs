@@ -1,15 +1,18 @@
 //! `mpiburn launch`: starts a job on a topology and waits until it ends.
 
-mod restart;
+mod training;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
 
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
-use launch::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, line};
-use restart::Training;
+use launch::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, OPTIONS, StopRequest, Topology, line};
+
+/// Of a rank's line on a wait.
+const WAITS: [&str; 3] = [NOT_FINALIZED, NO_ANSWER, STALLED];
 
 /// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
 pub(super) fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
@@ -40,13 +43,13 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
-        Some(_) => Training::of(&program)?,
+        Some(_) => training::of(&program)?,
         None => None,
     };
     if args.dry_run {
         if let Some(training) = training {
             launch.program.truncate(1);
-            launch.program.extend(training.as_typed());
+            launch.program.extend(training.words);
         }
         print_dry(&mut launch)?;
         return Ok(0);
@@ -57,7 +60,8 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         return Ok(128 + signal);
     }
     if let (Some(restarts), Some(training)) = (args.restart, training) {
-        return restart::run(&mut launch, &training, restarts, &stop);
+        let say = |text: &str| eprintln!("mpiburn: {text}");
+        return launch::restart(&mut launch, &training, restarts, &WAITS, &stop, say);
     }
     log::info!("$ {}", line(&launch.command()?));
     let (outcome, _) = launch.run(launch::Streams::Own, &stop)?;
@@ -75,7 +79,7 @@ fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
         Err(error) if error.use_stderr() => {
             // If standard error is closed, the exit code still tells.
             let _ = error.print();
-            Ok(Some(super::OPTIONS.into()))
+            Ok(Some(OPTIONS.into()))
         }
         Ok(Cli { command: Command::Train(args), .. }) if args.resume.is_none() => {
             args.typed.check()?;

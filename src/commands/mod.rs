@@ -41,11 +41,11 @@ use crate::options::{
 };
 use crate::train::Precision;
 use ::data::{Description, SampleSource, Split};
-use ::launch::StopRequest;
+use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
-use failure::{OPTIONS, is_shared, with_hint};
+use failure::{is_shared, with_hint};
 use start::{Does, Fingerprint, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies

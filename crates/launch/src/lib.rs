@@ -12,8 +12,14 @@ mod hosts;
 mod job;
 mod preflight;
 mod reach;
+mod restart;
 mod stop;
 pub mod sweep;
+
+/// Exit code of invalid options, like clap's.
+pub const OPTIONS: u8 = 2;
+/// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
+pub const RESUMABLE: u8 = 75;
 
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";
@@ -22,5 +28,6 @@ pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
 pub use hosts::{Hosts, Topology};
 pub use job::{Outcome, Streams, explain};
 pub use preflight::{bind_here, check, impossible};
+pub use restart::{Training, restart};
 pub use run_record::quoted;
 pub use stop::StopRequest;

@@ -1,0 +1,423 @@
+//! Starts a failed training again from its last checkpoint.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use run_record::files::FolderLock;
+use run_record::{FailedAttempt, IN_USE, RecordError, RunDir, Seen, Status, lock, now, set_aside};
+
+use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line};
+
+/// How long ranks of an ended attempt may write to the run directory. They end when they notice the
+/// loss of the launcher or of another rank.
+const LEAVE: Duration = Duration::from_secs(120);
+/// Interval at which the directory's lock is tried.
+const TICK: Duration = Duration::from_millis(100);
+/// Attempts in a row that may end before their first step: a host that is not back yet needs some.
+const IDLE: usize = 3;
+/// The exit codes of a job that was stopped, and of one with wrong options.
+const RESUMABLE_CODE: i32 = RESUMABLE as i32;
+const OPTIONS_CODE: i32 = OPTIONS as i32;
+/// Why a job that failed in its very end is not started again.
+const COMPLETE: &str = "the run is complete";
+
+/// A training whose run directory is known before it starts.
+pub struct Training {
+    /// The run directory.
+    pub dir: PathBuf,
+    /// Whether it resumes the run in the directory.
+    pub resumes: bool,
+    /// Whether it replaces the run in the directory.
+    pub overwrites: bool,
+    /// The file of its time line.
+    pub trace: Option<PathBuf>,
+    /// The program's arguments.
+    pub words: Vec<String>,
+    /// The program's arguments to go on from a checkpoint of this step.
+    pub resume_after: Box<dyn Fn(usize) -> Vec<String>>,
+}
+
+/// Starts `training` and starts it again up to `most` times; returns the exit code of its last attempt. `say` gets
+/// the lines for the user. `waits` are as of [`Streams::Watched`].
+///
+/// # Errors
+/// When an attempt does not start, or its run directory cannot be used.
+pub fn restart(
+    launch: &mut Launch,
+    training: &Training,
+    most: u32,
+    waits: &'static [&'static str],
+    stop: &StopRequest,
+    say: impl Fn(&str),
+) -> anyhow::Result<i32> {
+    let start = Seen::of(&training.dir)?;
+    let failed = if training.resumes { start.failed.clone() } else { Vec::new() };
+    let before = start.clone();
+    let mut restarts = Restarts { training, most, stop, start, began: false, failed, last: None, idle: 0 };
+    let (words, resumes) = (training.words.clone(), training.resumes);
+    let mut attempt = Attempt { number: 1, words, resumes, before };
+    loop {
+        let ended = attempt.run(launch, waits, stop)?;
+        match restarts.decide(&attempt, &ended)? {
+            Next::End(line) => {
+                line.iter().for_each(|line| say(line));
+                return Ok(ended.outcome.code);
+            }
+            Next::Again(next, line) => {
+                say(&line);
+                if let Some(file) = training.trace.as_ref().filter(|_| !next.has_trace()) {
+                    say(&format!("launch: no time line in {}: its steps are done", file.display()));
+                }
+                attempt = next;
+            }
+        }
+    }
+}
+
+/// One start of the training.
+struct Attempt {
+    /// From 1.
+    number: u32,
+    /// The program's arguments.
+    words: Vec<String>,
+    /// Whether it goes on from a checkpoint.
+    resumes: bool,
+    /// The run directory before it.
+    before: Seen,
+}
+
+/// How an attempt ended.
+struct Ended {
+    started_at: String,
+    ended_at: String,
+    outcome: Outcome,
+    /// The line with the cause, if there is one.
+    cause: Option<String>,
+    /// For a sentence: the attempt, its exit code, and the cause or that there is none.
+    what: String,
+    shown: String,
+}
+
+/// What follows on an attempt.
+enum Next {
+    /// Nothing, for the reason in the line; a success has none.
+    End(Option<String>),
+    /// Another attempt, with the line that says so.
+    Again(Attempt, String),
+}
+
+impl Attempt {
+    fn run(
+        &self,
+        launch: &mut Launch,
+        waits: &'static [&'static str],
+        stop: &StopRequest,
+    ) -> anyhow::Result<Ended> {
+        launch.program.truncate(1);
+        launch.program.extend(self.words.iter().cloned());
+        log::info!("$ {}", line(&launch.command()?));
+        let started_at = now();
+        let (outcome, cause) = launch.run(Streams::Watched(waits), stop)?;
+        let shown = cause.clone().unwrap_or_else(|| no_cause(outcome.code, launch.mpi));
+        let what = format!("launch: attempt {} ended with exit code {}", self.number, outcome.code);
+        Ok(Ended { started_at, ended_at: now(), outcome, cause, what, shown })
+    }
+
+    fn has_trace(&self) -> bool {
+        self.words.iter().any(|word| word == "--trace" || word.starts_with("--trace="))
+    }
+}
+
+/// What is known of a failure without a line: a launcher that a signal ended has no last word, and
+/// MPICH's exits with the signal's number after a block of lines on standard output.
+fn no_cause(code: i32, mpi: MpiFlavour) -> String {
+    match code {
+        4..32 if mpi == MpiFlavour::Mpich => {
+            format!("no rank printed a cause; a rank was ended by signal {code}, or exited with this code")
+        }
+        129..160 => format!("no rank printed a cause; signal {} ended the launcher or a rank", code - 128),
+        _ => "no rank printed a cause".to_owned(),
+    }
+}
+
+/// Where an attempt failed: two that are equal are one fault that repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fault {
+    /// Steps that were done.
+    step: usize,
+    /// Step of the newest checkpoint.
+    checkpoint: Option<usize>,
+    /// Whether the attempt reached its first step.
+    began: bool,
+}
+
+/// The attempts of a training so far.
+struct Restarts<'a> {
+    training: &'a Training,
+    most: u32,
+    stop: &'a StopRequest,
+    /// The run directory before the first attempt.
+    start: Seen,
+    /// Whether an attempt has written to the run directory.
+    began: bool,
+    failed: Vec<FailedAttempt>,
+    /// The fault of the last attempt, and how many in a row have not reached their first step.
+    last: Option<Fault>,
+    idle: usize,
+}
+
+impl Restarts<'_> {
+    /// What follows on `attempt`. The run directory is locked meanwhile.
+    fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Result<Next, RecordError> {
+        let (code, dir) = (ended.outcome.code, &self.training.dir);
+        let Ended { what, shown, .. } = ended;
+        if ended.cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
+            let line = format!("not started again: another process uses {}", dir.display());
+            return Ok(Next::End(Some(line)));
+        }
+        let (_lock, after) = match self.look(attempt) {
+            Ok(seen) => seen,
+            Err(error) => return Ok(Next::End(self.unknown(ended, &error))),
+        };
+        if let Some(reason) = self.is_over(attempt, ended.outcome, &after) {
+            self.note();
+            return Ok(Next::End(match reason {
+                _ if code == 0 => None,
+                COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} after it")),
+                reason => Some(format!("{}{reason}", explain(code, self.stop.signal()))),
+            }));
+        }
+        let fault = self.fault(attempt, &after);
+        self.failed.push(FailedAttempt {
+            started_at: ended.started_at.clone(),
+            ended_at: ended.ended_at.clone(),
+            from_step: attempt.before.checkpoint.filter(|_| attempt.resumes).unwrap_or(0),
+            step: fault.step,
+            exit_code: code,
+            cause: ended.cause.clone(),
+        });
+        self.note();
+        let place = if fault.began {
+            format!("after step {}", fault.step)
+        } else {
+            "before its first step".to_owned()
+        };
+        let next = self.next(&fault);
+        match self.limit(attempt.number, fault).map_or(next, Err) {
+            Err(reason) => {
+                Ok(Next::End(Some(format!("{what} {place}: {shown}; not started again: {reason}"))))
+            }
+            Ok((words, from)) => {
+                let (number, most) = (attempt.number, self.most);
+                let line = format!(
+                    "{what} {place}: {shown}; starting again from {from} ({number} of {most} restarts)"
+                );
+                // With the attempts noted, which is no sign of the next one.
+                let before = Seen::of(dir)?;
+                let resumes = fault.checkpoint.is_some();
+                Ok(Next::Again(Attempt { number: number + 1, words, resumes, before }, line))
+            }
+        }
+    }
+
+    /// The line of an attempt after which the run directory cannot be read or locked.
+    fn unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
+        if ended.outcome.code == 0 {
+            if !self.failed.is_empty() {
+                log::warn!("failed attempts are not in run.json: {error}");
+            }
+            return None;
+        }
+        let why = match (self.stop.signal(), error) {
+            (Some(signal), RecordError::InUse { .. }) => {
+                format!("{signal} ended the wait for who still uses {}", self.training.dir.display())
+            }
+            _ => error.to_string(),
+        };
+        Some(format!("{}: {}; not started again: {why}", ended.what, ended.shown))
+    }
+
+    /// Whether the run directory is that of these attempts, rather than one that was there before.
+    fn owns(&self) -> bool {
+        self.began || (self.training.resumes && self.start.run_json.is_some())
+    }
+
+    /// What the run directory is after an attempt, locked if it is that of these attempts.
+    fn look(&mut self, attempt: &Attempt) -> Result<(Option<FolderLock>, Seen), RecordError> {
+        let dir = &self.training.dir;
+        self.began |= Seen::of(dir)?.run_json != attempt.before.run_json;
+        let lock = self.lock()?;
+        Ok((lock, Seen::of(dir)?))
+    }
+
+    /// Waits until no rank writes to the run directory, and keeps others from doing so.
+    fn lock(&self) -> Result<Option<FolderLock>, RecordError> {
+        if !self.owns() {
+            return Ok(None);
+        }
+        let (since, mut told) = (Instant::now(), false);
+        loop {
+            match lock(&self.training.dir) {
+                Err(RecordError::InUse { folder, holder })
+                    if since.elapsed() < LEAVE && self.stop.number().is_none() =>
+                {
+                    if !told && since.elapsed() > LEAVE / 24 {
+                        log::info!("waiting for {holder}, which still writes to {}", folder.display());
+                        told = true;
+                    }
+                    std::thread::sleep(TICK);
+                }
+                taken => return taken.map(Some),
+            }
+        }
+    }
+
+    /// Where an attempt failed, which left the run directory as it is `after`.
+    fn fault(&self, attempt: &Attempt, after: &Seen) -> Fault {
+        let checkpoint = after.checkpoint.filter(|_| self.owns());
+        // A new run writes run.json before it connects, and the file of steps after that.
+        let began = after.run_json != attempt.before.run_json && after.noted.is_some();
+        // The file of an earlier attempt says nothing of one that has not begun.
+        let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
+        Fault { step, checkpoint, began }
+    }
+
+    /// Why an attempt that ended with `outcome` is no fault to start again after; `None` if it is.
+    fn is_over(&self, attempt: &Attempt, outcome: Outcome, after: &Seen) -> Option<&'static str> {
+        const REPEATS: &str = "; not started again: it would end in the same way";
+        // What an earlier process has written says nothing of this attempt.
+        let status = after.status.filter(|_| after.run_json != attempt.before.run_json);
+        let taken = self.start.occupied && !self.training.resumes && !self.training.overwrites;
+        match (outcome.code, status) {
+            (0 | RESUMABLE_CODE, _) => Some(""),
+            _ if outcome.stopped => Some(""),
+            // Of shells and launchers for a program that is not executable, or missing.
+            (OPTIONS_CODE | 126 | 127, _) => Some(REPEATS),
+            _ if taken => Some(REPEATS),
+            (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
+            (_, Some(Status::Completed)) => Some(COMPLETE),
+            _ => None,
+        }
+    }
+
+    /// Adds the failed attempts to run.json, which a run that began again no longer has.
+    fn note(&self) {
+        if !self.owns() || self.failed.is_empty() {
+            return;
+        }
+        // The run goes on without: what matters is its checkpoint.
+        if let Err(error) = RunDir::note_failed(&self.training.dir, &self.failed) {
+            log::warn!("failed attempts are not in run.json: {error}");
+        }
+    }
+
+    /// Why there is no attempt after that many, of which the last one had this fault.
+    fn limit(&mut self, attempts: u32, fault: Fault) -> Option<String> {
+        self.idle = if fault.began { 0 } else { self.idle + 1 };
+        let repeats = self.last.replace(fault) == Some(fault) && fault.began;
+        if self.stop.number().is_some() {
+            Some("a signal ends the restarts".to_owned())
+        } else if repeats {
+            Some("the fault repeats at this step".to_owned())
+        } else if self.idle == IDLE {
+            Some(format!("{IDLE} attempts in a row have not reached their first step"))
+        } else {
+            let most = self.most;
+            (attempts > most).then(|| format!("{most} of {most} restarts are used"))
+        }
+    }
+
+    /// The arguments of the next attempt, and where it starts; otherwise why there is none.
+    fn next(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
+        let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
+        let beginning = || "the beginning".to_owned();
+        if let Some(step) = fault.checkpoint {
+            return Ok((resume_after(step), format!("step {step}")));
+        }
+        if *resumes {
+            return Err(format!("there is no checkpoint in {} to start from", dir.display()));
+        }
+        if !self.owns() {
+            // A rank that was killed between the folder and run.json; whatever has content stays.
+            if !self.start.occupied {
+                let _ = std::fs::remove_dir(dir.join("checkpoints"));
+            }
+            return Ok((words.clone(), beginning()));
+        }
+        match set_aside(dir).map_err(|error| error.to_string())? {
+            None => {
+                let overwrite = (!overwrites).then(|| "--overwrite".into());
+                Ok((words.iter().cloned().chain(overwrite).collect(), beginning()))
+            }
+            Some(path) => Err(format!(
+                "there is no checkpoint, and {} would be lost with the run: move it away",
+                path.display()
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::{Binding, LauncherKind};
+
+    /// Restarts a training whose job is this shell script; returns the exit code, the lines, and the number of attempts.
+    fn restarted(script: &str, most: u32) -> (i32, Vec<String>, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let starts = folder.path().join("starts");
+        let mut launch = Launch {
+            topology: "1x1".parse().unwrap(),
+            launcher: LauncherKind::Alone,
+            mpi: MpiFlavour::OpenMpi,
+            hosts: None,
+            by: None,
+            count_cores: || [1, 1],
+            binding: Binding::Core,
+            program: vec!["sh".into()],
+        };
+        let training = Training {
+            dir: folder.path().join("run"),
+            resumes: false,
+            overwrites: false,
+            trace: None,
+            words: vec!["-c".into(), format!("echo >>{}; {script}", starts.display())],
+            resume_after: Box::new(|step| vec![format!("from {step}")]),
+        };
+        let lines = RefCell::new(Vec::new());
+        let say = |line: &str| lines.borrow_mut().push(line.to_owned());
+        let code = restart(&mut launch, &training, most, &[], &StopRequest::default(), say).unwrap();
+        let starts = std::fs::read_to_string(starts).unwrap().lines().count();
+        (code, lines.into_inner(), starts)
+    }
+
+    #[test]
+    fn attempts_without_a_first_step_are_few() {
+        let (code, lines, starts) = restarted("echo mpiburn: no network >&2; exit 1", 5);
+        assert_eq!((code, starts), (1, 3), "{lines:?}");
+        let start =
+            "launch: attempt 1 ended with exit code 1 before its first step: no network; starting again from";
+        assert_eq!(lines[0], format!("{start} the beginning (1 of 5 restarts)"));
+        let end = "no network; not started again: 3 attempts in a row have not reached their first step";
+        assert!(lines.len() == 3 && lines[2].ends_with(end), "{lines:?}");
+        let (_, lines, starts) = restarted("exit 1", 1);
+        let end = "no rank printed a cause; not started again: 1 of 1 restarts are used";
+        assert!(starts == 2 && lines[1].ends_with(end), "{lines:?}");
+    }
+
+    #[test]
+    fn some_ends_are_no_fault() {
+        for (script, end) in [
+            ("exit 75", "stopped with a checkpoint: continue with --resume"),
+            ("exit 2", "; not started again: it would end in the same way"),
+        ] {
+            let (code, lines, starts) = restarted(script, 5);
+            assert!(starts == 1 && lines.len() == 1 && lines[0].ends_with(end), "{code}: {lines:?}");
+        }
+        assert_eq!(restarted("exit 0", 5), (0, Vec::new(), 1));
+        let (_, lines, starts) = restarted("echo mpiburn: the folder is in use by process 7 >&2; exit 1", 5);
+        assert!(starts == 1 && lines[0].starts_with("not started again: another process uses "), "{lines:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! The training of `mpiburn launch --restart`, with the arguments of its later attempts.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use launch::Training;
+use run_record::NamedRun;
+
+use crate::commands::Refused;
+use crate::options::{Cli, Command, Part, TrainArgs, part};
+
+/// Tells the ranks to note their steps.
+const NOTE_STEPS: &str = "--note-steps";
+
+/// The training that `program` is; none if its options are invalid, which the ranks report.
+///
+/// # Errors
+/// If it is no training, or one without a run directory.
+pub fn of(program: &[String]) -> Result<Option<Training>, Refused> {
+    let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
+    let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
+    let (name, verbosity) = (cli.name.clone(), cli.verbosity());
+    let Command::Train(args) = cli.command else {
+        return Err(Refused(format!(
+            "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
+        )));
+    };
+    // What cannot be looked at is the ranks' error.
+    let folder = |path: &PathBuf| NamedRun::of(path).map_or_else(|_| path.clone(), |run| run.folder);
+    let resumed = args.resume.as_ref().map(folder);
+    let Some(dir) = resumed.or_else(|| args.out.clone()) else {
+        return Err(Refused(
+            "--restart starts again from the checkpoints of a run directory: name it with train --out DIR"
+                .into(),
+        ));
+    };
+    Ok(Some(Training {
+        dir: dir.clone(),
+        resumes: args.resume.is_some(),
+        overwrites: args.overwrite,
+        trace: args.trace.trace.clone(),
+        words: program.iter().cloned().chain([NOTE_STEPS.into()]).collect(),
+        resume_after: Box::new(move |step| resume_after(&args, &verbosity, &dir, step)),
+    }))
+}
+
+/// The arguments to go on from a checkpoint of `step`: what a resumed run was given, and no time line whose first
+/// step is done.
+fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
+    let mut words = args.typed.clone();
+    words.0.retain(|option, _| {
+        (args.resume.is_some() && part(option) != Part::Job)
+            || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
+    });
+    if args.trace.trace_steps.as_ref().is_none_or(|range| *range.start() <= step) {
+        words.0.retain(|option, _| !option.starts_with("trace"));
+    }
+    // One word each: a name may begin with a dash.
+    words.0.insert("resume".into(), Some(dir.into()));
+    let typed = words.to_args().map(|word| word.to_string_lossy().into_owned());
+    let begin = std::iter::once("train".to_owned()).chain(verbosity.iter().cloned());
+    begin.chain(typed).chain([NOTE_STEPS.into()]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Option<Training>, Refused> {
+        super::of(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_restart_keeps_what_a_resume_accepts() {
+        let line = "train -vv --out runs/a --epochs 3 --stall-warning=5 --trace t.json --trace-steps 40..50";
+        let training = of(line).unwrap().unwrap();
+        assert_eq!(training.words.join(" "), format!("{line} --note-steps"));
+        assert_eq!(
+            (training.resume_after)(39).join(" "),
+            "train -v -v --resume=runs/a --stall-warning=5 --trace=t.json --trace-steps=40..50 --note-steps"
+        );
+        assert!(!(training.resume_after)(40).iter().any(|word| word.contains("trace")));
+        let resumed = of("-q train --resume runs/a --lr 1e-4 --epochs 9").unwrap().unwrap();
+        assert_eq!(
+            (resumed.resume_after)(0).join(" "),
+            "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
+        );
+        assert_eq!(of("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
+        assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites);
+    }
+
+    #[test]
+    fn only_a_training_with_a_run_directory_is_started_again() {
+        assert!(of("bench allreduce").err().unwrap().to_string().contains("bench allreduce is none"));
+        assert!(of("train --epochs 1").err().unwrap().to_string().contains("train --out DIR"));
+        assert!(of("train --epochs many").unwrap().is_none());
+    }
+}
