@@ -9,24 +9,12 @@ use anyhow::Context;
 use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
 
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
-use launch::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, OPTIONS, StopRequest, Topology, line};
+use launch::{
+    Binding, Hosts, Launch, LauncherKind, MpiFlavour, OPTIONS, StopRequest, Topology, hostfile, line,
+};
 
 /// Of a rank's line on a wait.
 const WAITS: [&str; 3] = [NOT_FINALIZED, NO_ANSWER, STALLED];
-
-/// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
-pub(super) fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
-    let name = topology.to_string();
-    let own = folder.join("local").join(&name);
-    if own.exists() { own } else { folder.join(name) }
-}
-
-/// The host file of a topology in `folder`, which a single machine may be without.
-pub(super) fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
-    let file = hostfile_place(folder, topology);
-    // Reading names what cannot be looked at.
-    (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
-}
 
 /// Starts the job; returns its exit code. Its ranks have the same `verbosity`, unless their command has its own.
 ///
@@ -183,16 +171,5 @@ mod tests {
         {
             assert_eq!(reject(line), Ok(None), "{line}");
         }
-    }
-
-    #[test]
-    fn host_files_of_this_checkout_are_preferred_to_the_examples() {
-        let hostfiles = tempfile::tempdir().unwrap();
-        let (topology, place) = ("2x1".parse().unwrap(), |name: &str| hostfiles.path().join(name));
-        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("2x1")));
-        std::fs::create_dir(place("local")).unwrap();
-        std::fs::write(place("local/2x1"), "").unwrap();
-        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("local/2x1")));
-        assert_eq!(hostfile(hostfiles.path(), "1x1".parse().unwrap()), None);
     }
 }

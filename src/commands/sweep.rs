@@ -4,18 +4,18 @@ mod earlier;
 mod options;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
+use self::earlier::{Earlier, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, options};
-use super::launch::{hostfile, hostfile_place, mpi_flavour, prepare, print_dry};
+use super::launch::{mpi_flavour, prepare, print_dry};
 use super::{Refused, gpu};
 use crate::options::{RunConfig, SweepArgs};
-use launch::sweep::{PlannedRun, SweepFile, plan, scaled};
-use launch::{LauncherKind, StopRequest, line, quoted};
+use launch::sweep::{PlannedRun, SweepFile, check_folder, failure_line, plan, scaled};
+use launch::{LauncherKind, StopRequest, Topology, hostfile, hostfile_place, line, quoted};
 use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 use terminal::digits::{decimals, seconds};
@@ -25,107 +25,264 @@ use terminal::digits::{decimals, seconds};
 /// # Errors
 /// When the sweep file is invalid, or the folder has results of other options.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
-    let file = SweepFile::read(&args.file, &options())?;
-    check_typed(&file, args)?;
-    let runs = plan(&file, &args.scale)?;
-    if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
-        let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
-        bail!(Refused(format!("--only {text}: {problem}")));
-    }
-    // Whoever meant a section of the sweep itself would miss it without a word.
-    for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
-        log::info!("[{name}] in {} is a scale: it is used with --scale {name} alone", args.file.display());
-    }
-    let configs: Vec<RunConfig> =
-        runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;
-    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = args.out.clone().unwrap_or_else(|| match args.scale.as_str() {
-        "full" => Path::new("results").join(&name),
-        scale => Path::new("results").join(format!("{name}-{scale}")),
-    });
-    let mut record = SweepRecord {
-        name,
-        title: file.title.clone(),
-        reference: file.reference.clone(),
-        scale: args.scale.clone(),
-        scaled: scaled(&file, &args.scale),
-        command: Some(line(&without_only(&typed()))),
-        runs: Vec::new(),
-    };
-    let (mut builds, mut before) = (Vec::new(), Vec::new());
-    // The answers of launchers so far: looking up an unknown host can take seconds.
-    let mut asked = BTreeMap::new();
-    for (run, config) in runs.iter().zip(&configs) {
-        let PlannedRun { topology, launcher, .. } = *run;
-        let found = earlier(&folder.join(&run.name), run, config)?;
-        let of_launcher = asked.entry((topology, launcher)).or_insert_with(|| {
-            let hostfile = hostfile_place(&args.hostfiles, topology);
-            // A script in the launcher's place knows its own machines.
-            let is_own = args.how.script(launcher).is_none();
-            is_own.then(|| ::launch::impossible(topology, launcher, mpi_flavour(), &hostfile)).flatten()
-        });
-        // Slurm starts ranks on other machines than this one.
-        let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
-        let reason = of_launcher.clone().or_else(|| gpu::impossible(config, here));
-        let (state, error) = match (&found, reason) {
-            (Earlier::Completed(_), _) => (RunState::Completed, None),
-            // The others start; a run that --only leaves out does not fail.
-            (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
-                (RunState::Failed, Some(error.to_string()))
-            }
-            (_, None) => (RunState::Waiting, None),
-            (_, reason) => (RunState::Skipped, reason),
-        };
-        if let Earlier::Completed(build) = &found {
-            builds.push(build.clone());
-        }
-        before.push(found);
-        let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
-        record.runs.push(SweepRun { name, repeat, varied, state, error });
-    }
+    let sweep = Sweep::read(args)?;
+    let (mut record, before) = sweep.look()?;
     if args.dry_run {
-        for ((run, before), planned) in runs.iter().zip(&before).zip(&record.runs) {
-            if !chosen(args, &run.name) {
+        sweep.print_dry(&record, &before)?;
+        return Ok(0);
+    }
+    let folder = &sweep.folder;
+    check_folder(folder, &record)?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    let _lock = lock(folder)?;
+    record.write(folder)?;
+    warn_of_other_builds(&before, folder);
+    sweep.tell_skipped(&record);
+    for at in (0..sweep.runs.len()).filter(|&at| record.runs[at].state == RunState::Completed) {
+        sweep.reduce(at, &record);
+    }
+    let stopped = sweep.make(&mut record)?;
+    sweep.count_others(&mut record)?;
+    Ok(closing(&record, folder, stopped))
+}
+
+/// The runs of a sweep file.
+struct Sweep<'a> {
+    args: &'a SweepArgs,
+    file: SweepFile,
+    runs: Vec<PlannedRun>,
+    /// One for each run.
+    configs: Vec<RunConfig>,
+    /// Where the runs are.
+    folder: PathBuf,
+}
+
+impl<'a> Sweep<'a> {
+    /// Reads the file, and checks the options of all runs.
+    fn read(args: &'a SweepArgs) -> anyhow::Result<Self> {
+        let file = SweepFile::read(&args.file, &options())?;
+        check_typed(&file, args)?;
+        let runs = plan(&file, &args.scale)?;
+        if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
+            let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
+            bail!(Refused(format!("--only {text}: {problem}")));
+        }
+        // Whoever meant a section of the sweep itself would miss it without a word.
+        for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
+            log::info!(
+                "[{name}] in {} is a scale: it is used with --scale {name} alone",
+                args.file.display()
+            );
+        }
+        let configs = runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;
+        let name = name_of(args);
+        let folder = args.out.clone().unwrap_or_else(|| match args.scale.as_str() {
+            "full" => Path::new("results").join(name),
+            scale => Path::new("results").join(format!("{name}-{scale}")),
+        });
+        Ok(Self { args, file, runs, configs, folder })
+    }
+
+    /// What is to be done, and what the folder has from before of each run.
+    fn look(&self) -> anyhow::Result<(SweepRecord, Vec<Earlier>)> {
+        let Self { args, file, .. } = self;
+        let mut record = SweepRecord {
+            name: name_of(args),
+            title: file.title.clone(),
+            reference: file.reference.clone(),
+            scale: args.scale.clone(),
+            scaled: scaled(file, &args.scale),
+            command: Some(line(&without_only(&typed()))),
+            runs: Vec::new(),
+        };
+        let mut before = Vec::new();
+        // The answers of launchers so far: looking up an unknown host can take seconds.
+        let mut asked = BTreeMap::new();
+        for (run, config) in self.runs.iter().zip(&self.configs) {
+            let PlannedRun { topology, launcher, .. } = *run;
+            let found = earlier(&self.folder.join(&run.name), run, config)?;
+            let of_launcher =
+                asked.entry((topology, launcher)).or_insert_with(|| self.impossible(topology, launcher));
+            // Slurm starts ranks on other machines than this one.
+            let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
+            let reason = of_launcher.clone().or_else(|| gpu::impossible(config, here));
+            let (state, error) = match (&found, reason) {
+                (Earlier::Completed(_), _) => (RunState::Completed, None),
+                // The others start; a run that --only leaves out does not fail.
+                (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
+                    (RunState::Failed, Some(error.to_string()))
+                }
+                (_, None) => (RunState::Waiting, None),
+                (_, reason) => (RunState::Skipped, reason),
+            };
+            before.push(found);
+            let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
+            record.runs.push(SweepRun { name, repeat, varied, state, error });
+        }
+        Ok((record, before))
+    }
+
+    /// Why no job can be made on `topology` by `launcher`.
+    fn impossible(&self, topology: Topology, launcher: LauncherKind) -> Option<String> {
+        // A script in the launcher's place knows its own machines.
+        if self.args.how.script(launcher).is_some() {
+            return None;
+        }
+        let hostfile = hostfile_place(&self.args.hostfiles, topology);
+        ::launch::impossible(topology, launcher, mpi_flavour(), &hostfile)
+    }
+
+    fn print_dry(&self, record: &SweepRecord, before: &[Earlier]) -> anyhow::Result<()> {
+        for ((run, before), planned) in self.runs.iter().zip(before).zip(&record.runs) {
+            if !chosen(self.args, &run.name) {
                 continue;
             }
             let resumes = matches!(before, Earlier::Interrupted);
-            let printed = command(run, args, &folder, resumes).and_then(|mut launch| print_dry(&mut launch));
+            let printed = self.command(run, resumes).and_then(|mut launch| print_dry(&mut launch));
             match (printed, planned.state, &planned.error) {
                 // Such as two ranks without a launcher, which have no command line.
                 (Err(_), RunState::Skipped, Some(reason)) => log::info!("skipped: {}: {reason}", run.name),
                 (printed, ..) => printed?,
             }
         }
-        return Ok(0);
+        Ok(())
     }
-    check_folder(&folder, &record)?;
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot write {}", folder.display()))?;
-    let _lock = lock(&folder)?;
-    record.write(&folder)?;
-    warn_of_other_builds(&builds, &folder);
-    for (reason, mut names) in record.skipped() {
-        names.retain(|name| chosen(args, name));
-        if !names.is_empty() {
-            log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
+
+    fn tell_skipped(&self, record: &SweepRecord) {
+        for (reason, mut names) in record.skipped() {
+            names.retain(|name| chosen(self.args, name));
+            if !names.is_empty() {
+                let (count, all) = (names.len(), self.runs.len());
+                log::info!("skipped: {count} of {all} runs ({}): {reason}", names.join(", "));
+            }
         }
     }
-    let all = || runs.iter().zip(&configs).enumerate();
-    for (_, (run, config)) in all().filter(|(i, _)| record.runs[*i].state == RunState::Completed) {
-        reduce(run, config, &folder, &record);
+
+    /// The launch of a run, from the beginning or from its last checkpoint.
+    fn command(&self, run: &PlannedRun, resumes: bool) -> anyhow::Result<launch::Launch> {
+        let mut program = vec!["train".to_owned()];
+        let out = self.folder.join(&run.name).display().to_string();
+        if resumes {
+            program.extend(["--resume".to_owned(), out]);
+        } else {
+            program.extend(words(run, self.args));
+            program.extend(["--out".to_owned(), out, "--overwrite".to_owned()]);
+        }
+        let hostfile = hostfile(&self.args.hostfiles, run.topology);
+        prepare(run.topology, run.launcher, &self.args.how, hostfile, program)
     }
-    let stopped = make(&runs, &configs, args, &folder, &mut record)?;
-    for (index, (run, config)) in all() {
-        // Another process may have gone on with it: the job of a sweep that was killed.
-        if record.runs[index].state == RunState::Failed
-            && matches!(earlier(&folder.join(&run.name), run, config), Ok(Earlier::Completed(_)))
-        {
-            log::info!("{}: its run.json says that it is completed, so it counts", run.name);
-            (record.runs[index].state, record.runs[index].error) = (RunState::Completed, None);
-            reduce(run, config, &folder, &record);
-            record.write(&folder)?;
+
+    /// Starts the waiting runs; returns whether it was stopped.
+    fn make(&self, record: &mut SweepRecord) -> anyhow::Result<bool> {
+        let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
+        let total = self.runs.len();
+        for (at, run) in self.runs.iter().enumerate() {
+            if record.runs[at].state != RunState::Waiting || !chosen(self.args, &run.name) {
+                continue;
+            }
+            if stop.signal().is_some() {
+                return Ok(true);
+            }
+            // Other runs have taken their time: another process may have gone on with this one.
+            let ended = self.earlier(at).and_then(|before| match before {
+                Earlier::Completed(_) => Ok(Some("another process has completed it".into())),
+                Earlier::Unreadable(error) => Err(error.into()),
+                Earlier::Nothing => self.make_one(run, false, &stop),
+                Earlier::Interrupted => {
+                    log::info!("[{}/{total}] {}: goes on from its last checkpoint", at + 1, run.name);
+                    self.make_one(run, true, &stop)
+                }
+            });
+            let (state, error, summary) = match ended.map_err(|error| format!("{error:#}")) {
+                Ok(Some(summary)) => {
+                    self.reduce(at, record);
+                    (RunState::Completed, None, summary)
+                }
+                Ok(None) => return Ok(true),
+                Err(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
+            };
+            log::info!("[{}/{total}] {}: {summary}", at + 1, run.name);
+            record.runs[at].state = state;
+            record.runs[at].error = error;
+            record.write(&self.folder)?;
+        }
+        Ok(false)
+    }
+
+    fn earlier(&self, at: usize) -> anyhow::Result<Earlier> {
+        let run = &self.runs[at];
+        earlier(&self.folder.join(&run.name), run, &self.configs[at])
+    }
+
+    /// Counts failed runs that another process has completed meanwhile: the job of a sweep that was killed.
+    fn count_others(&self, record: &mut SweepRecord) -> anyhow::Result<()> {
+        for at in 0..self.runs.len() {
+            if record.runs[at].state == RunState::Failed
+                && matches!(self.earlier(at), Ok(Earlier::Completed(_)))
+            {
+                log::info!("{}: its run.json says that it is completed, so it counts", self.runs[at].name);
+                (record.runs[at].state, record.runs[at].error) = (RunState::Completed, None);
+                self.reduce(at, record);
+                record.write(&self.folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves what a completed run's checkpoints are for: its weights. With a `--keep` they stay as they are.
+    fn reduce(&self, at: usize, record: &SweepRecord) {
+        if self.configs[at].keep.is_some() {
+            return;
+        }
+        let name = &self.runs[at].name;
+        let checkpoints = |name: &str| self.folder.join(name).join("checkpoints");
+        let is_other = |other: &&SweepRun| other.state == RunState::Completed && other.name != *name;
+        let others: Vec<_> =
+            record.runs.iter().filter(is_other).map(|other| checkpoints(&other.name)).collect();
+        // Of a run that goes on, the optimizer's state is in use.
+        let reduced =
+            lock(&self.folder.join(name)).and_then(|_lock| checkpoint::reduce(&checkpoints(name), &others));
+        if let Err(error) = reduced {
+            log::warn!("checkpoints of {name} stay as they are: {error}");
         }
     }
-    Ok(closing(&record, &folder, stopped))
+
+    /// Starts a run; returns its summary, or `None` if it was stopped.
+    fn make_one(
+        &self,
+        run: &PlannedRun,
+        resumes: bool,
+        stop: &StopRequest,
+    ) -> anyhow::Result<Option<String>> {
+        let mut launch = self.command(run, resumes)?;
+        if let Err(error) = launch::check(&mut launch, stop) {
+            return if stop.signal().is_some() { Ok(None) } else { Err(error) };
+        }
+        let path = self.folder.join(format!("{}.log", run.name));
+        let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let (outcome, _) = launch.run(launch::Streams::Log(log), stop)?;
+        if outcome.stopped {
+            return Ok(None);
+        }
+        let record =
+            RunDir::open::<RunConfig>(&self.folder.join(&run.name)).map(|(_, record)| record.results);
+        match (outcome.code, record) {
+            (0, Err(error)) => Err(error.into()),
+            (0, Ok(Some(results))) => Ok(Some(format!(
+                "{} s of training, {:.*} ms per step, test accuracy {:.2}%",
+                seconds(results.train_seconds),
+                decimals(results.ms_per_step, 3),
+                results.ms_per_step,
+                results.test_accuracy
+            ))),
+            (code, _) => bail!("{} ({})", launch::cause_in(&path, code), path.display()),
+        }
+    }
+}
+
+/// The name of the sweep: of its file without the ending.
+fn name_of(args: &SweepArgs) -> String {
+    args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// The command as it was typed, all options included.
@@ -145,144 +302,6 @@ fn without_only(words: &[String]) -> Vec<String> {
 
 fn chosen(args: &SweepArgs, name: &str) -> bool {
     args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
-}
-
-/// The launch of a run, from the beginning or from its last checkpoint.
-fn command(
-    run: &PlannedRun,
-    args: &SweepArgs,
-    folder: &Path,
-    resumes: bool,
-) -> anyhow::Result<launch::Launch> {
-    let mut program = vec!["train".to_owned()];
-    let out = folder.join(&run.name).display().to_string();
-    match resumes {
-        true => program.extend(["--resume".to_owned(), out]),
-        false => {
-            program.extend(words(run, args));
-            program.extend(["--out".to_owned(), out, "--overwrite".to_owned()]);
-        }
-    }
-    let hostfile = hostfile(&args.hostfiles, run.topology);
-    prepare(run.topology, run.launcher, &args.how, hostfile, program)
-}
-
-/// Starts the waiting runs; returns whether it was stopped.
-fn make(
-    runs: &[PlannedRun],
-    configs: &[RunConfig],
-    args: &SweepArgs,
-    folder: &Path,
-    record: &mut SweepRecord,
-) -> anyhow::Result<bool> {
-    let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
-    let total = runs.len();
-    for (index, run) in runs.iter().enumerate() {
-        if record.runs[index].state != RunState::Waiting || !chosen(args, &run.name) {
-            continue;
-        }
-        if stop.signal().is_some() {
-            return Ok(true);
-        }
-        // Other runs have taken their time: another process may have gone on with this one.
-        let ended = earlier(&folder.join(&run.name), run, &configs[index]).and_then(|before| match before {
-            Earlier::Completed(_) => Ok(Some("another process has completed it".into())),
-            Earlier::Unreadable(error) => Err(error.into()),
-            Earlier::Nothing => make_one(run, args, folder, false, &stop),
-            Earlier::Interrupted => {
-                log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
-                make_one(run, args, folder, true, &stop)
-            }
-        });
-        let ended = ended.map_err(|error| format!("{error:#}"));
-        let (state, error, summary) = match ended {
-            Ok(Some(summary)) => {
-                reduce(run, &configs[index], folder, record);
-                (RunState::Completed, None, summary)
-            }
-            Ok(None) => return Ok(true),
-            Err(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
-        };
-        log::info!("[{}/{total}] {}: {summary}", index + 1, run.name);
-        record.runs[index].state = state;
-        record.runs[index].error = error;
-        record.write(folder)?;
-    }
-    Ok(false)
-}
-
-/// Leaves what a completed run's checkpoints are for: its weights. With a `--keep` they stay as they are.
-fn reduce(run: &PlannedRun, config: &RunConfig, folder: &Path, record: &SweepRecord) {
-    if config.keep.is_some() {
-        return;
-    }
-    let path = folder.join(&run.name);
-    let checkpoints = |name: &str| folder.join(name).join("checkpoints");
-    let is_other = |other: &&SweepRun| other.state == RunState::Completed && other.name != run.name;
-    let others: Vec<_> = record.runs.iter().filter(is_other).map(|other| checkpoints(&other.name)).collect();
-    // Of a run that goes on, the optimizer's state is in use.
-    let reduced = lock(&path).and_then(|_lock| checkpoint::reduce(&checkpoints(&run.name), &others));
-    if let Err(error) = reduced {
-        log::warn!("checkpoints of {} stay as they are: {error}", run.name);
-    }
-}
-
-/// Starts a run; returns its summary, or `None` if it was stopped.
-fn make_one(
-    run: &PlannedRun,
-    args: &SweepArgs,
-    folder: &Path,
-    resumes: bool,
-    stop: &StopRequest,
-) -> anyhow::Result<Option<String>> {
-    let mut launch = command(run, args, folder, resumes)?;
-    if let Err(error) = launch::check(&mut launch, stop) {
-        return if stop.signal().is_some() { Ok(None) } else { Err(error) };
-    }
-    let path = folder.join(format!("{}.log", run.name));
-    let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let (outcome, _) = launch.run(launch::Streams::Log(log), stop)?;
-    if outcome.stopped {
-        return Ok(None);
-    }
-    let record = RunDir::open::<RunConfig>(&folder.join(&run.name)).map(|(_, record)| record.results);
-    match (outcome.code, record) {
-        (0, Err(error)) => Err(error.into()),
-        (0, Ok(Some(results))) => Ok(Some(format!(
-            "{} s of training, {:.*} ms per step, test accuracy {:.2}%",
-            seconds(results.train_seconds),
-            decimals(results.ms_per_step, 3),
-            results.ms_per_step,
-            results.test_accuracy
-        ))),
-        (code, _) => bail!("{} ({})", reason(&path, code), path.display()),
-    }
-}
-
-/// The line of a log with the reason of a failure: the program's error, or else the
-/// first line of mpirun's framed message, or srun's error.
-fn reason(log: &Path, code: i32) -> String {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
-    let own =
-        text.lines().rev().find_map(|line| line.strip_prefix("mpiburn: ").or(line.strip_prefix("error: ")));
-    let mut lines = text.lines().skip_while(|line| !line.starts_with("-----"));
-    let framed = lines.find(|line| !line.starts_with('-') && !line.trim().is_empty());
-    let of_srun = text
-        .lines()
-        .rev()
-        .find(|line| line.starts_with("srun: fatal: ") || line.starts_with("srun: error: "));
-    own.or(framed).or(of_srun).map_or_else(|| launch::explain(code, None), |line| line.trim().to_owned())
-}
-
-/// The line for runs that failed for one reason; a missing data set would otherwise be told once for each.
-fn failure_line(runs: &[&SweepRun]) -> String {
-    let name = |index: usize| runs[index].name.as_str();
-    let others = match runs.len() - 1 {
-        0 => String::new(),
-        1 => format!("; so did {}", name(1)),
-        more => format!("; so did {more} others, {} to {}", name(1), name(more)),
-    };
-    format!("{} failed: {}{others}", name(0), runs[0].error.as_deref().unwrap_or_default())
 }
 
 /// Reports completed and failed runs; returns the exit code.
@@ -328,18 +347,5 @@ mod tests {
                 "mpiburn sweep a.toml --scale quick --out r -- --only 1"
             );
         }
-    }
-
-    #[test]
-    fn the_reason_is_the_programs_error_or_the_launchers() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let reason_of = |text: &str| {
-            std::fs::write(file.path(), text).unwrap();
-            reason(file.path(), 1)
-        };
-        assert_eq!(reason_of("srun: error: x\n-----\nframed\n-----\nmpiburn: own\n"), "own");
-        assert_eq!(reason_of("a\n-----\n\nframed\n-----\nsrun: error: x\n"), "framed");
-        assert_eq!(reason_of("srun: error: a\nsrun: fatal: no cluster\nbye\n"), "srun: fatal: no cluster");
-        assert_eq!(reason_of("bye\n"), launch::explain(1, None));
     }
 }

@@ -1,10 +1,13 @@
 //! Passes a job's standard error on, and keeps the line with the cause of its end.
 
 use std::io::{self, Read, Write};
+use std::path::Path;
 use std::process::ChildStderr;
 use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionbio;
+
+use super::explain;
 
 /// Lines at most this far apart are of one fault: its first one is the cause, those after it come
 /// from other ranks that notice the loss, the last guard some 20 s later.
@@ -161,6 +164,21 @@ impl Scan {
     }
 }
 
+/// The line of a log with the reason of a failure: the program's error, or else the
+/// first line of mpirun's framed message, or srun's error.
+pub fn cause_in(log: &Path, code: i32) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let own =
+        text.lines().rev().find_map(|line| line.strip_prefix("mpiburn: ").or(line.strip_prefix("error: ")));
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("-----"));
+    let framed = lines.find(|line| !line.starts_with('-') && !line.trim().is_empty());
+    let of_srun = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with("srun: fatal: ") || line.starts_with("srun: error: "));
+    own.or(framed).or(of_srun).map_or_else(|| explain(code, None), |line| line.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,5 +254,18 @@ mod tests {
         scan.add(b"ORTE was unable to reliably start one or more daemons.\n", now);
         assert_eq!(scan.gone, Some(now));
         assert_eq!(scan.held.unwrap().text, "ORTE was unable to reliably start one or more daemons");
+    }
+
+    #[test]
+    fn the_reason_is_the_programs_error_or_the_launchers() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reason_of = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            cause_in(file.path(), 1)
+        };
+        assert_eq!(reason_of("srun: error: x\n-----\nframed\n-----\nmpiburn: own\n"), "own");
+        assert_eq!(reason_of("a\n-----\n\nframed\n-----\nsrun: error: x\n"), "framed");
+        assert_eq!(reason_of("srun: error: a\nsrun: fatal: no cluster\nbye\n"), "srun: fatal: no cluster");
+        assert_eq!(reason_of("bye\n"), explain(1, None));
     }
 }

@@ -117,6 +117,20 @@ impl Hosts {
     }
 }
 
+/// The place of a topology's host file in `folder`: that of `make hosts`, or else of the example.
+pub fn hostfile_place(folder: &Path, topology: Topology) -> PathBuf {
+    let name = topology.to_string();
+    let own = folder.join("local").join(&name);
+    if own.exists() { own } else { folder.join(name) }
+}
+
+/// The host file of a topology in `folder`, which a single machine may be without.
+pub fn hostfile(folder: &Path, topology: Topology) -> Option<PathBuf> {
+    let file = hostfile_place(folder, topology);
+    // Reading names what cannot be looked at.
+    (topology.nodes > 1 || file.try_exists().unwrap_or(true)).then_some(file)
+}
+
 /// Of UTF-8, as Windows' editors write it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
@@ -236,6 +250,17 @@ mod tests {
         let text = "\u{feff}beta:3\r\nalpha slots=1\r\nbeta:2 user=me\r\nalpha\r\n";
         let expected = entries(&[("beta", Given(3)), ("alpha", Given(2)), ("me@beta", Given(2))]);
         assert_eq!(read(text, MPICH), expected);
+    }
+
+    #[test]
+    fn host_files_of_this_checkout_are_preferred_to_the_examples() {
+        let hostfiles = tempfile::tempdir().unwrap();
+        let (topology, place) = ("2x1".parse().unwrap(), |name: &str| hostfiles.path().join(name));
+        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("2x1")));
+        std::fs::create_dir(place("local")).unwrap();
+        std::fs::write(place("local/2x1"), "").unwrap();
+        assert_eq!(hostfile(hostfiles.path(), topology), Some(place("local/2x1")));
+        assert_eq!(hostfile(hostfiles.path(), "1x1".parse().unwrap()), None);
     }
 
     #[test]

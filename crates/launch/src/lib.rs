@@ -24,8 +24,9 @@ pub const RESUMABLE: u8 = 75;
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";
 
+pub use cause::cause_in;
 pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
-pub use hosts::{Hosts, Topology};
+pub use hosts::{Hosts, Topology, hostfile, hostfile_place};
 pub use job::{Outcome, Streams, explain};
 pub use preflight::{bind_here, check, impossible};
 pub use restart::{Training, restart};

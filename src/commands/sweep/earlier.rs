@@ -2,56 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::commands::covered::differences;
 use crate::options::{RunConfig, as_typed};
 use launch::sweep::PlannedRun;
 use run_record::checkpoint::list;
-use run_record::{Change, RecordError, RunDir, RunState, Status, SweepRecord, count};
-
-/// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
-/// the runs of one sweep.
-///
-/// # Errors
-/// If it is a run directory, or has runs of another sweep alone.
-pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
-    let shown = folder.display();
-    let file = folder.join("run.json");
-    if file.try_exists().with_context(|| format!("cannot read {}", file.display()))? {
-        bail!("{shown} is the directory of a run: choose another folder with --out");
-    }
-    let before = match SweepRecord::read(folder) {
-        Ok(before) => before,
-        // A damaged record is written anew.
-        Err(error) if error.is_damage() => return Ok(()),
-        Err(error) => return Err(error.into()),
-    };
-    let planned = |name: &str| now.runs.iter().any(|run| run.name == name);
-    let finished: Vec<&str> = before
-        .runs
-        .iter()
-        .filter(|run| run.state == RunState::Completed && folder.join(&run.name).is_dir())
-        .map(|run| run.name.as_str())
-        .collect();
-    let left: Vec<&str> = finished.iter().copied().filter(|name| !planned(name)).collect();
-    if left.is_empty() {
-        return Ok(());
-    }
-    if left.len() == finished.len() && before.name != now.name {
-        bail!(
-            "{shown} has {} of the sweep {}, which its report would no longer show: choose another folder with --out",
-            count(left.len(), "finished run"),
-            before.name
-        );
-    }
-    log::warn!(
-        "{} in {shown} are no longer in the sweep, and not in its report: {}",
-        count(left.len(), "finished run"),
-        left.join(", ")
-    );
-    Ok(())
-}
+use run_record::{Change, RecordError, RunDir, Status};
 
 /// What there is of a planned run.
 pub enum Earlier {
@@ -117,9 +74,13 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
 }
 
 /// A table with times of two builds compares the builds as well.
-pub fn warn_of_other_builds(builds: &[String], folder: &Path) {
+pub fn warn_of_other_builds(found: &[Earlier], folder: &Path) {
     let this = env!("MPIBURN_GIT");
-    let mut others: Vec<&str> = builds.iter().map(String::as_str).filter(|build| *build != this).collect();
+    let of_another = |found: &Earlier| match found {
+        Earlier::Completed(build) if build != this => Some(build.clone()),
+        _ => None,
+    };
+    let mut others: Vec<String> = found.iter().filter_map(of_another).collect();
     let count = others.len();
     others.sort_unstable();
     others.dedup();

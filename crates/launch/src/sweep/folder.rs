@@ -1,0 +1,60 @@
+//! The folder of a sweep: what is in it from before, and what it says of runs that failed.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use run_record::{RunState, SweepRecord, SweepRun, count};
+
+/// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
+/// the runs of one sweep.
+///
+/// # Errors
+/// If it is a run directory, or has runs of another sweep alone.
+pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
+    let shown = folder.display();
+    let file = folder.join("run.json");
+    if file.try_exists().with_context(|| format!("cannot read {}", file.display()))? {
+        bail!("{shown} is the directory of a run: choose another folder with --out");
+    }
+    let before = match SweepRecord::read(folder) {
+        Ok(before) => before,
+        // A damaged record is written anew.
+        Err(error) if error.is_damage() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let planned = |name: &str| now.runs.iter().any(|run| run.name == name);
+    let finished: Vec<&str> = before
+        .runs
+        .iter()
+        .filter(|run| run.state == RunState::Completed && folder.join(&run.name).is_dir())
+        .map(|run| run.name.as_str())
+        .collect();
+    let left: Vec<&str> = finished.iter().copied().filter(|name| !planned(name)).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    if left.len() == finished.len() && before.name != now.name {
+        bail!(
+            "{shown} has {} of the sweep {}, which its report would no longer show: choose another folder with --out",
+            count(left.len(), "finished run"),
+            before.name
+        );
+    }
+    log::warn!(
+        "{} in {shown} are no longer in the sweep, and not in its report: {}",
+        count(left.len(), "finished run"),
+        left.join(", ")
+    );
+    Ok(())
+}
+
+/// The line for runs that failed for one reason; a missing data set would otherwise be told once for each.
+pub fn failure_line(runs: &[&SweepRun]) -> String {
+    let name = |index: usize| runs[index].name.as_str();
+    let others = match runs.len() - 1 {
+        0 => String::new(),
+        1 => format!("; so did {}", name(1)),
+        more => format!("; so did {more} others, {} to {}", name(1), name(more)),
+    };
+    format!("{} failed: {}{others}", name(0), runs[0].error.as_deref().unwrap_or_default())
+}
