@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionbio;
 
-use super::explain;
+use super::{explain, quirks};
 
 /// Lines at most this far apart are of one fault: its first one is the cause, those after it come
 /// from other ranks that notice the loss, the last guard some 20 s later.
@@ -84,22 +84,9 @@ const NOTICED: u8 = 1;
 const LAUNCHER: u8 = 2;
 const ERROR: u8 = 3;
 
-/// How Open MPI's mpirun begins its lines on a lost host; the first, on a start, is printed at any time.
-const LOST_HOST: [&str; 3] = [
-    "ORTE was unable to reliably start one or more daemons",
-    "ORTE has lost communication with a remote daemon",
-    "An ORTE daemon has unexpectedly failed",
-];
-
 /// Whether Open MPI's mpirun says that it aborts the job, without a cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
-}
-
-/// Whether srun says how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit
-/// code 1". Its other errors are of its plugins and its network as well, while the job goes on.
-fn ends_task(error: &str) -> bool {
-    error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
 }
 
 /// The cause of the end of a job, if it is this line, and its weight.
@@ -115,13 +102,13 @@ fn classify<'l>(line: &'l str, waits: &[&str]) -> Option<(&'l str, u8)> {
         return Some((error, weight));
     }
     if let Some(error) = line.strip_prefix("srun: error: ") {
-        return Some((line, if ends_task(error) { LAUNCHER } else { NOTICED }));
+        return Some((line, if quirks::ends_task(error) { LAUNCHER } else { NOTICED }));
     }
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || line.starts_with("srun: fatal: ")
-        || LOST_HOST.iter().any(|lost| line.starts_with(lost));
+        || quirks::LOST_HOST.iter().any(|lost| line.starts_with(lost));
     let text = line.trim_matches(|c: char| c == '=' || c == ' ');
     of_launcher.then_some((text, LAUNCHER))
 }

@@ -1,12 +1,11 @@
 //! Command lines of the launchers: mpirun of Open MPI and MPICH, and srun.
 
-use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use clap::ValueEnum;
 
-use super::{Hosts, Topology, quoted};
+use super::{Hosts, Topology, quirks, quoted};
 
 /// How the ranks are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -77,11 +76,6 @@ pub struct Launch {
     pub program: Vec<String>,
 }
 
-/// Ends a job within seconds of a permanently broken link, for which mpirun's
-/// daemons would wait for minutes; an interruption of two seconds is survived.
-const KEEPALIVES: [(&str, &str); 3] =
-    [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
-
 impl Launch {
     /// The whole command line.
     ///
@@ -114,7 +108,7 @@ impl Launch {
         if let Some(hosts) = &self.hosts {
             let names = hosts.for_topology(self.topology)?;
             add(&["--hostfile", &hosts.path.display().to_string()]);
-            if keeps_full_names(&names) {
+            if quirks::keeps_full_names(&names) {
                 add(&["--mca", "orte_keep_fqdn_hostnames", "1"]);
             }
         }
@@ -129,7 +123,7 @@ impl Launch {
             Binding::Core => add(&["--bind-to", "core"]),
         }
         if self.topology.nodes > 1 {
-            KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
+            quirks::KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
             // One connection rarely transfers in both directions at once.
             add(&["--mca", "btl_tcp_links", "2"]);
         }
@@ -195,13 +189,6 @@ pub(super) fn is_executable(file: &Path) -> bool {
 /// Command words as a shell reads them.
 pub fn line(words: &[String]) -> String {
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
-}
-
-/// Whether mpirun is told to take names as they are: Open MPI 4 would reach node1.example.com as node1, by which alone
-/// it knows this machine.
-pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
-    let is_ip = |name: &str| name.parse::<Ipv4Addr>().is_ok();
-    hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
 }
 
 /// Whether a host has the name of this machine, whole or up to the first dot.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::cause::Watched;
-use super::{Launch, LauncherKind, MpiFlavour, line};
+use super::{Launch, LauncherKind, MpiFlavour, line, quirks};
 use crate::StopRequest;
 
 /// How a job ended.
@@ -22,10 +22,6 @@ pub struct Outcome {
 
 /// Interval at which a job is polled and its standard error copied.
 pub(super) const TICK: Duration = Duration::from_millis(20);
-
-/// How long a launcher may take to end a job after it has said that a process ended. Open MPI 4.1's
-/// mpirun was seen to stay for good when a rank was killed while it started.
-const LINGER: Duration = Duration::from_secs(20);
 
 /// How long SIGUSR1 is waited for before it is sent again: mpirun drops one that comes before its ranks
 /// are there.
@@ -101,7 +97,8 @@ fn run(
             pass_on(&child, Signal::USR1);
             passed_on = Some((Signal::USR1, Instant::now()));
         }
-        if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > LINGER) {
+        if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > quirks::LINGER)
+        {
             log::warn!("{} does not end after a process has ended: ending it", command[0]);
             // No rank is left that could need it.
             let _ = child.kill();

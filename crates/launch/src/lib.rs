@@ -11,6 +11,7 @@ mod command;
 mod hosts;
 mod job;
 mod preflight;
+mod quirks;
 mod reach;
 mod restart;
 mod stop;

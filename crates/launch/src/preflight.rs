@@ -4,67 +4,67 @@
 //! mpirun reports these errors as well, in twenty lines, and some only after minutes.
 
 use std::cell::LazyCell;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail, ensure};
-use rustix::process::{Resource, getrlimit};
 
-use super::command::{
-    find, has_own_name, is_executable, keeps_full_names, needs_launcher, own_name, without_user,
-};
+use super::command::{find, has_own_name, is_executable, needs_launcher, without_user};
 use super::reach::{Agent, Patience, addresses, output};
-use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quoted};
+use super::{Binding, Hosts, Launch, LauncherKind, MpiFlavour, Topology, quirks, quoted};
 use crate::StopRequest;
-
-/// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
-const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
 /// Checks what `launch` needs, and sets what its ranks are bound to: not to cores if a machine has fewer of them.
 ///
 /// # Errors
 /// The first check that fails, or where `stop` came.
 pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
-    if let Some(first) = launch.command()?.first() {
-        let file = find(first).with_context(|| {
-            let hint = match (&launch.by, launch.launcher) {
-                (Some(_), _) => "check the path",
-                (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
-                (None, _) => "make setup installs it",
-            };
-            format!("{first} not found: {hint}")
-        })?;
-        ensure!(
-            is_executable(&file),
-            "{} is not an executable file: name a program or a script, and make it executable (chmod +x {})",
-            file.display(),
-            quoted(file.display().to_string())
-        );
-    }
+    check_command(launch)?;
     // A script in the launcher's place has its own list of machines, and so has
     // Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
     }
     if launch.mpi == MpiFlavour::OpenMpi {
-        if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
-            bail!(
-                "{variable} is set: this shell is part of a job, and mpirun does not start another one inside; use a \
-                 new shell, or in bash: unset ${{!OMPI_@}} ${{!PMIX_@}}"
-            );
-        }
-        check_space(&temporary(), SPACE_MB)?;
-        check_file_size(getrlimit(Resource::Fsize).current)?;
+        quirks::check_environment()?;
     }
     bind_here(launch)?;
-    let Some(hosts) = &launch.hosts else { return Ok(()) };
+    launch.binding = check_hosts(launch, stop)?;
+    Ok(())
+}
+
+/// Checks that the launcher, or the script in its place, is installed.
+fn check_command(launch: &Launch) -> anyhow::Result<()> {
+    let command = launch.command()?;
+    let Some(first) = command.first() else { return Ok(()) };
+    let file = find(first).with_context(|| {
+        let hint = match (&launch.by, launch.launcher) {
+            (Some(_), _) => "check the path",
+            (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
+            (None, _) => "make setup installs it",
+        };
+        format!("{first} not found: {hint}")
+    })?;
+    ensure!(
+        is_executable(&file),
+        "{} is not an executable file: name a program or a script, and make it executable (chmod +x {})",
+        file.display(),
+        quoted(file.display().to_string())
+    );
+    Ok(())
+}
+
+/// Checks that mpirun reaches each machine, and that the machine has the same binary; returns what the ranks can be
+/// bound to on all of them.
+fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
+    let mut needed = launch.binding;
+    let Some(hosts) = &launch.hosts else { return Ok(needed) };
     let names = hosts.for_topology(launch.topology)?;
     let mut own = None;
     let patience = Patience::until(stop);
     let agent = LazyCell::new(|| Agent::of(launch.mpi).map_err(|error| error.to_string()));
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
-    let mut needed = launch.binding;
     for host in &names {
         let mut ask = || {
             let here: Vec<IpAddr> = match addresses(host, patience) {
@@ -82,7 +82,7 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
                 return agent()?.ask(host, Path::new(&launch.program[0]), patience);
             }
             if launch.mpi == MpiFlavour::OpenMpi {
-                check_own(host, &here, own.replace(*host), &names, hosts)?;
+                quirks::check_own(host, &here, own.replace(*host), &names, hosts)?;
             }
             Ok((launch.count_cores)())
         };
@@ -92,35 +92,7 @@ pub fn check(launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<()> {
         }
         needed = needed.max(binding(launch.topology.ranks_per_node, counts?));
     }
-    launch.binding = needed;
-    Ok(())
-}
-
-/// Checks that Open MPI takes `host` for this machine, which has its addresses `here`, and that it is the only one.
-fn check_own(
-    host: &str,
-    here: &[IpAddr],
-    other: Option<&str>,
-    names: &[&str],
-    hosts: &Hosts,
-) -> anyhow::Result<()> {
-    let path = hosts.path.display();
-    if let Some(other) = other {
-        bail!(
-            "{other} and {host} of {path} are both this machine, which Open MPI counts as one: write one line with the \
-             sum of their slots"
-        );
-    }
-    // It knows the addresses of interfaces, of which 127.0.1.1 in Debian's /etc/hosts is none (4.1.4).
-    let is_known = |ip: &IpAddr| !ip.is_loopback() || *ip == Ipv4Addr::LOCALHOST || ip.is_ipv6();
-    ensure!(
-        here.iter().any(is_known) || has_own_name(host, keeps_full_names(names)),
-        "{host} of {path} is this machine by the address {}, which Open MPI would reach by ssh as another one: write {} \
-         in its place",
-        here[0],
-        own_name()
-    );
-    Ok(())
+    Ok(needed)
 }
 
 /// Sets what the ranks are bound to, as far as this machine tells; returns the hosts that only an answer tells of.
@@ -149,43 +121,6 @@ fn binding(ranks: usize, [cores, cpus]: [usize; 2]) -> Binding {
         _ if ranks > cores => Binding::HardwareThread,
         _ => Binding::Core,
     }
-}
-
-/// Space for the temporary files of a job of Open MPI 4.1: two ranks need 6 to 10 MB.
-const SPACE_MB: f64 = 16.0;
-
-/// Size of the largest of these files, in MB: of PMIx and of shared memory, 4 MB each.
-const FILE_MB: u64 = 5;
-
-/// Checks the limit of file sizes in bytes: mpirun 4.1 prints lines of PMIx below it, and never ends.
-fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
-    let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
-    too_small.map_or(Ok(()), |bytes| {
-        bail!(
-            "the limit of file sizes is {} kB, of {FILE_MB} MB that Open MPI's temporary files need, and its mpirun \
-             hangs below: raise it (ulimit -f)",
-            bytes >> 10
-        )
-    })
-}
-
-/// The folder of temporary files, as Open MPI finds it.
-fn temporary() -> PathBuf {
-    let named = ["TMPDIR", "TEMP", "TMP"].into_iter().find_map(std::env::var_os);
-    named.map_or_else(std::env::temp_dir, PathBuf::from)
-}
-
-/// Checks that `folder` has `needed_mb` free: mpirun 4.1 prints lines of PMIx where it is full, and never ends.
-fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
-    let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
-    let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / f64::from(1 << 20);
-    ensure!(
-        free_mb >= needed_mb,
-        "{} has {free_mb:.1} MB free, of {needed_mb} that Open MPI's temporary files may need, and its mpirun \
-         hangs where they do not fit: free space there, or set TMPDIR to another folder",
-        folder.display()
-    );
-    Ok(())
 }
 
 /// How to get several machines.
@@ -251,6 +186,7 @@ fn no_slurm(srun: &str, sinfo: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::own_name;
     use super::super::hosts::Slots;
     use super::*;
 
@@ -272,20 +208,19 @@ mod tests {
 
     #[test]
     fn this_machine_is_checked_without_ssh_and_overload_is_detected() {
-        let mut fits = launch("localhost");
-        check(&mut fits, &StopRequest::default()).unwrap();
+        let checked = |launch: &Launch| check_hosts(launch, &StopRequest::default()).unwrap();
+        assert_eq!(checked(&launch("localhost")), Binding::Core);
         let mut crowded = launch("127.0.0.1");
         crowded.topology.ranks_per_node = 1000;
-        check(&mut crowded, &StopRequest::default()).unwrap();
-        assert_eq!(crowded.binding, Binding::Overload);
+        assert_eq!(checked(&crowded), Binding::Overload);
         let all = [[2, 2], [1, 2], [8, 1]].map(|counts| binding(2, counts));
         assert_eq!(all, [Binding::Core, Binding::HardwareThread, Binding::Overload]);
     }
 
     #[test]
     fn an_unresolvable_host_is_named_with_its_file() {
-        let message =
-            check(&mut launch("no-such-host.invalid"), &StopRequest::default()).unwrap_err().to_string();
+        let launch = launch("no-such-host.invalid");
+        let message = check_hosts(&launch, &StopRequest::default()).unwrap_err().to_string();
         let start = "cannot resolve host no-such-host.invalid of hostfiles/1x2 (";
         assert!(message.starts_with(start), "{message}");
     }
@@ -294,20 +229,11 @@ mod tests {
     #[test]
     fn a_loopback_address_that_open_mpi_does_not_know_is_named() {
         for host in ["127.0.1.1", "me@127.0.0.2"] {
-            let message = check(&mut launch(host), &StopRequest::default()).unwrap_err().to_string();
-            assert!(
-                message.starts_with(&format!("{host} of hostfiles/1x2 is this machine by the")),
-                "{message}"
-            );
+            let message = check_hosts(&launch(host), &StopRequest::default()).unwrap_err().to_string();
+            let start = format!("{host} of hostfiles/1x2 is this machine by the");
+            assert!(message.starts_with(&start), "{message}");
             assert!(message.ends_with(&format!("write {} in its place", own_name())), "{message}");
         }
-        let own = own_name();
-        let full = format!("{own}.lan");
-        let debian = [IpAddr::from([127, 0, 1, 1])];
-        let hosts = launch("x").hosts.unwrap();
-        let check = |host: &str, names: &[&str]| check_own(host, &debian, None, names, &hosts).is_ok();
-        assert!(check(&full, &[&full]) && check(&own, &[&own, "alpha.lan"]));
-        assert!(!check(&full, &[&full, "alpha.lan"]), "both are then compared as a whole");
     }
 
     #[test]
@@ -327,23 +253,6 @@ mod tests {
             check(&mut launch, &StopRequest::default()).unwrap_err().to_string(),
             "/nowhere/lab.sh not found: check the path"
         );
-    }
-
-    #[test]
-    fn a_limit_of_file_sizes_below_the_launchers_files_is_named() {
-        let line = |limit| check_file_size(limit).map_err(|error| error.to_string());
-        assert_eq!((line(None), line(Some(5 << 20))), (Ok(()), Ok(())));
-        let error = line(Some(2 << 20)).unwrap_err();
-        assert!(error.starts_with("the limit of file sizes is 2048 kB, of 5 MB"), "{error}");
-    }
-
-    #[test]
-    fn too_little_space_for_the_launchers_files_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        check_space(folder.path(), 0.0).unwrap();
-        let error = check_space(folder.path(), f64::INFINITY).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
-        assert!(error.contains("MB free, of inf that Open MPI"), "{error}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use run_record::files::FolderLock;
 use run_record::{FailedAttempt, IN_USE, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
-use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line};
+use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line, quirks};
 
 /// How long ranks of an ended attempt may write to the run directory. They end when they notice the
 /// loss of the launcher or of another rank.
@@ -128,11 +128,10 @@ impl Attempt {
     }
 }
 
-/// What is known of a failure without a line: a launcher that a signal ended has no last word, and
-/// MPICH's exits with the signal's number after a block of lines on standard output.
+/// What is known of a failure without a line: a launcher that a signal ended has no last word.
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
-        4..32 if mpi == MpiFlavour::Mpich => {
+        _ if quirks::may_be_signal(code, mpi) => {
             format!("no rank printed a cause; a rank was ended by signal {code}, or exited with this code")
         }
         129..160 => format!("no rank printed a cause; signal {} ended the launcher or a rank", code - 128),

@@ -1,0 +1,166 @@
+//! Workarounds for single launchers, each under the version that ends it.
+//!
+//! Delete the items of a version with the last system that has it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use rustix::process::{Resource, getrlimit};
+
+use super::command::{has_own_name, own_name, without_user};
+use super::{Hosts, MpiFlavour};
+
+// Until Open MPI 5: behaviour of ORTE, the launcher of Open MPI 4, seen with 4.1.4. Open MPI 5 has PRRTE in ORTE's place.
+
+/// Variables in a rank's environment, with each of which mpirun does not start.
+const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
+
+/// Checks the environment, the space and the limits with which mpirun would fail to start, or hang.
+pub(super) fn check_environment() -> anyhow::Result<()> {
+    if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
+        bail!(
+            "{variable} is set: this shell is part of a job, and mpirun does not start another one inside; use a \
+             new shell, or in bash: unset ${{!OMPI_@}} ${{!PMIX_@}}"
+        );
+    }
+    check_space(&temporary(), SPACE_MB)?;
+    check_file_size(getrlimit(Resource::Fsize).current)
+}
+
+/// Space for the temporary files of a job: two ranks need 6 to 10 MB.
+const SPACE_MB: f64 = 16.0;
+
+/// Size of the largest of these files, in MB: of PMIx and of shared memory, 4 MB each.
+const FILE_MB: u64 = 5;
+
+/// Checks the limit of file sizes in bytes: below it, mpirun prints lines of PMIx and never ends.
+fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
+    let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
+    too_small.map_or(Ok(()), |bytes| {
+        bail!(
+            "the limit of file sizes is {} kB, of {FILE_MB} MB that Open MPI's temporary files need, and its mpirun \
+             hangs below: raise it (ulimit -f)",
+            bytes >> 10
+        )
+    })
+}
+
+/// The folder of temporary files, as Open MPI finds it.
+fn temporary() -> PathBuf {
+    let named = ["TMPDIR", "TEMP", "TMP"].into_iter().find_map(std::env::var_os);
+    named.map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
+/// Checks that `folder` has `needed_mb` free: where it is full, mpirun prints lines of PMIx and never ends.
+fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
+    let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / f64::from(1 << 20);
+    ensure!(
+        free_mb >= needed_mb,
+        "{} has {free_mb:.1} MB free, of {needed_mb} that Open MPI's temporary files may need, and its mpirun \
+         hangs where they do not fit: free space there, or set TMPDIR to another folder",
+        folder.display()
+    );
+    Ok(())
+}
+
+/// Checks that Open MPI takes `host` for this machine, which has its addresses `here`, and that it is the only one.
+pub(super) fn check_own(
+    host: &str,
+    here: &[IpAddr],
+    other: Option<&str>,
+    names: &[&str],
+    hosts: &Hosts,
+) -> anyhow::Result<()> {
+    let path = hosts.path.display();
+    if let Some(other) = other {
+        bail!(
+            "{other} and {host} of {path} are both this machine, which Open MPI counts as one: write one line with the \
+             sum of their slots"
+        );
+    }
+    // It knows the addresses of interfaces, of which 127.0.1.1 in Debian's /etc/hosts is none.
+    let is_known = |ip: &IpAddr| !ip.is_loopback() || *ip == Ipv4Addr::LOCALHOST || ip.is_ipv6();
+    ensure!(
+        here.iter().any(is_known) || has_own_name(host, keeps_full_names(names)),
+        "{host} of {path} is this machine by the address {}, which Open MPI would reach by ssh as another one: write {} \
+         in its place",
+        here[0],
+        own_name()
+    );
+    Ok(())
+}
+
+/// Whether mpirun needs the option to take names as they are. Without it, mpirun reaches node1.example.com as node1
+/// and knows this machine by its name up to the first dot; with it, both are compared as a whole.
+pub(super) fn keeps_full_names(hosts: &[&str]) -> bool {
+    let is_ip = |name: &str| name.parse::<Ipv4Addr>().is_ok();
+    hosts.iter().any(|host| host.contains('.') && !is_ip(without_user(host)) && !has_own_name(host, false))
+}
+
+/// Ends a job within seconds of a permanently broken link, for which mpirun's
+/// daemons would wait for minutes; an interruption of two seconds is survived.
+pub(super) const KEEPALIVES: [(&str, &str); 3] =
+    [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
+
+/// How long mpirun may take to end a job after it has said that a process ended. It was
+/// seen to stay for good when a rank was killed while it started.
+pub(super) const LINGER: Duration = Duration::from_secs(20);
+
+/// How mpirun begins its lines on a lost host; the first, on a start, is printed at any time.
+pub(super) const LOST_HOST: [&str; 3] = [
+    "ORTE was unable to reliably start one or more daemons",
+    "ORTE has lost communication with a remote daemon",
+    "An ORTE daemon has unexpectedly failed",
+];
+
+// No version of Slurm ends this so far.
+
+/// Whether srun says how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit
+/// code 1". Its other errors are of its plugins and its network as well, while the job goes on.
+pub(super) fn ends_task(error: &str) -> bool {
+    error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
+}
+
+// No version of MPICH ends this so far.
+
+/// Whether an exit code may be a signal's number: MPICH's mpirun exits with that of the signal that ended a rank, after
+/// a block of lines on standard output.
+pub(super) fn may_be_signal(code: i32, mpi: MpiFlavour) -> bool {
+    mpi == MpiFlavour::Mpich && (4..32).contains(&code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_of_this_machine_with_a_domain_is_known_unless_names_are_compared_as_a_whole() {
+        let own = own_name();
+        let full = format!("{own}.lan");
+        let debian = [IpAddr::from([127, 0, 1, 1])];
+        let hosts = Hosts { path: "hostfiles/1x2".into(), entries: Vec::new() };
+        let check = |host: &str, names: &[&str]| check_own(host, &debian, None, names, &hosts).is_ok();
+        assert!(check(&full, &[&full]) && check(&own, &[&own, "alpha.lan"]));
+        assert!(!check(&full, &[&full, "alpha.lan"]), "both are then compared as a whole");
+    }
+
+    #[test]
+    fn a_limit_of_file_sizes_below_the_launchers_files_is_named() {
+        let line = |limit| check_file_size(limit).map_err(|error| error.to_string());
+        assert_eq!((line(None), line(Some(5 << 20))), (Ok(()), Ok(())));
+        let error = line(Some(2 << 20)).unwrap_err();
+        assert!(error.starts_with("the limit of file sizes is 2048 kB, of 5 MB"), "{error}");
+    }
+
+    #[test]
+    fn too_little_space_for_the_launchers_files_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        check_space(folder.path(), 0.0).unwrap();
+        let error = check_space(folder.path(), f64::INFINITY).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
+        assert!(error.contains("MB free, of inf that Open MPI"), "{error}");
+    }
+}
