@@ -5,6 +5,7 @@ use std::process::{ExitCode, exit};
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
+use burn_mpi::messages::FAILED;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
 use rustix::process::{Resource, getrlimit};
@@ -68,7 +69,7 @@ fn work() -> u8 {
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("mpiburn: {INTERNAL_ERROR}");
+        commands::logging::error(FAILED, INTERNAL_ERROR);
         default(panic);
     }));
 }

@@ -6,6 +6,7 @@ use crate::quant::QuantError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
 use burn_mpi::lab::MPI_FLAVOUR;
+use burn_mpi::messages::{FAILED, NOTICED};
 use data::DataError;
 use launch::sweep::SweepError;
 use launch::{OPTIONS, RESUMABLE};
@@ -16,6 +17,11 @@ use run_report::UsageError;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
+
+/// Rank 0 cannot use a run directory that another process uses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InUse(pub CommError);
 
 /// An error of a command, and how the process must end.
 pub struct Failure {
@@ -36,7 +42,7 @@ impl Failure {
     /// Prints the error, unless one rank has for all.
     pub fn print(&self) {
         if !self.printed {
-            logging::error(&with_hint(&self.error));
+            logging::error(kind(&self.error), &with_hint(&self.error));
         }
     }
 
@@ -75,8 +81,29 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
 /// The error between ranks that is the cause of `error`, if one is.
 pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
     error.chain().find_map(|cause| {
-        cause.downcast_ref().or_else(|| cause.downcast_ref::<TrainError>().and_then(TrainError::comm_error))
+        cause
+            .downcast_ref()
+            .or_else(|| cause.downcast_ref::<TrainError>().and_then(TrainError::comm_error))
+            .or_else(|| cause.downcast_ref::<InUse>().map(|InUse(error)| error))
     })
+}
+
+/// Whether another process uses the run directory.
+pub fn is_in_use(error: &anyhow::Error) -> bool {
+    let is_locked = |error| matches!(error, &RecordError::InUse { .. });
+    error.is::<InUse>() || error.downcast_ref().is_some_and(is_locked)
+}
+
+/// The kind of the line with the error, for `launch --restart`.
+pub fn kind(error: &anyhow::Error) -> &'static str {
+    // Of gloo, and of the system.
+    let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
+    match comm_error(error) {
+        _ if is_in_use(error) => launch::IN_USE,
+        Some(CommError::Left { .. }) => NOTICED,
+        Some(error) if closed.iter().any(|words| error.to_string().contains(words)) => NOTICED,
+        _ => FAILED,
+    }
 }
 
 /// Whether every rank of the job ends with this same error, so that none waits.

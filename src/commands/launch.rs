@@ -6,15 +6,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
+use burn_mpi::messages::FAILED;
 
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
 use launch::{
     Binding, Hosts, Launch, LauncherKind, MpiFlavour, OPTIONS, StopRequest, Topology, hostfile, line,
 };
-
-/// Of a rank's line on a wait.
-const WAITS: [&str; 3] = [NOT_FINALIZED, NO_ANSWER, STALLED];
 
 /// Starts the job; returns its exit code. Its ranks have the same `verbosity`, unless their command has its own.
 ///
@@ -44,12 +41,12 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     }
     if let Err(error) = launch::check(&mut launch, &stop) {
         let Some(signal) = stop.number() else { return Err(error) };
-        super::logging::error(&error.to_string());
+        super::logging::error(FAILED, &error.to_string());
         return Ok(128 + signal);
     }
     if let (Some(restarts), Some(training)) = (args.restart, training) {
         let say = |text: &str| eprintln!("mpiburn: {text}");
-        return launch::restart(&mut launch, &training, restarts, &WAITS, &stop, say);
+        return launch::restart(&mut launch, &training, restarts, &stop, say);
     }
     log::info!("$ {}", line(&launch.command()?));
     let (outcome, _) = launch.run(launch::Streams::Own, &stop)?;
@@ -170,6 +167,29 @@ mod tests {
             ["train --epochs 1", "train --resume runs/a --momentum 0.5", "train --help", "eval runs/a"]
         {
             assert_eq!(reject(line), Ok(None), "{line}");
+        }
+    }
+
+    /// The words of tags are in two crates, of which neither uses the other.
+    #[test]
+    fn the_launcher_reads_the_tags_of_ranks() {
+        use burn_mpi::messages::{NOTICED, WAITS, tag, tag_lines};
+        tag_lines();
+        for kind in [WAITS, NOTICED, FAILED, launch::IN_USE] {
+            let words =
+                ["sh", "-c", "printf 'mpiburn: %s\\n' \"$1\" >&2", "sh", &format!("{}why", tag(kind))];
+            let launch = Launch {
+                topology: "1x1".parse().unwrap(),
+                launcher: LauncherKind::Alone,
+                mpi: mpi_flavour(),
+                hosts: None,
+                by: None,
+                count_cores: || [1, 1],
+                binding: Binding::Core,
+                program: words.map(str::to_owned).into(),
+            };
+            let (_, cause) = launch.run(launch::Streams::Watched, &StopRequest::default()).unwrap();
+            assert_eq!(cause.map(|cause| cause.text).as_deref(), Some("why"), "{kind}");
         }
     }
 }

@@ -57,9 +57,9 @@ pub fn line(record: &log::Record<'_>, style: Style) -> String {
     }
 }
 
-/// Prints an error of the program.
-pub fn error(text: &str) {
-    console::error("mpiburn", text, has_colour());
+/// Prints an error of the program, of this [kind](burn_mpi::messages).
+pub fn error(kind: &str, text: &str) {
+    console::error("mpiburn", &burn_mpi::messages::tag(kind), text, has_colour());
 }
 
 /// Whether what this process writes to stderr has colour.

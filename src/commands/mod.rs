@@ -43,9 +43,10 @@ use crate::train::Precision;
 use ::data::{Description, SampleSource, Split};
 use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
+use burn_mpi::messages::{self, FAILED};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
-use failure::{is_shared, with_hint};
+use failure::{InUse, is_shared, kind, with_hint};
 use start::{Does, Fingerprint, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
@@ -71,10 +72,15 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
     let program = start::fingerprint();
     let stop = match &cli.command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
-        Train(_) => StopRequest::listen()
-            .map(told)
-            .context("cannot listen to signals")
-            .map_err(Failure::before_mpi)?,
+        Train(args) => {
+            if args.note_steps {
+                messages::tag_lines();
+            }
+            StopRequest::listen()
+                .map(told)
+                .context("cannot listen to signals")
+                .map_err(Failure::before_mpi)?
+        }
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
@@ -178,7 +184,7 @@ pub fn run_as_rank(
     let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
-            print_own(world, world.is_root().then(|| with_hint(&error)).as_deref());
+            print_own(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }
@@ -187,7 +193,7 @@ pub fn run_as_rank(
         Verdict::Run => {}
         Verdict::Print(text) => return Err(end(Refused(text).into())),
         Verdict::Refuse(line) => {
-            print_own(world, line.as_deref());
+            print_own(world, FAILED, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
             return Err(Failure { error, printed: true, alone: false });
         }
@@ -283,7 +289,11 @@ fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow
     let refusal = mine.as_ref().err().filter(is_refusal).map(|error| format!("{error:#}"));
     match world.broadcast(&refusal)? {
         Some(reason) => Err(Refused(reason).into()),
-        None => Ok(world.agree(mine.map_err(|error| format!("{error:#}")))?),
+        None => {
+            let is_in_use = mine.as_ref().is_err_and(failure::is_in_use);
+            let agreed = world.agree(mine.map_err(|error| format!("{error:#}")));
+            agreed.map_err(|error| if is_in_use { InUse(error).into() } else { error.into() })
+        }
     }
 }
 
@@ -296,11 +306,11 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     }
 }
 
-/// Prints this rank's line, if it has one. The barrier keeps ranks without one from exiting
+/// Prints this rank's line of this kind, if it has one. The barrier keeps ranks without one from exiting
 /// first: a launcher ends the job as soon as one rank has failed.
-fn print_own(world: &World, line: Option<&str>) {
+fn print_own(world: &World, kind: &str, line: Option<&str>) {
     if let Some(line) = line {
-        logging::error(line);
+        logging::error(kind, line);
     }
     let _ = world.barrier();
 }
@@ -331,11 +341,11 @@ pub fn usage(error: &clap::Error) -> u8 {
     let mut code = if displays { 0 } else { OPTIONS };
     match verdict {
         Some(Ok(Verdict::Refuse(line))) => {
-            line.iter().for_each(|line| logging::error(line));
+            line.iter().for_each(|line| logging::error(FAILED, line));
             code = OPTIONS;
         }
         _ if world.as_ref().is_none_or(World::is_root) => match wrong_value {
-            Some(line) => logging::error(&line),
+            Some(line) => logging::error(FAILED, &line),
             None => _ = error.print(),
         },
         _ => {}

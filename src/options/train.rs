@@ -48,7 +48,8 @@ pub struct TrainArgs {
     /// option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
-    /// Note each step in the run directory, for `launch --restart`, which adds this option.
+    /// Note each step in the run directory and tag lines on standard error, for `launch --restart`, which adds this
+    /// option.
     #[arg(long, hide = true)]
     pub note_steps: bool,
     #[command(flatten)]

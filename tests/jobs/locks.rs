@@ -1,7 +1,7 @@
 //! One process at a time writes to a run directory.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::harness::*;
 
@@ -23,6 +23,16 @@ fn a_run_directory_in_use_is_refused() {
         assert_eq!(errors.len(), 1, "{}", text(&output));
         assert!(errors[0].contains("is in use by process ") && errors[0].contains("choose another folder"));
     }
+    for topology in ["1x1", "1x2"] {
+        let mut restarts = Command::new(binary());
+        restarts.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        restarts.args(["launch", topology, "--restart", "3", "--", "train", "--resume"]).arg(lab.path("run"));
+        let output = must_fail(restarts);
+        let errors = errors(&output);
+        assert!(errors.len() == 2 && errors[0].contains("is in use by process "), "{}", text(&output));
+        assert!(errors[1].contains("not started again: another process uses "), "{}", text(&output));
+        assert!(!text(&output).contains(['\u{1e}', '\u{1f}']), "{}", text(&output));
+    }
     signal(job.id(), "-USR1");
     assert_eq!(job.wait().unwrap().code(), Some(75), "the first job has gone on");
     assert_eq!(lab.run_json("run")["status"], "stopped");
@@ -42,7 +52,7 @@ fn a_second_sweep_in_the_same_folder_is_refused() {
     );
     fs::write(&file, sweep).unwrap();
     let start = || {
-        let mut command = std::process::Command::new(binary());
+        let mut command = Command::new(binary());
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
         command.arg("sweep").arg(&file).arg("--out").arg(lab.path("sweep"));
         command

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::activity::{Departure, Status};
 use crate::member::Member;
-use crate::messages::STALLED;
 use crate::{CommError, SharedError, process};
 
 /// A rank that waits, and what is known of the others.
@@ -36,7 +35,7 @@ impl Wait<'_> {
     /// The line that tells of a wait of this long before its deadline.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
-            "{} {STALLED} {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
+            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
             self.seen.what,
             waited.as_secs_f64(),
             self.member.rank,

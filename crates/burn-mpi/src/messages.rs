@@ -1,10 +1,25 @@
-//! Parts of lines that this crate prints on standard error, for programs that read them.
+//! Tags of the lines that ranks print on standard error, for a program that starts jobs and reads why they end.
+//!
+//! After [`tag_lines`], a line is the program's name, a tag, and the text. The tag is the byte 0x1E, the [kind](FAILED) of
+//! the line, and the byte 0x1F. A launcher's prefix may precede the name.
 
-/// Of a warning that a rank waits: `mpi all-reduce has waited for 60 s on rank 0 …`.
-pub const STALLED: &str = "has waited for";
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of the end of a job in which a rank was silent while another one waited to exit.
-pub const NO_ANSWER: &str = "has not answered for";
+/// The kind of a line on a wait, which may end well, or on an end without a fault of its own.
+pub const WAITS: &str = "waits";
+/// The kind of a line on another rank's fault.
+pub const NOTICED: &str = "noticed";
+/// The kind of a line on this rank's fault.
+pub const FAILED: &str = "failed";
 
-/// Of a rank that exits although MPI does not end.
-pub const NOT_FINALIZED: &str = "MPI_Finalize did not return";
+static TAGGED: AtomicBool = AtomicBool::new(false);
+
+/// Tags the lines of this process from now on.
+pub fn tag_lines() {
+    TAGGED.store(true, Ordering::Relaxed);
+}
+
+/// The tag of a line of this `kind`; empty before [`tag_lines`].
+pub fn tag(kind: &str) -> String {
+    if TAGGED.load(Ordering::Relaxed) { format!("\u{1e}{kind}\u{1f}") } else { String::new() }
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL, LONGEST};
 use crate::clock::Clock;
 use crate::member::Member;
+use crate::messages::{self, FAILED};
 
 static NAME: OnceLock<String> = OnceLock::new();
 static DEADLINE: OnceLock<String> = OnceLock::new();
@@ -108,9 +109,15 @@ pub fn identity() -> Option<(usize, usize, String)> {
     OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }
 
-/// Prints a line on standard error in one write, so that lines of several ranks
-/// do not interleave.
+/// Prints a line on a fault of this rank.
 pub(crate) fn print_line(line: &str) {
+    print_of(FAILED, line);
+}
+
+/// Prints a line of this [kind](messages) on standard error in one write, so that lines of several ranks
+/// do not interleave.
+pub(crate) fn print_of(kind: &str, line: &str) {
+    let line = format!("{}: {}{}\n", name(), messages::tag(kind), line.replace('\n', "; "));
     // A closed standard error cannot be reported.
-    let _ = std::io::stderr().write_all(format!("{}: {}\n", name(), line.replace('\n', "; ")).as_bytes());
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }

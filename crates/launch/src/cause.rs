@@ -1,4 +1,7 @@
 //! Passes a job's standard error on, and keeps the line with the cause of its end.
+//!
+//! A rank of `launch --restart` tags its lines with what they tell ([`Kind`]). Lines of launchers are known by their
+//! words.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -17,6 +20,50 @@ const LONGEST: usize = 1000;
 /// Reads of one turn: more than a pipe holds.
 const READS: usize = 16;
 
+/// The bytes around a rank's tag, as in `burn_mpi::messages`.
+const TAG: u8 = 0x1e;
+const TEXT: u8 = 0x1f;
+/// Longest tag, in bytes: what is longer is text.
+const LONGEST_TAG: usize = 16;
+/// The tag of an error of a rank whose run directory another process uses.
+pub const IN_USE: &str = "in-use";
+
+/// What a line tells of the end of a job; of lines on one fault, the greatest is the cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A rank waits, which may end well.
+    Waits,
+    /// A rank or srun notices another rank's fault.
+    Noticed,
+    /// The launcher tells of a process that ended.
+    Launcher,
+    /// A rank fails.
+    Failed,
+    /// A rank fails because another process uses the run directory.
+    InUse,
+}
+
+impl Kind {
+    fn from_tag(tag: &[u8]) -> Option<Self> {
+        match str::from_utf8(tag).ok()? {
+            "waits" => Some(Self::Waits),
+            "noticed" => Some(Self::Noticed),
+            "failed" => Some(Self::Failed),
+            IN_USE => Some(Self::InUse),
+            _ => None,
+        }
+    }
+}
+
+/// The cause of the end of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// What it tells.
+    pub kind: Kind,
+    /// The line, without the name of the program.
+    pub text: String,
+}
+
 /// A job's standard error, which is copied to this process's own.
 pub(super) struct Watched {
     stderr: ChildStderr,
@@ -24,23 +71,22 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// `waits` are parts of the lines of ranks that wait, which may end well.
-    pub(super) fn new(stderr: ChildStderr, waits: &'static [&'static str]) -> Self {
+    pub(super) fn new(stderr: ChildStderr) -> Self {
         // So that an empty pipe is seen: a process that the launcher left behind may hold it open.
         let _ = ioctl_fionbio(&stderr, true);
-        Self { stderr, scan: Scan { waits, ..Scan::default() } }
+        Self { stderr, scan: Scan::default() }
     }
 
-    /// Copies what has come since the last call, unchanged.
+    /// Copies what has come since the last call, without tags.
     pub(super) fn pass_on(&mut self) {
         let mut bytes = [0; 1 << 16];
         for _ in 0..READS {
             match self.stderr.read(&mut bytes) {
                 Ok(0) => return,
                 Ok(read) => {
+                    let text = self.scan.add(&bytes[..read], Instant::now());
                     // A closed standard error of this process must not block the job.
-                    let _ = io::stderr().lock().write_all(&bytes[..read]);
-                    self.scan.add(&bytes[..read], Instant::now());
+                    let _ = io::stderr().lock().write_all(&text);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
@@ -54,87 +100,89 @@ impl Watched {
     }
 
     /// The cause, after the job has ended.
-    pub(super) fn cause(self) -> Option<String> {
-        self.scan.held.map(|held| held.text)
+    pub(super) fn cause(self) -> Option<Cause> {
+        self.scan.held
     }
-}
-
-/// A line that may be the cause.
-#[derive(Debug)]
-struct Held {
-    text: String,
-    weight: u8,
 }
 
 /// Finds the line with the cause in a job's output.
 #[derive(Debug, Default)]
 struct Scan {
-    waits: &'static [&'static str],
+    /// The line so far: of one with a tag, what follows on the tag.
     line: Vec<u8>,
-    held: Option<Held>,
+    /// The tag that has begun.
+    tag: Option<Vec<u8>>,
+    /// The kind of the line, if it has a tag.
+    kind: Option<Kind>,
+    held: Option<Cause>,
     last: Option<Instant>,
     /// When the launcher said that a process ended.
     gone: Option<Instant>,
 }
-
-/// Weights, from a wait that may end well, over what another rank noticed of a fault and a launcher's
-/// line on it, to an error of this program.
-const WAIT: u8 = 0;
-const NOTICED: u8 = 1;
-const LAUNCHER: u8 = 2;
-const ERROR: u8 = 3;
 
 /// Whether Open MPI's mpirun says that it aborts the job, without a cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// The cause of the end of a job, if it is this line, and its weight.
-fn classify<'l>(line: &'l str, waits: &[&str]) -> Option<(&'l str, u8)> {
-    let line = line.trim().trim_end_matches('.');
-    if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
-        let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
-        let weight = match error {
-            error if waits.iter().any(|wait| error.contains(wait)) => WAIT,
-            error if closed.iter().any(|closed| error.contains(closed)) => NOTICED,
-            _ => ERROR,
-        };
-        return Some((error, weight));
-    }
+/// The kind of a launcher's line, if it tells of the end of a job.
+fn kind_of_launchers(line: &str) -> Option<Kind> {
     if let Some(error) = line.strip_prefix("srun: error: ") {
-        return Some((line, if quirks::ends_task(error) { LAUNCHER } else { NOTICED }));
+        return Some(if quirks::ends_task(error) { Kind::Launcher } else { Kind::Noticed });
     }
     // Its name is that of its file, such as mpirun.openmpi.
-    let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
+    let tells = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || line.starts_with("srun: fatal: ")
         || quirks::LOST_HOST.iter().any(|lost| line.starts_with(lost));
-    let text = line.trim_matches(|c: char| c == '=' || c == ' ');
-    of_launcher.then_some((text, LAUNCHER))
+    tells.then_some(Kind::Launcher)
 }
 
 impl Scan {
-    fn add(&mut self, bytes: &[u8], now: Instant) {
+    /// Takes the next bytes of the output; returns them without tags.
+    fn add(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
+        let mut text = Vec::with_capacity(bytes.len());
         for &byte in bytes {
-            match byte {
-                b'\n' => {
-                    let line = std::mem::take(&mut self.line);
-                    self.end_line(&String::from_utf8_lossy(&line), now);
+            match (byte, &mut self.tag) {
+                (TEXT, Some(tag)) => {
+                    self.kind = Kind::from_tag(tag);
+                    self.tag = None;
+                    self.line.clear();
                 }
-                _ if self.line.len() < LONGEST => self.line.push(byte),
-                _ => {}
+                (_, Some(tag)) if ![TAG, b'\n'].contains(&byte) && tag.len() < LONGEST_TAG => tag.push(byte),
+                _ => {
+                    let next = (byte == TAG).then(Vec::new);
+                    let no_tag = std::mem::replace(&mut self.tag, next).map(|tag| [&[TAG], &*tag].concat());
+                    for byte in no_tag.into_iter().flatten().chain((byte != TAG).then_some(byte)) {
+                        text.push(byte);
+                        self.end_or_add(byte, now);
+                    }
+                }
             }
+        }
+        text
+    }
+
+    fn end_or_add(&mut self, byte: u8, now: Instant) {
+        if byte == b'\n' {
+            let (line, kind) = (std::mem::take(&mut self.line), self.kind.take());
+            self.end_line(&String::from_utf8_lossy(&line), kind, now);
+        } else if self.line.len() < LONGEST {
+            self.line.push(byte);
         }
     }
 
-    fn end_line(&mut self, line: &str, now: Instant) {
+    fn end_line(&mut self, line: &str, kind: Option<Kind>, now: Instant) {
         if aborts(line) {
             self.gone.get_or_insert(now);
         }
-        let Some((text, weight)) = classify(line, self.waits) else { return };
-        if weight == WAIT {
+        let line = line.trim().trim_end_matches('.');
+        let Some(kind) = kind.or_else(|| kind_of_launchers(line)) else { return };
+        let text = line.trim_matches(|c: char| c == '=' || c == ' ').to_owned();
+        let cause = Cause { kind, text };
+        if kind == Kind::Waits {
             // No fault yet, or none of its own.
-            self.held.get_or_insert_with(|| Held { text: text.to_owned(), weight });
+            self.held.get_or_insert(cause);
             return;
         }
         // After a launcher's line there is no other fault, only the rest of its ranks, which srun ends
@@ -142,11 +190,11 @@ impl Scan {
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
         // A process has ended, upon which the launcher ends the job.
-        if weight == LAUNCHER {
+        if kind == Kind::Launcher {
             self.gone.get_or_insert(now);
         }
-        if apart || self.held.as_ref().is_none_or(|held| held.weight < weight) {
-            self.held = Some(Held { text: text.to_owned(), weight });
+        if apart || self.held.as_ref().is_none_or(|held| held.kind < kind) {
+            self.held = Some(cause);
         }
     }
 }
@@ -170,23 +218,31 @@ pub fn cause_in(log: &Path, code: i32) -> String {
 mod tests {
     use super::*;
 
+    /// A line of a rank.
+    fn tagged(kind: &str, text: &str) -> Vec<u8> {
+        format!("mpiburn: \u{1e}{kind}\u{1f}{text}\n").into_bytes()
+    }
+
     #[test]
     fn the_cause_is_the_first_error_of_the_last_fault() {
-        let (mut scan, start) = (Scan { waits: &["has waited for"], ..Scan::default() }, Instant::now());
+        let (mut scan, start) = (Scan::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let held = |scan: &Scan| scan.held.as_ref().map(|held| held.text.clone());
-        scan.add(b"epoch 1 step 3\nmpiburn: cannot write to stdout: full\n", at(0));
-        assert_eq!(held(&scan).as_deref(), Some("cannot write to stdout: full"));
-        scan.add(b"mpiburn: rank 0 has waited for 60 s in mpi sum\n", at(100));
+        scan.add(b"epoch 1 step 3\n", at(0));
+        scan.add(&tagged("failed", "the disk is full"), at(0));
+        assert_eq!(held(&scan).as_deref(), Some("the disk is full"));
+        scan.add(&tagged("waits", "mpi sum has waited for 60 s on rank 0"), at(100));
         scan.add(
             b"mpirun.openmpi noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n",
             at(101),
         );
         assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)"));
-        scan.add(b"mpiburn: rank 0: gloo all-reduce failed: Connection reset by peer\n", at(102));
+        scan.add(&tagged("noticed", "rank 0: gloo all-reduce failed: Connection reset by peer"), at(102));
         assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)") && scan.gone == Some(at(101)));
-        scan.add(b"mpiburn: loss is ", at(102));
-        scan.add(b"NaN\nmpiburn: rank 0 has left the job\n", at(103));
+        let line = tagged("failed", "loss is NaN");
+        scan.add(&line[..20], at(102));
+        scan.add(&line[20..], at(103));
+        scan.add(&tagged("noticed", "rank 0 has left the job"), at(103));
         assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));
         scan.add(&vec![b'x'; 5000], at(104));
         assert_eq!(scan.line.len(), LONGEST);
@@ -195,9 +251,34 @@ mod tests {
     }
 
     #[test]
+    fn tags_are_taken_out_in_parts_of_any_length() {
+        let output = [
+            b"1: \x1e\x1b[1mno tag, which is too long\n".to_vec(),
+            tagged("in-use", "runs/a is in use"),
+            b"a \x1efail\n\x1efai".to_vec(),
+            tagged("failed", "torn"),
+            tagged("unknown", "b"),
+        ];
+        let output = output.concat();
+        for length in [1, 2, 7, output.len()] {
+            let mut scan = Scan::default();
+            let shown: Vec<u8> =
+                output.chunks(length).flat_map(|part| scan.add(part, Instant::now())).collect();
+            let shown = String::from_utf8(shown).unwrap();
+            assert_eq!(
+                shown,
+                "1: \x1e\x1b[1mno tag, which is too long\nmpiburn: runs/a is in use\na \x1efail\n\x1efaimpiburn: torn\n\
+                 mpiburn: b\n"
+            );
+            let cause = Cause { kind: Kind::InUse, text: "runs/a is in use".into() };
+            assert_eq!(scan.held, Some(cause), "{length}");
+        }
+    }
+
+    #[test]
     fn ranks_that_srun_ends_later_are_not_the_cause() {
         let (mut scan, now) = (Scan::default(), Instant::now());
-        scan.add(b"mpiburn: cannot write to stdout: full\n", now);
+        scan.add(&tagged("failed", "the disk is full"), now);
         let killed = now + Duration::from_secs(100);
         scan.add(b"srun: error: node1: task 1: Killed\n", killed);
         scan.add(b"srun: error: node0: task 0: Killed\n", killed + Duration::from_secs(12));
@@ -221,18 +302,17 @@ mod tests {
 
     #[test]
     fn what_a_rank_says_of_its_way_out_is_not_the_cause() {
-        let waits = &["MPI_Finalize did not return"];
-        let (mut scan, now) = (Scan { waits, ..Scan::default() }, Instant::now());
-        scan.add(b"mpiburn: loss is NaN\n", now);
+        let (mut scan, now) = (Scan::default(), Instant::now());
+        scan.add(&tagged("failed", "loss is NaN"), now);
         let later = now + Duration::from_secs(20);
-        scan.add(b"mpiburn: MPI_Finalize did not return; exiting after 20 s\n", later);
+        scan.add(&tagged("waits", "MPI_Finalize did not return; exiting after 20 s"), later);
         assert_eq!(scan.held.unwrap().text, "loss is NaN");
     }
 
     #[test]
     fn an_aborted_job_and_a_lost_host_are_the_end() {
         let (mut scan, now) = (Scan::default(), Instant::now());
-        scan.add(b"mpiburn: the start of MPI exceeded the deadline of 4 s\n", now);
+        scan.add(&tagged("failed", "the start of MPI exceeded the deadline of 4 s"), now);
         assert_eq!(scan.gone, None);
         scan.add(b"Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n", now);
         assert_eq!(scan.gone, Some(now));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::cause::Watched;
+use super::cause::{Cause, Watched};
 use super::{Launch, LauncherKind, MpiFlavour, line, quirks};
 use crate::StopRequest;
 
@@ -32,9 +32,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 pub enum Streams {
     /// To this process's own.
     Own,
-    /// The same, with standard error read on its way for the cause of a failure. Lines with one of these words are of
-    /// ranks that wait, which may end well.
-    Watched(&'static [&'static str]),
+    /// The same, with standard error read on its way for the cause of a failure, and without the tags of ranks.
+    Watched,
     /// To a file.
     Log(std::fs::File),
 }
@@ -46,7 +45,7 @@ impl Launch {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn run(&self, streams: Streams, stop: &StopRequest) -> anyhow::Result<(Outcome, Option<String>)> {
+    pub fn run(&self, streams: Streams, stop: &StopRequest) -> anyhow::Result<(Outcome, Option<Cause>)> {
         run(&self.command()?, self.launcher, self.mpi, streams, stop)
     }
 }
@@ -57,7 +56,7 @@ fn run(
     mpi: MpiFlavour,
     streams: Streams,
     stop: &StopRequest,
-) -> anyhow::Result<(Outcome, Option<String>)> {
+) -> anyhow::Result<(Outcome, Option<Cause>)> {
     let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", line(command));
     let mut job = Command::new(&command[0]);
     // Its own process group: a terminal's Ctrl-C then reaches this process only and is
@@ -65,17 +64,13 @@ fn run(
     job.args(&command[1..]).stdin(Stdio::null()).process_group(0);
     // For a script that replaces the launcher.
     job.env("MPI", mpi.name());
-    let mut waits = &[][..];
     match streams {
         Streams::Own => {}
-        Streams::Watched(words) => {
-            waits = words;
-            job.stderr(Stdio::piped());
-        }
+        Streams::Watched => drop(job.stderr(Stdio::piped())),
         Streams::Log(log) => drop(job.stdout(log.try_clone().map_err(failed)?).stderr(log)),
     }
     let mut child = job.spawn().map_err(failed)?;
-    let mut watched = child.stderr.take().map(|stderr| Watched::new(stderr, waits));
+    let mut watched = child.stderr.take().map(Watched::new);
     let (mut passed_on, mut ended): (Option<(Signal, Instant)>, _) = (None, false);
     loop {
         let status = child.try_wait().map_err(failed)?;
@@ -156,7 +151,11 @@ pub fn explain(code: i32, signal: Option<&str>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cause::Kind;
     use super::*;
+
+    /// Prints the error of a rank.
+    const WHY: &str = r"printf 'mpiburn: \036failed\037why\n' >&2";
 
     const MPI: MpiFlavour = MpiFlavour::OpenMpi;
 
@@ -177,8 +176,9 @@ mod tests {
         let run = |script: &[String], streams| run(script, LauncherKind::Alone, MPI, streams, &stop);
         let outcome = run(&sh("kill -KILL $$"), Streams::Own).unwrap();
         assert_eq!(outcome.0.code, 137);
-        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), Streams::Watched(&[])).unwrap();
-        assert_eq!(outcome, (Outcome { code: 3, stopped: false }, Some("why".into())));
+        let (outcome, cause) = run(&sh(&format!("{WHY}; exit 3")), Streams::Watched).unwrap();
+        let why = Cause { kind: Kind::Failed, text: "why".into() };
+        assert_eq!((outcome, cause), (Outcome { code: 3, stopped: false }, Some(why)));
         let error = run(&["/nowhere/mpirun".into()], Streams::Own).unwrap_err().to_string();
         assert!(error.contains("/nowhere/mpirun"), "{error}");
     }
@@ -188,10 +188,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // It ends with the folder.
         let behind = format!("(while [ -e {} ]; do sleep 0.01; done) &", folder.path().display());
-        let script = sh(&format!("{behind} echo mpiburn: why >&2; exit 3"));
-        let (stop, streams) = (StopRequest::default(), Streams::Watched(&[]));
+        let script = sh(&format!("{behind} {WHY}; exit 3"));
+        let (stop, streams) = (StopRequest::default(), Streams::Watched);
         let (outcome, cause) = run(&script, LauncherKind::Alone, MPI, streams, &stop).unwrap();
-        assert_eq!((outcome.code, cause.as_deref()), (3, Some("why")));
+        assert_eq!((outcome.code, cause.unwrap().text), (3, "why".to_owned()));
     }
 
     #[test]

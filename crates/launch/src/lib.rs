@@ -25,7 +25,7 @@ pub const RESUMABLE: u8 = 75;
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";
 
-pub use cause::cause_in;
+pub use cause::{Cause, IN_USE, Kind, cause_in};
 pub use command::{Binding, Launch, LauncherKind, MpiFlavour, line};
 pub use hosts::{Hosts, Topology, hostfile, hostfile_place};
 pub use job::{Outcome, Streams, explain};

@@ -63,7 +63,7 @@ fn check_hosts(launch: &Launch, stop: &StopRequest) -> anyhow::Result<Binding> {
     let names = hosts.for_topology(launch.topology)?;
     let mut own = None;
     let patience = Patience::until(stop);
-    let agent = LazyCell::new(|| Agent::of(launch.mpi).map_err(|error| error.to_string()));
+    let agent = LazyCell::new(|| Agent::for_mpi(launch.mpi).map_err(|error| error.to_string()));
     let agent = || agent.as_ref().map_err(|error| anyhow!("{error}"));
     for host in &names {
         let mut ask = || {
@@ -163,7 +163,7 @@ pub fn impossible(
 /// file that cannot be read, or is too short, is an error of the run.
 fn unknown_host(topology: Topology, mpi: MpiFlavour, hostfile: &Path) -> Option<String> {
     let hosts = Hosts::read(hostfile, mpi).ok()?;
-    let agent = LazyCell::new(|| Agent::of(mpi).ok());
+    let agent = LazyCell::new(|| Agent::for_mpi(mpi).ok());
     let stop = StopRequest::default();
     let patience = Patience::until(&stop);
     let may_know = |host: &str| agent.as_ref().is_some_and(|agent| agent.may_know(host, patience));

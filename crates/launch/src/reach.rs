@@ -84,11 +84,11 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// The agent of the mpirun that `launch` starts, with the arguments that its settings add.
+    /// The agent of this MPI's mpirun, with the arguments that its settings add.
     ///
     /// # Errors
     /// If it is not installed.
-    pub(super) fn of(mpi: MpiFlavour) -> anyhow::Result<Self> {
+    pub(super) fn for_mpi(mpi: MpiFlavour) -> anyhow::Result<Self> {
         let (agents, more) = match mpi {
             MpiFlavour::OpenMpi => {
                 // It reads the environment and the files of settings, as mpirun of Open MPI 4 does.
@@ -180,14 +180,15 @@ impl Agent {
         );
         let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
         let there = said(&stdout, DIGEST).and_then(|said| said.split_whitespace().next()).with_context(|| {
-            match self.is_ssh {
-                true => format!(
+            if self.is_ssh {
+                format!(
                     "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
                      try `ssh {host} true`, then ssh-copy-id {host}"
-                ),
-                false => format!(
+                )
+            } else {
+                format!(
                     "cannot reach {host}: {reason}; mpirun starts its ranks there by {agent}: try `{agent} {host} true`"
-                ),
+                )
             }
         })?;
         let here = std::fs::read(&program).map(|bytes| files::sha256(&bytes));
@@ -255,10 +256,7 @@ const DIGEST: &str = "mpiburn-digest";
 /// for quotes, `!` and pairs of backslashes. The path has none of them, as octal numbers.
 fn script(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
-    let letter = |byte: u8| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!(r"\{byte:03o}"),
-    };
+    let letter = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!(r"\{byte:03o}") };
     let path: String = path.bytes().map(letter).collect();
     format!(
         "sh -c 'p=$(printf \"{path}\"); test -x \"$p\" || {{ echo {DIGEST} none; exit; }}; \

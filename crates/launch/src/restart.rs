@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use run_record::files::FolderLock;
-use run_record::{FailedAttempt, IN_USE, RecordError, RunDir, Seen, Status, lock, now, set_aside};
+use run_record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
+use super::cause::{Cause, Kind};
 use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line, quirks};
 
 /// How long ranks of an ended attempt may write to the run directory. They end when they notice the
@@ -38,7 +39,7 @@ pub struct Training {
 }
 
 /// Starts `training` and starts it again up to `most` times; returns the exit code of its last attempt. `say` gets
-/// the lines for the user. `waits` are as of [`Streams::Watched`].
+/// the lines for the user.
 ///
 /// # Errors
 /// When an attempt does not start, or its run directory cannot be used.
@@ -46,7 +47,6 @@ pub fn restart(
     launch: &mut Launch,
     training: &Training,
     most: u32,
-    waits: &'static [&'static str],
     stop: &StopRequest,
     say: impl Fn(&str),
 ) -> anyhow::Result<i32> {
@@ -57,7 +57,7 @@ pub fn restart(
     let (words, resumes) = (training.words.clone(), training.resumes);
     let mut attempt = Attempt { number: 1, words, resumes, before };
     loop {
-        let ended = attempt.run(launch, waits, stop)?;
+        let ended = attempt.run(launch, stop)?;
         match restarts.decide(&attempt, &ended)? {
             Next::End(line) => {
                 line.iter().for_each(|line| say(line));
@@ -92,7 +92,7 @@ struct Ended {
     ended_at: String,
     outcome: Outcome,
     /// The line with the cause, if there is one.
-    cause: Option<String>,
+    cause: Option<Cause>,
     /// For a sentence: the attempt, its exit code, and the cause or that there is none.
     what: String,
     shown: String,
@@ -107,18 +107,14 @@ enum Next {
 }
 
 impl Attempt {
-    fn run(
-        &self,
-        launch: &mut Launch,
-        waits: &'static [&'static str],
-        stop: &StopRequest,
-    ) -> anyhow::Result<Ended> {
+    fn run(&self, launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<Ended> {
         launch.program.truncate(1);
         launch.program.extend(self.words.iter().cloned());
         log::info!("$ {}", line(&launch.command()?));
         let started_at = now();
-        let (outcome, cause) = launch.run(Streams::Watched(waits), stop)?;
-        let shown = cause.clone().unwrap_or_else(|| no_cause(outcome.code, launch.mpi));
+        let (outcome, cause) = launch.run(Streams::Watched, stop)?;
+        let shown =
+            cause.as_ref().map_or_else(|| no_cause(outcome.code, launch.mpi), |cause| cause.text.clone());
         let what = format!("launch: attempt {} ended with exit code {}", self.number, outcome.code);
         Ok(Ended { started_at, ended_at: now(), outcome, cause, what, shown })
     }
@@ -170,7 +166,7 @@ impl Restarts<'_> {
     fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Result<Next, RecordError> {
         let (code, dir) = (ended.outcome.code, &self.training.dir);
         let Ended { what, shown, .. } = ended;
-        if ended.cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
+        if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
             let line = format!("not started again: another process uses {}", dir.display());
             return Ok(Next::End(Some(line)));
         }
@@ -193,7 +189,7 @@ impl Restarts<'_> {
             from_step: attempt.before.checkpoint.filter(|_| attempt.resumes).unwrap_or(0),
             step: fault.step,
             exit_code: code,
-            cause: ended.cause.clone(),
+            cause: ended.cause.as_ref().map(|cause| cause.text.clone()),
         });
         self.note();
         let place = if fault.began {
@@ -387,14 +383,14 @@ mod tests {
         };
         let lines = RefCell::new(Vec::new());
         let say = |line: &str| lines.borrow_mut().push(line.to_owned());
-        let code = restart(&mut launch, &training, most, &[], &StopRequest::default(), say).unwrap();
+        let code = restart(&mut launch, &training, most, &StopRequest::default(), say).unwrap();
         let starts = std::fs::read_to_string(starts).unwrap().lines().count();
         (code, lines.into_inner(), starts)
     }
 
     #[test]
     fn attempts_without_a_first_step_are_few() {
-        let (code, lines, starts) = restarted("echo mpiburn: no network >&2; exit 1", 5);
+        let (code, lines, starts) = restarted(r"printf 'mpiburn: \036failed\037no network\n' >&2; exit 1", 5);
         assert_eq!((code, starts), (1, 3), "{lines:?}");
         let start =
             "launch: attempt 1 ended with exit code 1 before its first step: no network; starting again from";
@@ -416,7 +412,8 @@ mod tests {
             assert!(starts == 1 && lines.len() == 1 && lines[0].ends_with(end), "{code}: {lines:?}");
         }
         assert_eq!(restarted("exit 0", 5), (0, Vec::new(), 1));
-        let (_, lines, starts) = restarted("echo mpiburn: the folder is in use by process 7 >&2; exit 1", 5);
+        let (_, lines, starts) =
+            restarted(r"printf 'mpiburn: \036in-use\037another has it\n' >&2; exit 1", 5);
         assert!(starts == 1 && lines[0].starts_with("not started again: another process uses "), "{lines:?}");
     }
 }

@@ -7,9 +7,6 @@ use rustix::io::Errno;
 
 use super::quoted;
 
-/// Precedes the holder of a lock in [`RecordError::InUse`]: `launch --restart` recognises the error of a rank by it.
-pub const IN_USE: &str = " is in use by ";
-
 /// An error of a run directory, with the file and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -38,7 +35,7 @@ pub enum RecordError {
     )]
     Exists(PathBuf),
     /// Another process writes to the folder.
-    #[error("{folder}{in_use}{holder}: wait until it ends, or choose another folder", in_use = IN_USE)]
+    #[error("{folder} is in use by {holder}: wait until it ends, or choose another folder")]
     InUse {
         /// The run directory, or a sweep's folder.
         folder: PathBuf,

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let colour = io::stderr().is_terminal() && !console::is_dumb() && console::wants_colour();
-            console::error("run-report", &format!("{error:#}"), colour);
+            console::error("run-report", "", &format!("{error:#}"), colour);
             ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
         }
     }

@@ -115,12 +115,13 @@ pub fn err(text: Arguments<'_>) {
     }
 }
 
-/// Writes an error to stderr as `NAME: TEXT`, the name in red if `colour` is in use.
-pub fn error(name: &str, text: &str, colour: bool) {
+/// Writes an error to stderr as `NAME: TEXT`, the name in red if `colour` is in use, and the text behind a `tag` for a
+/// program that reads it.
+pub fn error(name: &str, tag: &str, text: &str, colour: bool) {
     let text = message(text);
     if !is_captured(1, &format!("{name}: {text}\n")) {
         let (red, plain) = if colour { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-        let _ = io::stderr().lock().write_all(format!("{red}{name}:{plain} {text}\n").as_bytes());
+        let _ = io::stderr().lock().write_all(format!("{red}{name}:{plain} {tag}{text}\n").as_bytes());
     }
 }
 

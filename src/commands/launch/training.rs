@@ -9,7 +9,7 @@ use run_record::NamedRun;
 use crate::commands::Refused;
 use crate::options::{Cli, Command, Part, TrainArgs, part};
 
-/// Tells the ranks to note their steps.
+/// Tells the ranks to note their steps and to tag their lines.
 const NOTE_STEPS: &str = "--note-steps";
 
 /// The training that `program` is; none if its options are invalid, which the ranks report.

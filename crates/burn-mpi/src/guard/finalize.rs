@@ -23,8 +23,8 @@ use crate::collective::mpi::{Mpi, NAME, is_mpi_thread, library_text};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
-use crate::messages::NOT_FINALIZED;
-use crate::process::print_line;
+use crate::messages::WAITS;
+use crate::process::{print_line, print_of};
 use crate::run::wait_until_read;
 
 // A program may train on a spawned thread and join it; the handler then runs on
@@ -134,7 +134,7 @@ fn finalize(status: i32) {
         if finalized.recv_timeout(FINALIZE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        print_line(&format!("{NOT_FINALIZED}; exiting after {} s", FINALIZE.as_secs()));
+        print_of(WAITS, &format!("MPI_Finalize did not return; exiting after {} s", FINALIZE.as_secs()));
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.

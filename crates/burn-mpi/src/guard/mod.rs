@@ -26,8 +26,8 @@ use crate::activity::{Departure, State, Status};
 use crate::cause::Wait;
 use crate::guard::exit_barrier::{ExitBarrier, LINGER};
 use crate::member::Member;
-use crate::messages::NO_ANSWER;
-use crate::process::print_line;
+use crate::messages::{self, NOTICED, WAITS};
+use crate::process::print_of;
 use crate::run::{LIMIT, end_mpirun, wait_until_read};
 use crate::{CommError, World};
 
@@ -195,7 +195,8 @@ impl Guard {
             {
                 let Member { rank, host, .. } = &self.member;
                 let error = departure.error();
-                self.end_the_job(&format!("{error}; rank {rank} on {host} waits for it in {}", seen.what));
+                let line = format!("{error}; rank {rank} on {host} waits for it in {}", seen.what);
+                self.end_the_job(NOTICED, &line);
             }
         }
     }
@@ -214,13 +215,14 @@ impl Guard {
         // Perhaps this rank was stopped itself, and has not read what the others have sent.
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
-            self.end_the_job(&format!(
-                "rank {rank} on {} {NO_ANSWER} {} s, and rank {} on {} waits for it to end",
+            let line = format!(
+                "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
                 self.hosts[rank],
                 limit.as_secs_f64(),
                 self.member.rank,
                 self.member.host
-            ));
+            );
+            self.end_the_job(WAITS, &line);
         }
     }
 
@@ -250,9 +252,9 @@ impl Guard {
         let is_warned = |state: &mut State| state.warned_below >= seen.entered || state.ended_by.is_some();
         // The end may come while others are asked for a warning; from the deadline on there is none.
         if waited > end {
-            self.end_the_job(&wait.deadline(waited).to_string());
+            self.end_the_job(messages::FAILED, &wait.deadline(waited).to_string());
         } else if (limit..deadline).contains(&waited) && !activity.with(is_warned) {
-            print_line(&wait.stall(waited));
+            print_of(WAITS, &wait.stall(waited));
         }
     }
 
@@ -272,12 +274,12 @@ impl Guard {
     }
 
     /// Ends this process, and with it the job.
-    fn end_the_job(&self, line: &str) -> ! {
+    fn end_the_job(&self, kind: &str, line: &str) -> ! {
         if !self.prints_the_end() {
             // Its exit ends this process in the sleep, unless it was stopped before it printed.
             std::thread::sleep(LIMIT + PRINTED);
         }
-        print_line(line);
+        print_of(kind, line);
         // The guard may not call the transport, which another thread is using: that one looks at this.
         if self.member.activity.with(|state| state.ending.replace(true).is_some()) {
             std::thread::sleep(ABORT);

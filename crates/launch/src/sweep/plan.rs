@@ -172,9 +172,10 @@ fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
         _ => format!("{key}-{}", varied[key]),
     };
     let parts: Vec<String> = variant.keys().map(part).collect();
-    match parts.is_empty() {
-        true => "run".into(),
-        false => parts.join("-").replace(|c: char| !c.is_ascii_alphanumeric() && !"-._".contains(c), "_"),
+    if parts.is_empty() {
+        "run".into()
+    } else {
+        parts.join("-").replace(|c: char| !c.is_ascii_alphanumeric() && !"-._".contains(c), "_")
     }
 }
 
