@@ -58,7 +58,7 @@ pub fn restart(
     let mut attempt = Attempt { number: 1, words, resumes, before };
     loop {
         let ended = attempt.run(launch, stop)?;
-        match restarts.decide(&attempt, &ended)? {
+        match restarts.decide(&attempt, &ended) {
             Next::End(line) => {
                 line.iter().for_each(|line| say(line));
                 return Ok(ended.outcome.code);
@@ -163,24 +163,24 @@ struct Restarts<'a> {
 
 impl Restarts<'_> {
     /// What follows on `attempt`. The run directory is locked meanwhile.
-    fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Result<Next, RecordError> {
+    fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Next {
         let (code, dir) = (ended.outcome.code, &self.training.dir);
         let Ended { what, shown, .. } = ended;
         if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
             let line = format!("not started again: another process uses {}", dir.display());
-            return Ok(Next::End(Some(line)));
+            return Next::End(Some(line));
         }
         let (_lock, after) = match self.look(attempt) {
             Ok(seen) => seen,
-            Err(error) => return Ok(Next::End(self.unknown(ended, &error))),
+            Err(error) => return Next::End(self.unknown(ended, &error)),
         };
         if let Some(reason) = self.is_over(attempt, ended.outcome, &after) {
             self.note();
-            return Ok(Next::End(match reason {
+            return Next::End(match reason {
                 _ if code == 0 => None,
                 COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} after it")),
                 reason => Some(format!("{}{reason}", explain(code, self.stop.signal()))),
-            }));
+            });
         }
         let fault = self.fault(attempt, &after);
         self.failed.push(FailedAttempt {
@@ -197,21 +197,15 @@ impl Restarts<'_> {
         } else {
             "before its first step".to_owned()
         };
-        let next = self.next(&fault);
-        match self.limit(attempt.number, fault).map_or(next, Err) {
-            Err(reason) => {
-                Ok(Next::End(Some(format!("{what} {place}: {shown}; not started again: {reason}"))))
-            }
-            Ok((words, from)) => {
-                let (number, most) = (attempt.number, self.most);
-                let line = format!(
-                    "{what} {place}: {shown}; starting again from {from} ({number} of {most} restarts)"
-                );
-                // With the attempts noted, which is no sign of the next one.
-                let before = Seen::of(dir)?;
-                let resumes = fault.checkpoint.is_some();
-                Ok(Next::Again(Attempt { number: number + 1, words, resumes, before }, line))
-            }
+        // With the attempts noted, which is no sign of the next one.
+        let next = self.next(&fault).and_then(|next| Ok((next, Seen::of(dir).map_err(|e| e.to_string())?)));
+        let (number, most) = (attempt.number, self.most);
+        match self.limit(number, fault).map_or(next, Err) {
+            Err(reason) => Next::End(Some(format!("{what} {place}: {shown}; not started again: {reason}"))),
+            Ok(((words, from), before)) => Next::Again(
+                Attempt { number: number + 1, words, resumes: fault.checkpoint.is_some(), before },
+                format!("{what} {place}: {shown}; starting again from {from} ({number} of {most} restarts)"),
+            ),
         }
     }
 
