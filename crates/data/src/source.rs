@@ -37,6 +37,9 @@ pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
     }
 }
 
+/// Most classes: labels are u16.
+pub(crate) const MOST_CLASSES: usize = 1 << u16::BITS;
+
 /// Description of a data set's samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
@@ -58,6 +61,18 @@ pub struct Description {
 }
 
 impl Description {
+    /// That of bytes as pictures, of which all channels have one mean and one deviation.
+    pub(crate) fn pictures(
+        kind: DataFormat,
+        shape: [usize; 3],
+        class_names: Vec<String>,
+        [mean, std]: [f32; 2],
+    ) -> Self {
+        let (element, classes) = (Element::U8, class_names.len());
+        let [mean, std] = [mean, std].map(|value| vec![value; shape[0]]);
+        Self { kind, shape, element, classes, class_names, mean, std }
+    }
+
     /// Bytes of a sample on disk.
     pub fn sample_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.element.bytes()
@@ -119,11 +134,7 @@ impl SampleSource {
 
     /// The digest of all samples of `split` when they were written, if it is known.
     pub(crate) fn recorded_digest(&self, split: Split) -> Option<&str> {
-        let set = self.imported.as_ref()?;
-        Some(match split {
-            Split::Train => &set.train.sha256,
-            Split::Test => &set.test.sha256,
-        })
+        Some(&self.imported.as_ref()?.split(split).sha256)
     }
 
     /// Number of samples of `split`.

@@ -8,11 +8,13 @@ use std::path::Path;
 
 use crate::formats::DataFile;
 use crate::source::Samples;
-use crate::{DataError, DataFormat, Description, Element, SampleSource};
+use crate::{DataError, DataFormat, Description, SampleSource};
 use run_record::files;
 
-const SHAPE: [usize; 3] = [3, 32, 32];
-const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+/// Channels, height and width of an image.
+pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
+/// Bytes of an image.
+pub(crate) const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// A label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
@@ -82,15 +84,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     }
     let train =
         numbers.iter().map(|&number| open_file(&root.join(batch(number)))).collect::<Result<_, _>>()?;
-    let description = Description {
-        kind: DataFormat::Cifar10,
-        shape: SHAPE,
-        element: Element::U8,
-        classes: CLASSES,
-        class_names: class_names(root),
-        mean: vec![MEAN; SHAPE[0]],
-        std: vec![STD; SHAPE[0]],
-    };
+    let description = Description::pictures(DataFormat::Cifar10, SHAPE, class_names(root), [MEAN, STD]);
     let test = vec![open_file(&root.join(TEST))?];
     Ok(SampleSource::of(description, [train, test].map(Records)))
 }

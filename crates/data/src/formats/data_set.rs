@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
 use crate::import::Fit;
 use crate::import::labels::twin;
+use crate::{DataError, Element, Split};
 
 /// The file that describes a data set.
 pub const FILE: &str = "dataset.json";
@@ -66,7 +66,37 @@ pub struct SplitRecord {
     pub from: Vec<String>,
 }
 
+impl Numbers {
+    /// The type of elements.
+    pub(crate) fn element(self) -> Element {
+        match self {
+            Self::U8 => Element::U8,
+            Self::F32 => Element::F32,
+        }
+    }
+
+    /// The dtype and the shape of the array of `samples` of a shape.
+    pub(crate) fn array(
+        self,
+        samples: usize,
+        [channels, height, width]: [usize; 3],
+    ) -> (&'static str, Vec<usize>) {
+        match self {
+            Self::U8 => ("|u1", vec![samples, channels, height, width]),
+            Self::F32 => ("<f4", vec![samples, channels * height * width]),
+        }
+    }
+}
+
 impl DataSet {
+    /// What is known of a split.
+    pub(crate) fn split(&self, split: Split) -> &SplitRecord {
+        match split {
+            Split::Train => &self.train,
+            Split::Test => &self.test,
+        }
+    }
+
     /// Reads the description in `folder`.
     ///
     /// # Errors

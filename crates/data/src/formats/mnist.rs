@@ -6,7 +6,7 @@ use super::IdxFile;
 
 use crate::error::OTHER_SAMPLES;
 use crate::source::Samples;
-use crate::{DataError, DataFormat, Description, Element, SampleSource};
+use crate::{DataError, DataFormat, Description, SampleSource};
 
 /// The files of a split. Opening them reads headers only.
 struct Idx {
@@ -63,15 +63,9 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         }
         Ok(Idx { images, labels })
     };
-    let description = Description {
-        kind: DataFormat::Idx,
-        shape: [1, SIDES[0], SIDES[1]],
-        element: Element::U8,
-        classes: CLASSES,
-        class_names: (0..CLASSES).map(|class| class.to_string()).collect(),
-        mean: vec![MEAN],
-        std: vec![STD],
-    };
+    let names = (0..CLASSES).map(|class| class.to_string()).collect();
+    let shape = [1, SIDES[0], SIDES[1]];
+    let description = Description::pictures(DataFormat::Idx, shape, names, [MEAN, STD]);
     Ok(SampleSource::of(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
 }
 

@@ -1,6 +1,6 @@
 //! File formats: one reader each, which opens a data set for training and reads the source of an import.
 
-mod cifar10;
+pub(crate) mod cifar10;
 pub(crate) mod data_file;
 pub(crate) mod data_set;
 pub(crate) mod idx;

@@ -123,6 +123,8 @@ pub struct NpyFile {
 }
 
 impl NpyFile {
+    /// Types of floats.
+    pub(crate) const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
     /// Types of integers, as labels are.
     pub const INTEGERS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
     /// Types of strings, of Unicode and of bytes, whatever their length.
@@ -183,6 +185,28 @@ impl NpyFile {
             )));
         }
         Ok(Self { file, start, dtype, width, rows, columns, shape, fortran: fortran_order })
+    }
+
+    /// Checks that `labels` has one label for each row, and that there are rows.
+    ///
+    /// # Errors
+    /// When the two files do not match.
+    pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
+        let (path, labels_path) = (&self.file.path, &labels.file.path);
+        if labels.columns != 1 {
+            let columns = labels.columns;
+            bail!(
+                labels_path,
+                "{columns} labels per sample, expected one; of one-hot labels, save y.argmax(1)"
+            );
+        }
+        if self.rows != labels.rows {
+            bail!(path, "{} samples, but {} labels in {}", self.rows, labels.rows, labels_path.display());
+        }
+        if self.rows == 0 || self.columns == 0 {
+            bail!(path, "{} samples of {} features", self.rows, self.columns);
+        }
+        Ok(())
     }
 
     /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in

@@ -7,14 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::formats::npy::{NpyFile, ONE_ROW};
-
-use super::rows::{Rows, unsuitable};
+use super::npy::{NpyFile, ONE_ROW};
+use super::rows::Rows;
+use crate::source::MOST_CLASSES;
 use crate::{DataError, DataFormat, Description, Element, SampleSource, Split};
-
-const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
-/// Classes are stored in 16 bits.
-const MOST_CLASSES: usize = 1 << u16::BITS;
 
 fn path(root: &Path, split: Split, letter: char) -> PathBuf {
     let name = split.name();
@@ -46,37 +42,38 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         }
     };
     let pair = |split| -> Result<_, DataError> {
-        let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &NpyFile::INTEGERS)?);
-        check(&x, &y)?;
+        let (x, y) = (file(split, 'x', &NpyFile::FLOATS)?, file(split, 'y', &NpyFile::INTEGERS)?);
+        if let Some(file) = [&x, &y].into_iter().find(|file| file.shape.len() > 2) {
+            bail!(&file.file.path, "its shape is {:?}{ONE_ROW}", file.shape);
+        }
+        x.check_labels(&y)?;
         let values = y.integers()?;
         Ok((x, y, values))
     };
     let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
     if train.0.columns != test.0.columns || train.0.dtype != test.0.dtype {
-        return Err(unsuitable(
-            &test.0,
-            format!(
-                "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
-                test.0.columns, test.0.dtype, train.0.columns, train.0.dtype
-            ),
-        ));
+        bail!(
+            &test.0.file.path,
+            "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
+            test.0.columns,
+            test.0.dtype,
+            train.0.columns,
+            train.0.dtype
+        );
     }
     let mut classes = train.2.clone();
     classes.sort_unstable();
     classes.dedup();
     if classes.len() > MOST_CLASSES {
-        return Err(unsuitable(
-            &train.1,
-            format!("{} different labels, at most {MOST_CLASSES} classes are supported", classes.len()),
-        ));
+        let found = classes.len();
+        bail!(&train.1.file.path, "{found} different labels, at most {MOST_CLASSES} classes are supported");
     }
     let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u16>, DataError> {
         let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
             Ok(class) => Ok(class as u16),
-            Err(_) => Err(unsuitable(
-                file,
-                format!("label {value} of sample {sample} does not occur in the training set"),
-            )),
+            Err(_) => {
+                bail!(&file.file.path, "label {value} of sample {sample} does not occur in the training set")
+            }
         };
         values.iter().enumerate().map(rank).collect()
     };
@@ -97,24 +94,6 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     };
     let rows = |(file, labels)| Rows { file: Arc::new(file), labels, element };
     Ok(SampleSource::of(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
-}
-
-/// Checks that the two files of a split match.
-fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
-    if let Some(file) = [x, y].into_iter().find(|file| file.shape.len() > 2) {
-        return Err(unsuitable(file, format!("its shape is {:?}{ONE_ROW}", file.shape)));
-    }
-    if y.columns != 1 {
-        return Err(unsuitable(y, format!("{} labels per sample, expected one", y.columns)));
-    }
-    if x.rows != y.rows {
-        let what = format!("{} samples, but {} labels in {}", x.rows, y.rows, y.file.path.display());
-        return Err(unsuitable(x, what));
-    }
-    if x.rows == 0 || x.columns == 0 {
-        return Err(unsuitable(x, format!("{} samples of {} features", x.rows, x.columns)));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ impl Samples for Rows {
                 self.element.cast(bytes, &mut values);
             }
             if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
-                let what = format!(
+                bail!(
+                    &self.file.file.path,
                     "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
                     values[feature]
                 );
-                return Err(unsuitable(&self.file, what));
             }
             visit(sample, bytes);
             Ok(())
@@ -46,9 +46,4 @@ impl Samples for Rows {
     fn rows(&self) -> Option<Arc<NpyFile>> {
         Some(self.file.clone())
     }
-}
-
-/// That a file cannot be used as it is.
-pub(super) fn unsuitable(file: &NpyFile, what: String) -> DataError {
-    DataError::source(&file.file.path, what)
 }

@@ -11,8 +11,8 @@ use run_record::count;
 use crate::DataError;
 use crate::import::ImportArgs;
 use crate::import::tables::missing::is_missing;
-use crate::import::writer::MOST_CLASSES;
 use crate::quote::{quoted, short};
+use crate::source::MOST_CLASSES;
 
 /// The label of samples without one in Hugging Face's columns of classes with names:
 /// <https://huggingface.co/docs/datasets/package_reference/main_classes#datasets.ClassLabel>.

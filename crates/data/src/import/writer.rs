@@ -14,9 +14,6 @@ use crate::import::copies::Copies;
 use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
 
-/// Most classes: labels are u16.
-pub(crate) const MOST_CLASSES: usize = 1 << 16;
-
 /// Sums over the samples of a split, for mean and deviation.
 #[derive(Debug, Default)]
 struct Moments {
@@ -92,7 +89,7 @@ impl Writer {
     ) -> Result<Self, DataError> {
         let args = job.args;
         check_moments(args, shape, numbers)?;
-        let width = if numbers == Numbers::U8 { 1 } else { 4 };
+        let width = numbers.element().bytes() as u128;
         let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
         if let Some(free) = run_record::files::free_bytes(&job.folder) {
             log::info!("{} takes {}, and there are {} free", args.out.display(), size(bytes), size(free));
@@ -229,10 +226,7 @@ fn complete(
     let Part { name, images, labels, from, .. } = part;
     let path = |what| folder.join(DataSet::file_name(name, what));
     let samples = labels.len();
-    let (dtype, shape) = match numbers {
-        Numbers::U8 => ("|u1", vec![samples, shape[0], shape[1], shape[2]]),
-        Numbers::F32 => ("<f4", vec![samples, shape.iter().product()]),
-    };
+    let (dtype, shape) = numbers.array(samples, shape);
     let write_images = || -> io::Result<()> {
         let mut file = images.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;

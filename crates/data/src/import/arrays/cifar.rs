@@ -13,14 +13,12 @@ use serde_pickle::{DeOptions, HashableValue, Value};
 
 use crate::DataError;
 use crate::formats::DataSet;
+use crate::formats::cifar10::{IMAGE, SHAPE};
 use crate::formats::npy::npy_header;
 use crate::import::arrays::{self, Arrays};
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 
-/// Channels, height and width of a picture.
-const SHAPE: [usize; 3] = [3, 32, 32];
-const BYTES: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// Most opcodes of a pickle that put values into others: its reader recurses as deep as these nest. the 50,000 pictures of CIFAR-100
 /// have some 170, as lists are appended to by the thousand.
 const MOST_NESTED: usize = 1000;
@@ -180,11 +178,11 @@ fn read(path: &Path, label: &str) -> Result<(Vec<u8>, Vec<i64>), DataError> {
     let Some(Value::Tuple(state)) = take(&mut entries, "data") else {
         bail!(path, "has no array of pixels called data, as Python pickles it with protocols below 5");
     };
-    let expected = [labels.len() as i64, BYTES as i64];
+    let expected = [labels.len() as i64, IMAGE as i64];
     match <[Value; 5]>::try_from(state) {
         Ok([_, Value::Tuple(shape), _, Value::Bool(false), Value::Bytes(pixels)])
             if integers(&shape).is_some_and(|shape| shape == expected)
-                && pixels.len() == labels.len() * BYTES =>
+                && pixels.len() == labels.len() * IMAGE =>
         {
             Ok((pixels, labels))
         }

@@ -32,7 +32,6 @@ const LABELS: [&str; 9] = ["y", "label", "labels", "target", "targets", "class",
 /// What an array of strings is called that has the names of the classes, in the order of their numbers.
 const CLASS_NAMES: [&str; 6] =
     ["classes", "class_names", "classnames", "label_names", "labels_names", "target_names"];
-const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
 const BOOL: &str = "|b1";
 /// The folder of those that are made of other files.
 pub(crate) const FOLDER: &str = "arrays";
@@ -175,7 +174,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
 
 /// Types of numbers.
 fn numbers() -> Vec<&'static str> {
-    FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
+    NpyFile::FLOATS.into_iter().chain(NpyFile::INTEGERS).chain([BOOL]).collect()
 }
 
 fn labels_file(pair: &Pair) -> Result<NpyFile, DataError> {
@@ -188,7 +187,7 @@ fn for_each_label(
     mut visit: impl FnMut(&str, Option<f64>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     match &*file.dtype {
-        dtype if FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
+        dtype if NpyFile::FLOATS.contains(&dtype) => file.for_each_row(file.rows, |_, bytes| {
             let value = number(bytes, dtype);
             visit(&value.to_string(), Some(value))
         }),
@@ -221,23 +220,7 @@ impl Split {
     fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, DataError> {
         let samples = NpyFile::open(&pair.samples, &numbers())?;
         let file = labels_file(pair)?;
-        if file.columns != 1 {
-            let how = match file.shape[..] {
-                [_, classes] => format!("; of one-hot labels of {classes} classes, save y.argmax(1)"),
-                _ => String::new(),
-            };
-            bail!(
-                &file.file.path,
-                "its shape is {:?}, and one label for each sample is expected{how}",
-                file.shape
-            );
-        }
-        if samples.rows != file.rows {
-            bail!(&file.file.path, "has {} labels for {} samples", file.rows, samples.rows);
-        }
-        if samples.rows == 0 || samples.columns == 0 {
-            bail!(&samples.file.path, "its shape is {:?}: there is no sample", samples.shape);
-        }
+        samples.check_labels(&file)?;
         if samples.fortran && samples.columns > 1 {
             bail!(&samples.file.path, "is in Fortran's order: save it again with numpy.ascontiguousarray");
         }

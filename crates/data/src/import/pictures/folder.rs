@@ -16,9 +16,9 @@ use crate::import::pictures::place::{Encoded, Place};
 use crate::import::pictures::{listing, metadata};
 use crate::import::split::{self, Split};
 use crate::import::tables::is_table;
-use crate::import::writer::MOST_CLASSES;
 use crate::import::{arrays, tables};
 use crate::quote::{listed, quoted, short};
+use crate::source::MOST_CLASSES;
 
 /// Endings of pictures' names.
 const PICTURES: [&str; 16] = [

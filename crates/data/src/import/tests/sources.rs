@@ -181,11 +181,11 @@ fn what_is_wrong_in_arrays_is_one_line() {
         (&[("a", &pixels), ("b", &two)], &[], "none for training, such as x_train and y_train"),
         (&[("x", &pixels), ("y", &two), ("labels", &two)], &[], "name one, as in --label labels"),
         (&[("x", &pixels), ("y", &two)], &["--label", "z"], "the arrays x, y: one of samples is expected"),
-        (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "y.npy: has 3 labels for 2 samples"),
+        (&[("x", &pixels), ("y", &npy("|u1", &[3], &[0; 3]))], &[], "x.npy: 2 samples, but 3 labels in "),
         (
             &[("x", &pixels), ("y", &npy("|u1", &[2, 2], &[0; 4]))],
             &[],
-            "[2, 2], and one label for each sample",
+            "y.npy: 2 labels per sample, expected one",
         ),
         (
             &[("x", &pixels), ("y", &npy("<c8", &[2], &[0; 16]))],

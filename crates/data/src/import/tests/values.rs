@@ -318,11 +318,7 @@ fn an_array_of_strings_names_the_classes_or_is_the_labels() {
     let objects = npy("|O", &[4], b"pickle");
     let labels = npy("|u1", &[4], &[0, 1, 0, 1]);
     for (x, y, expected) in [
-        (
-            &x,
-            &one_hot,
-            "its shape is [4, 2], and one label for each sample is expected; of one-hot labels of 2 classes, save y.argmax(1)",
-        ),
+        (&x, &one_hot, "2 labels per sample, expected one; of one-hot labels, save y.argmax(1)"),
         (&x, &objects, "its dtype is |O (Python objects)"),
         (&pixels([0, 255, 9, 9, 9, 9, 9, 9]), &labels, "(x.round().astype(\"uint8\"))"),
         (&pixels([0, 1, 1, 0, 0, 0, 0, 0]), &labels, "((255 * x).round().astype(\"uint8\"))"),
