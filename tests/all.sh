@@ -181,14 +181,13 @@ cuda_compiles() {
   DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
 
-# Tables of a cluster's results, and the crates that need no MPI: without mpicc in the path.
+# Tables of a cluster's results, the launcher and data sets on a machine without MPI: without mpicc in the path.
 builds_without_mpi() {
   local tools=$work/tools tool run=$work/mpich
   mkdir -p "$tools"
   for tool in cargo rustc cc ld ar; do ln -sf "$(command -v $tool)" "$tools/$tool"; done
   [ -e "$run/run.json" ] || { run=$work/flex && flex_run; } || return
-  PATH=$tools cargo build --locked --release --package run-report &&
-    PATH=$tools cargo test --locked --release --package launch --no-run &&
+  PATH=$tools cargo build --locked --release --package run-report --package launch --package data &&
     target/release/run-report --format csv "$run" | grep -q '^1x2,mpi,'
 }
 
@@ -245,13 +244,14 @@ landing_level() {
   check "two nodes: the weights of a training at 2x2 are those of 1x4" tests/cluster/same_weights.sh mpi
   check "Slurm: a job on two nodes" env ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh
   check "the report in a browser" tests/report/check.sh
-  check "the report and the launcher without MPI" builds_without_mpi
+  check "the report, the launcher and data sets without MPI" builds_without_mpi
 }
 
 # What needs other builds, or takes long.
 release_level() {
   check "unit tests with debug assertions" with_debug_assertions
   check "training on flex" flex_run
+  check "imports without the readers of some sources" cargo test --locked --release --package data --no-default-features
   check "TensorBoard opens the event files" tensorboard_opens
   check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
   check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py --data "$data"

@@ -1,12 +1,12 @@
 //! Contact sheet: a picture with a few samples of each class.
 
 use std::fmt::Display;
-use std::io::Cursor;
 use std::path::Path;
 
 use crate::{DataError, Element, SampleSource, Split};
-use image::{ImageFormat, RgbImage};
 use run_record::files::replace_file;
+
+use crate::import::pictures::codec;
 
 /// Number of samples per class.
 const COLUMNS: usize = 12;
@@ -31,13 +31,9 @@ pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
         return Err(failed(&"its name must end in .png"));
     }
     let (width, pixels) = sheet(source)?;
-    let height = pixels.len() / width;
-    let mut png = Cursor::new(Vec::new());
-    RgbImage::from_raw(width as u32, height as u32, pixels.into_flattened())
-        .expect("a pixel for each place")
-        .write_to(&mut png, ImageFormat::Png)
-        .map_err(|error| failed(&error))?;
-    replace_file(path, png.get_ref()).map_err(|error| failed(&error))
+    let size = [width as u32, (pixels.len() / width) as u32];
+    let png = codec::png(size, pixels).map_err(|error| failed(&error))?;
+    replace_file(path, &png).map_err(|error| failed(&error))
 }
 
 /// Width and pixels of the picture, row by row from the top.
@@ -102,7 +98,7 @@ fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element
     (0..plane).map(|at| [0, 1, 2].map(|colour| bytes[colour.min(last) * plane + at])).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "pictures"))]
 mod tests {
     use super::*;
     use crate as data;

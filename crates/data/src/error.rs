@@ -152,6 +152,11 @@ impl DataError {
     }
 }
 
+/// What a build without a `feature` of this crate says of a source that needs it.
+pub(crate) fn without(what: &str, feature: &str) -> String {
+    format!("this build cannot read {what}; build with the feature {feature}")
+}
+
 /// The result of a reading that a visitor may end early with [`DataError::Stopped`].
 pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError> {
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }

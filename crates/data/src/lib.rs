@@ -4,9 +4,14 @@
 //! A [`Shard`] has one rank's samples, in memory or read from disk for each step, and a [`Normalizer`] makes f32 values
 //! of them. [`import()`] writes a data set of pictures, tables or arrays, and [`generate`] makes one on the spot.
 //!
+//! The features `pictures`, `parquet` and `archives` (zip, tar) bring their readers, and are on by default. An import
+//! without one of them says what it lacks.
+//!
 //! The crate knows neither Burn nor MPI.
 
 #![forbid(unsafe_code)]
+// Without a reader, nobody calls what it calls.
+#![cfg_attr(not(all(feature = "archives", feature = "parquet", feature = "pictures")), allow(dead_code))]
 
 // First: its macro is for the modules below.
 #[macro_use]

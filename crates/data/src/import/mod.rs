@@ -11,7 +11,7 @@ mod job;
 pub(crate) mod labels;
 mod left_behind;
 mod no_data_set;
-mod pictures;
+pub(crate) mod pictures;
 mod plan;
 mod reading;
 mod same_class;
@@ -19,8 +19,13 @@ mod split;
 mod tables;
 mod temporary;
 mod test_split;
-#[cfg(test)]
+#[cfg(all(test, feature = "archives", feature = "parquet", feature = "pictures"))]
 mod tests;
+#[cfg(all(test, not(all(feature = "archives", feature = "parquet", feature = "pictures"))))]
+#[path = "without_tests.rs"]
+mod tests;
+#[cfg_attr(not(feature = "archives"), path = "without_archives.rs")]
+mod unpack;
 pub(crate) mod writer;
 
 use std::ops::ControlFlow;

@@ -7,13 +7,13 @@ use run_record::files::foreign_file;
 
 use crate::DataError;
 use crate::import::labels::twin;
+use crate::import::pictures::codec;
 use crate::import::pictures::folder::{LeftOut, walk};
 use crate::import::pictures::picture::{self, Fit, Size, Target};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
-use crate::import::tables::TableFiles;
-use crate::import::tables::parquet_file;
 use crate::import::tables::table_file::TableFile;
+use crate::import::tables::{TableFiles, is_parquet};
 use crate::quote::{listed, quoted};
 
 /// The picture `path`, or the pictures below the folder `path`, in the order of their names.
@@ -46,7 +46,7 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, DataError> {
 pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, DataError> {
     let size = Size { height: height as u32, width: width as u32 };
     let place = Place::Encoded(Encoded::File(path.to_owned()));
-    picture::read(&place, Target { size, fit, grey: channels == 1 })
+    codec::read(&place, Target { size, fit, grey: channels == 1 })
         .map_err(|what| DataError::source(path, what))
 }
 
@@ -64,7 +64,7 @@ pub fn rows(
     if path.is_dir() {
         bail!(path, "is a folder, and the run takes tables: name the files");
     }
-    let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !parquet_file::is_parquet(path));
+    let kind = foreign_file(path).filter(|kind| kind.advice.is_empty() && !is_parquet(path));
     if let Some(kind) = kind {
         bail!(path, "is {kind}, and the run takes tables");
     }

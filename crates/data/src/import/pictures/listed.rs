@@ -12,8 +12,8 @@ use crate::import::pictures::folder::is_picture;
 use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::split::{self, Split};
 use crate::import::tables::TableFiles;
-use crate::import::tables::parquet_file;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
+use crate::import::tables::{is_parquet, parquet_file};
 use crate::quote::{listed, quoted};
 
 /// Rows by which the column with the names of pictures is found.
@@ -39,7 +39,7 @@ impl Listed {
         within: &Path,
         pictures: &PictureNames,
     ) -> Option<Self> {
-        let is_parquet = parquet_file::is_parquet(path);
+        let is_parquet = is_parquet(path);
         if is_parquet && parquet_file::embeds_pictures(path).unwrap_or(true) {
             return None;
         }

@@ -17,8 +17,8 @@ use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::same_class::finder;
 use crate::import::split;
 use crate::import::tables::TableFiles;
+use crate::import::tables::is_parquet;
 use crate::import::tables::missing::is_missing;
-use crate::import::tables::parquet_file;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
 use crate::quote::{listed, quoted, short};
 
@@ -149,7 +149,7 @@ fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
 
 fn table_lines(path: &Path) -> Result<Vec<Line>, DataError> {
     // The columns of Parquet always have names.
-    let header = Some(Header::Yes).filter(|_| !parquet_file::is_parquet(path));
+    let header = Some(Header::Yes).filter(|_| !is_parquet(path));
     let mut table = TableFile::open(&TableFiles::one(path), header, &[], 1, &|_, _| Ok(()))?;
     let names = table.header.clone().unwrap_or_default();
     if let Some(name) = twin(&names) {

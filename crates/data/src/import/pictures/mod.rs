@@ -1,5 +1,7 @@
 //! The import of pictures: what they have in common, and each in that form.
 
+#[cfg_attr(not(feature = "pictures"), path = "without_codec.rs")]
+pub(crate) mod codec;
 pub(crate) mod folder;
 pub(crate) mod inner_folders;
 pub(crate) mod listed;
@@ -9,7 +11,6 @@ pub(crate) mod picture;
 pub(crate) mod picture_names;
 pub(crate) mod place;
 pub(crate) mod split_folders;
-pub(crate) mod truncated;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +19,7 @@ use rayon::prelude::*;
 use run_record::count;
 
 use crate::DataError;
+use crate::error::without;
 use crate::formats::data_set::Numbers;
 use crate::import::job::Job;
 use crate::import::pictures::folder::{Found, Picture};
@@ -35,6 +37,9 @@ const LISTED: usize = 3;
 pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_tables()?;
+    if cfg!(not(feature = "pictures")) {
+        bail!(&args.source, "{}", without("pictures", "pictures"));
+    }
     let Found { classes, train, test } = found;
     let has_test = test.is_some();
     let test = test.unwrap_or_default();
@@ -56,7 +61,7 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
     for (split, pictures) in splits.iter().enumerate() {
         for pictures in pictures.chunks(TOGETHER) {
             let read = |picture: &Picture| {
-                let pixels = picture::read(&picture.place, target);
+                let pixels = codec::read(&picture.place, target);
                 job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
                 Ok(pixels)
             };
@@ -88,10 +93,10 @@ fn look(
     let all = train.len() + test.len();
     let done = AtomicUsize::new(0);
     let one = |picture: Picture| {
-        let seen = picture::look(&picture.place).and_then(|seen| match job.args.skip_broken {
+        let seen = codec::look(&picture.place).and_then(|seen| match job.args.skip_broken {
             true => {
                 let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
-                picture::read(&picture.place, own).map(|_| seen)
+                codec::read(&picture.place, own).map(|_| seen)
             }
             false => Ok(seen),
         });

@@ -92,7 +92,7 @@ fn stem(name: &str) -> String {
     name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "archives", feature = "parquet", feature = "pictures"))]
 mod tests {
     use super::*;
     use crate::import::tests::Lab;

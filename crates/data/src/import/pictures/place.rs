@@ -1,11 +1,7 @@
 //! Where the pixels of a picture are.
 
-use std::io::{BufRead, BufReader, Cursor, Seek};
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use image::DynamicImage;
-use run_record::files::open_regular;
 
 use crate::DataError;
 use crate::formats::{DataFile, NpyFile};
@@ -29,39 +25,14 @@ pub(crate) enum Encoded {
     Part { file: Arc<DataFile>, start: usize, bytes: usize },
 }
 
-/// The bytes of a picture's file.
-pub(crate) trait Contents: BufRead + Seek {}
-
-impl<T: BufRead + Seek> Contents for T {}
-
-impl Encoded {
-    /// The file, opened.
-    pub(crate) fn contents(&self) -> Result<Box<dyn Contents>, String> {
-        match self {
-            Self::File(path) => {
-                let file = open_regular(path).map_err(|error| match path.is_symlink() {
-                    true => format!("is a link that leads nowhere: {error}"),
-                    false => error.to_string(),
-                })?;
-                Ok(Box::new(BufReader::new(file)))
-            }
-            Self::Part { file, start, bytes } => {
-                let mut contents = vec![0; *bytes];
-                file.read(*start, &mut contents).map_err(|error| error.to_string())?;
-                Ok(Box::new(Cursor::new(contents)))
-            }
-        }
-    }
-}
-
 /// An array of bytes whose rows are pictures.
 #[derive(Debug)]
 pub(crate) struct Pixels {
-    npy: NpyFile,
-    size: Size,
-    channels: usize,
+    pub(super) npy: NpyFile,
+    pub(super) size: Size,
+    pub(super) channels: usize,
     /// Whether channels are before height and width, as PyTorch has them, or behind.
-    is_planar: bool,
+    pub(super) is_planar: bool,
 }
 
 impl Pixels {
@@ -99,26 +70,5 @@ impl Pixels {
     pub(crate) fn seen(&self) -> Seen {
         let special = if self.channels.is_multiple_of(2) { vec![TRANSPARENT] } else { Vec::new() };
         Seen { size: self.size, grey: self.channels < 3, special }
-    }
-
-    /// The picture in a row.
-    pub(crate) fn picture(&self, row: usize) -> Result<DynamicImage, String> {
-        let mut bytes = vec![0; self.npy.columns];
-        self.npy.row(row, &mut bytes).map_err(|error| error.to_string())?;
-        let plane = bytes.len() / self.channels;
-        let pixels = |channels: usize| -> Vec<u8> {
-            let [next_pixel, next_channel] = if self.is_planar { [1, plane] } else { [self.channels, 1] };
-            let byte = |pixel, channel| bytes[pixel * next_pixel + channel * next_channel];
-            (0..plane)
-                .flat_map(|pixel| (0..channels).map(move |channel| (pixel, channel)))
-                .map(|(p, c)| byte(p, c))
-                .collect()
-        };
-        let Size { height, width } = self.size;
-        let picture = match self.channels {
-            1 | 2 => image::GrayImage::from_raw(width, height, pixels(1)).map(DynamicImage::from),
-            _ => image::RgbImage::from_raw(width, height, pixels(3)).map(DynamicImage::from),
-        };
-        picture.ok_or_else(|| "has another number of pixels".into())
     }
 }

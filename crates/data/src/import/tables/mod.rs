@@ -2,6 +2,7 @@
 
 pub(crate) mod beginning;
 pub(crate) mod missing;
+#[cfg_attr(not(feature = "parquet"), path = "without_parquet.rs")]
 pub(crate) mod parquet_file;
 pub(crate) mod partitions;
 pub(crate) mod ranges;
@@ -9,6 +10,7 @@ pub(crate) mod table;
 pub(crate) mod table_file;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use run_record::{count, quoted};
@@ -21,6 +23,19 @@ use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, short};
 
 const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
+
+/// Is told each row that is read, and their number; an error stops the reading.
+pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), DataError> + 'a;
+
+/// The first bytes of a Parquet file.
+pub(crate) const PARQUET: &[u8] = b"PAR1";
+
+/// Whether a file is Parquet, by its contents.
+pub(crate) fn is_parquet(path: &Path) -> bool {
+    let mut first = [0; PARQUET.len()];
+    run_record::files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
+        && first == PARQUET
+}
 
 /// The files of one table, of which Parquet may have several.
 #[derive(Debug)]

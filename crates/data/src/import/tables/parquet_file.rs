@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Read, Seek, Write};
+use std::io::{BufWriter, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,25 +24,12 @@ use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
 use crate::import::tables::partitions;
 use crate::import::tables::table_file::LABELS;
-use crate::import::tables::{TableFiles, Tables};
+use crate::import::tables::{TableFiles, Tables, Tell, is_parquet};
 use crate::import::temporary;
 use crate::quote::{listed, quoted, short};
 
-/// Is told each row that is read, and their number; an error stops the reading.
-pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), DataError> + 'a;
-
-/// The first bytes of such a file.
-pub(crate) const MAGIC: &[u8] = b"PAR1";
-
 /// A column that is one of pictures.
 const PICTURES: [&str; 4] = ["image", "img", "picture", "pixels"];
-
-/// Whether a file is one, by its contents.
-pub(crate) fn is_parquet(path: &Path) -> bool {
-    let mut first = [0; MAGIC.len()];
-    run_record::files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
-        && first == MAGIC
-}
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
     let file = run_record::files::open_regular(path).map_err(DataError::read(path))?;

@@ -13,12 +13,10 @@ use crate::DataError;
 use crate::formats::npy::MAGIC as NPY_MAGIC;
 use crate::import::job::Job;
 use crate::import::pictures::folder;
-use crate::import::tables::TableFiles;
 pub(crate) use crate::import::tables::beginning::text;
 use crate::import::tables::beginning::{Beginning, Format, Known, from_utf16, is_empty_from};
 use crate::import::tables::missing::is_missing;
-use crate::import::tables::parquet_file;
-use crate::import::tables::parquet_file::Tell;
+use crate::import::tables::{PARQUET, TableFiles, Tell, parquet_file};
 use crate::import::{Header, split, temporary};
 use crate::quote::{listed, quoted, short};
 
@@ -80,7 +78,7 @@ impl TableFile {
             file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
             magic = beginning(&mut file).map_err(DataError::read(path))?;
         }
-        let is_parquet = magic.starts_with(parquet_file::MAGIC);
+        let is_parquet = magic.starts_with(PARQUET);
         let mut parts = Vec::new();
         if magic.starts_with(b"\xff\xfe") {
             file = from_utf16(path, file, u16::from_le_bytes)?;

@@ -260,7 +260,7 @@ fn palettes_are_read_and_an_orientation_behind_the_pixels_is_applied() {
     lab.write("pets/b/x.bmp", bmp.into_iter().chain(pixels).collect::<Vec<u8>>());
     let special = |name: &str| {
         let place = crate::import::pictures::place::Encoded::File(lab.path(name));
-        crate::import::pictures::picture::look(&crate::import::pictures::place::Place::Encoded(place))
+        crate::import::pictures::codec::look(&crate::import::pictures::place::Place::Encoded(place))
             .unwrap()
             .special
     };

@@ -47,7 +47,7 @@ fn is_as_long_as_it_says(bytes: &[u8]) -> bool {
     declared.is_some_and(|size| bytes.len() as u64 >= u64::from(size) + 8)
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "archives", feature = "parquet"))]
 mod tests {
     use image::RgbImage;
 

@@ -1,0 +1,307 @@
+//! Pictures by the `image` crate: what their files say, and their pixels in the data set's channels and size.
+
+mod truncated;
+
+use std::io::{BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
+
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::error::UnsupportedErrorKind;
+use image::imageops::{self, FilterType};
+use image::metadata::Orientation;
+use image::{
+    AnimationDecoder, ColorType, DynamicImage, ExtendedColorType, GrayImage, ImageBuffer, ImageDecoder,
+    ImageError, ImageFormat, ImageReader, Pixel,
+};
+use run_record::files::{foreign, open_regular};
+
+use super::picture::{Fit, Seen, Size, TRANSPARENT, Target};
+use super::place::{Encoded, Pixels, Place};
+use crate::error::damage;
+
+/// Most pixels of a picture; more is a decompression bomb. Pillow refuses the same number.
+const MOST_PIXELS: u64 = 2 * 89_478_485;
+
+/// The bytes of a picture's file.
+trait Contents: BufRead + Seek {}
+
+impl<T: BufRead + Seek> Contents for T {}
+
+impl Encoded {
+    /// The file, opened.
+    fn contents(&self) -> Result<Box<dyn Contents>, String> {
+        match self {
+            Self::File(path) => {
+                let file = open_regular(path).map_err(|error| match path.is_symlink() {
+                    true => format!("is a link that leads nowhere: {error}"),
+                    false => error.to_string(),
+                })?;
+                Ok(Box::new(BufReader::new(file)))
+            }
+            Self::Part { file, start, bytes } => {
+                let mut contents = vec![0; *bytes];
+                file.read(*start, &mut contents).map_err(|error| error.to_string())?;
+                Ok(Box::new(Cursor::new(contents)))
+            }
+        }
+    }
+}
+
+/// The file's decoder, the format that its first bytes have, and how the picture is to be turned.
+fn open(file: &Encoded) -> Result<(impl ImageDecoder + use<>, ImageFormat, Orientation), String> {
+    let mut contents = file.contents()?;
+    let beginning = contents.fill_buf().map_err(|error| error.to_string())?;
+    if beginning.is_empty() {
+        return Err("is empty".into());
+    }
+    let kind = foreign(beginning);
+    let mut reader = ImageReader::new(contents).with_guessed_format().map_err(|e| e.to_string())?;
+    let other = || match kind {
+        Some(kind) => format!("is {kind}"),
+        None => "is no picture in a format that is read here".into(),
+    };
+    let format = reader.format().filter(ImageFormat::reading_enabled).ok_or_else(other)?;
+    let mut limits = image::Limits::default();
+    limits.max_alloc = Some(MOST_PIXELS * 8);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(reason)?;
+    check_pixels(decoder.dimensions())?;
+    let mut orientation = decoder.orientation().map_err(reason)?;
+    if format == ImageFormat::Png && orientation == Orientation::NoTransforms {
+        // The decoder has read what is before the pixels alone.
+        let late = png_chunk(file, *b"eXIf").and_then(|exif| Orientation::from_exif_chunk(&exif));
+        orientation = late.unwrap_or(orientation);
+    }
+    Ok((decoder, format, orientation))
+}
+
+/// Why a picture cannot be decoded, without the decoder's own message, which names its internal types.
+fn reason(error: ImageError) -> String {
+    let text = error.to_string();
+    for (words, kind) in [
+        ("RGBPalette", "a TIFF with a palette"),
+        ("can only parse 8-bit images", "a JPEG of other than 8 bits a channel"),
+    ] {
+        if text.contains(words) {
+            return format!("is {kind}, which is not read here: save it as PNG");
+        }
+    }
+    let what = match &error {
+        ImageError::IoError(error) => match damage(error) {
+            Some(what) => what,
+            None => return text,
+        },
+        ImageError::Unsupported(error) => {
+            let feature = match error.kind() {
+                UnsupportedErrorKind::GenericFeature(feature) if !feature.contains(['{', '(']) => {
+                    &format!("a feature ({feature})")
+                }
+                UnsupportedErrorKind::Color(_) => "a type of colours",
+                _ => "a feature",
+            };
+            return format!("has {feature} that is not read here: save it as PNG");
+        }
+        ImageError::Limits(_) => "is damaged, or needs too much memory",
+        _ => "is damaged",
+    };
+    format!("{what}: {AGAIN}")
+}
+
+/// What to do with a damaged picture.
+const AGAIN: &str = "save or download it again";
+
+fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
+    match u64::from(width) * u64::from(height) {
+        0 => Err(format!("is {height} x {width} pixels")),
+        1..=MOST_PIXELS => Ok(()),
+        _ => Err(format!(
+            "says that it is {height} x {width} pixels, more than {MOST_PIXELS}: a decompression bomb"
+        )),
+    }
+}
+
+/// What the picture is, by its file's header.
+pub(crate) fn look(place: &Place) -> Result<Seen, String> {
+    let file = match place {
+        Place::Encoded(file) => file,
+        Place::Row(pixels, _) => return Ok(pixels.seen()),
+    };
+    let (decoder, format, orientation) = open(file)?;
+    let [animated, palette] = frames_and_palette(file, format).unwrap_or_default();
+    let (width, height) = decoder.dimensions();
+    let colour = decoder.color_type();
+    // Those that swap height and width are from 5 to 8.
+    let is_turned = orientation.to_exif() >= 5;
+    let (width, height) = if is_turned { (height, width) } else { (width, height) };
+    let original = decoder.original_color_type();
+    let is_misnamed = match file {
+        Encoded::File(path) => ImageFormat::from_path(path).ok() != Some(format),
+        Encoded::Part { .. } => false,
+    };
+    let special = [
+        // The decoder of GIF makes all of its pictures transparent.
+        (colour.has_alpha() && format != ImageFormat::Gif, TRANSPARENT),
+        (colour.bytes_per_pixel() > colour.channel_count(), "of more than 8 bits a channel, scaled to 8"),
+        (matches!(original, ExtendedColorType::Cmyk8 | ExtendedColorType::Cmyk16), "in CMYK, made RGB"),
+        (palette, "with a palette, made RGB"),
+        (animated, "with several frames, of which the first is taken"),
+        (orientation != Orientation::NoTransforms, "turned as their orientation (EXIF) says"),
+        (is_misnamed, "in another format than their names say, read by their contents"),
+    ];
+    let special = special.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
+    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), special })
+}
+
+fn is_grey(colour: ColorType) -> bool {
+    matches!(colour, ColorType::L8 | ColorType::La8 | ColorType::L16 | ColorType::La16)
+}
+
+/// Whether there are further frames than the first, and whether there is a palette.
+fn frames_and_palette(file: &Encoded, format: ImageFormat) -> Option<[bool; 2]> {
+    /// The colour type of a PNG's header for indices into a palette.
+    const INDEXED: u8 = 3;
+    let contents = || file.contents().ok();
+    Some(match format {
+        ImageFormat::Gif => [GifDecoder::new(contents()?).ok()?.into_frames().nth(1).is_some(), true],
+        ImageFormat::Png => [
+            PngDecoder::new(contents()?).ok()?.is_apng().ok()?,
+            png_chunk(file, *b"IHDR")?.get(9) == Some(&INDEXED),
+        ],
+        ImageFormat::WebP => [WebPDecoder::new(contents()?).ok()?.has_animation(), false],
+        ImageFormat::Bmp => [false, BmpDecoder::new(contents()?).ok()?.get_palette().is_some()],
+        _ => [false, false],
+    })
+}
+
+/// The contents of the first chunk of this type in a PNG file.
+fn png_chunk(file: &Encoded, wanted: [u8; 4]) -> Option<Vec<u8>> {
+    let mut contents = file.contents().ok()?;
+    // Behind the signature, a chunk is its length, its type, its contents and a checksum.
+    contents.seek(SeekFrom::Start(8)).ok()?;
+    loop {
+        let [mut length, mut kind] = [[0; 4]; 2];
+        contents.read_exact(&mut length).ok()?;
+        contents.read_exact(&mut kind).ok()?;
+        let length = u32::from_be_bytes(length);
+        if kind == wanted {
+            let mut chunk = Vec::new();
+            contents.take(length.into()).read_to_end(&mut chunk).ok()?;
+            return Some(chunk);
+        }
+        contents.seek_relative(i64::from(length) + 4).ok()?;
+    }
+}
+
+/// The picture in a file, turned as it is to be shown.
+fn decode(file: &Encoded) -> Result<DynamicImage, String> {
+    let (decoder, format, orientation) = open(file)?;
+    if matches!(format, ImageFormat::Jpeg | ImageFormat::WebP) {
+        let mut bytes = Vec::new();
+        file.contents()?.read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+        if let Some(what) = truncated::missing(format, &bytes) {
+            return Err(format!("{what}: {AGAIN}"));
+        }
+    }
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(reason)?;
+    picture.apply_orientation(orientation);
+    Ok(picture)
+}
+
+/// The pixels of a picture as bytes `[channels, height, width]`.
+pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
+    let picture = match place {
+        Place::Encoded(file) => decode(file)?,
+        Place::Row(pixels, row) => in_row(pixels, *row)?,
+    };
+    Ok(match target.grey {
+        true => fitted(&grey(&picture), target).into_raw(),
+        false => {
+            let pixels = fitted(&picture.into_rgb8(), target);
+            let raw = pixels.as_raw();
+            (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
+        }
+    })
+}
+
+/// Grey values: those of a grey picture, and for others ITU-R 601's luma as Pillow rounds it.
+fn grey(picture: &DynamicImage) -> GrayImage {
+    if is_grey(picture.color()) {
+        return picture.to_luma8();
+    }
+    let colours = picture.to_rgb8();
+    let luma = |[red, green, blue]: [u8; 3]| {
+        (u32::from(red) * 19_595 + u32::from(green) * 38_470 + u32::from(blue) * 7_471 + 0x8000) >> 16
+    };
+    ImageBuffer::from_fn(colours.width(), colours.height(), |x, y| {
+        image::Luma([luma(colours.get_pixel(x, y).0) as u8])
+    })
+}
+
+/// A picture whose pixels are bytes.
+type Bytes<P> = ImageBuffer<P, Vec<u8>>;
+
+/// The picture in the target's size. Scaling is bilinear over all pixels that a new one covers, as Pillow's.
+fn fitted<P: Pixel<Subpixel = u8> + 'static>(picture: &Bytes<P>, target: Target) -> Bytes<P> {
+    let Size { height, width } = target.size;
+    let (old_width, old_height) = picture.dimensions();
+    if (old_width, old_height) == (width, height) {
+        return picture.clone();
+    }
+    let scaled = |width: u32, height: u32| imageops::resize(picture, width, height, FilterType::Triangle);
+    // The sides in proportion, of which one has the length of the target's.
+    let wide = u64::from(old_width) * u64::from(height);
+    let high = u64::from(old_height) * u64::from(width);
+    let by_height = |rounded: u64| (((wide + rounded) / u64::from(old_height)).max(1) as u32, height);
+    let by_width = |rounded: u64| (width, ((high + rounded) / u64::from(old_width)).max(1) as u32);
+    match target.fit {
+        Fit::Stretch => scaled(width, height),
+        Fit::Crop => {
+            let (new_width, new_height) = if wide >= high { by_height(0) } else { by_width(0) };
+            let scaled = scaled(new_width, new_height);
+            // Half of the rest, where torchvision rounds halves to even.
+            let half = |rest: u32| (f64::from(rest) / 2.0).round_ties_even() as u32;
+            let (left, top) = (half(new_width - width), half(new_height - height));
+            imageops::crop_imm(&scaled, left, top, width, height).to_image()
+        }
+        Fit::Pad => {
+            let (new_width, new_height) = if wide >= high {
+                by_width(u64::from(old_width) / 2)
+            } else {
+                by_height(u64::from(old_height) / 2)
+            };
+            let (new_width, new_height) = (new_width.min(width), new_height.min(height));
+            let mut padded = Bytes::<P>::new(width, height);
+            let (left, top) = ((width - new_width) / 2, (height - new_height) / 2);
+            imageops::replace(&mut padded, &scaled(new_width, new_height), left.into(), top.into());
+            padded
+        }
+    }
+}
+
+/// The picture in a row of an array.
+fn in_row(array: &Pixels, row: usize) -> Result<DynamicImage, String> {
+    let mut bytes = vec![0; array.npy.columns];
+    array.npy.row(row, &mut bytes).map_err(|error| error.to_string())?;
+    let plane = bytes.len() / array.channels;
+    let pixels = |channels: usize| -> Vec<u8> {
+        let [next_pixel, next_channel] = if array.is_planar { [1, plane] } else { [array.channels, 1] };
+        let byte = |pixel, channel| bytes[pixel * next_pixel + channel * next_channel];
+        (0..plane)
+            .flat_map(|pixel| (0..channels).map(move |channel| (pixel, channel)))
+            .map(|(p, c)| byte(p, c))
+            .collect()
+    };
+    let Size { height, width } = array.size;
+    let picture = match array.channels {
+        1 | 2 => image::GrayImage::from_raw(width, height, pixels(1)).map(DynamicImage::from),
+        _ => image::RgbImage::from_raw(width, height, pixels(3)).map(DynamicImage::from),
+    };
+    picture.ok_or_else(|| "has another number of pixels".into())
+}
+
+/// The file of a PNG picture of `pixels`, row by row from the top.
+pub(crate) fn png([width, height]: [u32; 2], pixels: Vec<[u8; 3]>) -> Result<Vec<u8>, String> {
+    let picture = image::RgbImage::from_raw(width, height, pixels.into_flattened());
+    let mut file = Cursor::new(Vec::new());
+    let written = picture.ok_or("has another number of pixels")?.write_to(&mut file, ImageFormat::Png);
+    written.map(|()| file.into_inner()).map_err(|error| error.to_string())
+}

@@ -1,0 +1,215 @@
+//! Archives, unpacked beside the data set for as long as they are read.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use run_record::count;
+use run_record::files::open_regular;
+use zip::result::ZipError;
+
+use super::archive::Kind;
+use super::job::Job;
+use crate::DataError;
+use crate::error::damage;
+use crate::quote::short;
+
+/// Unpacks the source, an archive of this kind, into a folder. Only files are unpacked, and none outside.
+pub(super) fn into_folder(kind: Kind, job: &Job<'_>) -> Result<PathBuf, DataError> {
+    let path = &*job.args.source;
+    let folder = job.folder("unpacked")?;
+    log::info!("unpacking {}", path.display());
+    let left =
+        run_record::files::free_bytes(&folder).map_or(u64::MAX, |free| free.try_into().unwrap_or(u64::MAX));
+    let mut target = Target { folder: &folder, archive: path, job, left, links: 0, outside: Vec::new() };
+    let file = BufReader::new(open_regular(path).map_err(DataError::read(path))?);
+    match kind {
+        Kind::Zip => target.zip(file)?,
+        Kind::Tar => target.tar(file)?,
+        Kind::TarGz => target.tar(MultiGzDecoder::new(file))?,
+    }
+    if target.links > 0 {
+        log::warn!("left out: {} in the archive, which are not followed", count(target.links, "link"));
+    }
+    if let [first, ..] = &target.outside[..] {
+        let number = count(target.outside.len(), "file");
+        log::warn!("left out: {number} whose path leads out of the archive (the first: {})", short(first));
+    }
+    Ok(folder)
+}
+
+/// Where an archive is unpacked.
+struct Target<'a> {
+    folder: &'a Path,
+    archive: &'a Path,
+    job: &'a Job<'a>,
+    /// Bytes that are free.
+    left: u64,
+    /// Entries that are links or devices.
+    links: usize,
+    /// Names of entries that lead out of the folder.
+    outside: Vec<String>,
+}
+
+/// The path in the folder that a name in an archive has, which is none outside. Programs of Windows write `a\1.png`,
+/// which Info-ZIP's unzip reads as a folder too where the name has no other separator.
+fn inside(name: &str) -> Option<PathBuf> {
+    let replaced = if name.contains('/') { name.to_owned() } else { name.replace('\\', "/") };
+    let is_drive = replaced.as_bytes().get(1) == Some(&b':') && replaced.as_bytes()[0].is_ascii_alphabetic();
+    let mut path = PathBuf::new();
+    for part in replaced.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if !path.pop() => return None,
+            ".." => {}
+            part => path.push(part),
+        }
+    }
+    let is_file = !path.as_os_str().is_empty();
+    (is_file && !is_drive && !replaced.starts_with('/') && !replaced.contains('\0')).then_some(path)
+}
+
+/// The name of an entry: UTF-8 if its bytes are so, which macOS does not declare, or code page 437.
+fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
+    let raw = entry.name_raw();
+    let name = std::str::from_utf8(raw).ok().map(str::to_owned);
+    name.or_else(|| Some(entry.name().ok()?.into_owned()))
+        .unwrap_or_else(|| String::from_utf8_lossy(raw).into_owned())
+}
+
+impl Target<'_> {
+    /// The error of reading the archive, or a file in it.
+    fn failed(&self, file: Option<&Path>, error: &io::Error) -> DataError {
+        let of_zip = error.get_ref().and_then(|error| error.downcast_ref());
+        if let Some(error @ ZipError::CompressionMethodNotSupported(_)) = of_zip {
+            return self.of_zip(error.clone());
+        }
+        let file = file.map_or_else(|| "it".into(), |file| short(&file.to_string_lossy()).into_owned());
+        match damage(error) {
+            Some(what) => self.damaged(&format!("{file} {what}")),
+            None => DataError::source(self.archive, format!("cannot be unpacked: {file}: {error}")),
+        }
+    }
+
+    fn damaged(&self, what: &str) -> DataError {
+        DataError::Damaged { path: self.archive.to_owned(), what: format!("cannot be unpacked: {what}") }
+    }
+
+    /// Writes a file of the archive.
+    fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), DataError> {
+        self.job.step(0, 1)?;
+        let Some(left) = self.left.checked_sub(size) else {
+            bail!(
+                self.archive,
+                "holds more than there is free on the disk of --out: unpack it elsewhere, and import the folder"
+            );
+        };
+        self.left = left;
+        let path = self.folder.join(name);
+        let parent = path.parent().unwrap_or(self.folder);
+        fs::create_dir_all(parent).map_err(DataError::write(parent))?;
+        let mut file = File::create(&path).map_err(DataError::write(&path))?;
+        // An entry that says less than it has does not fill the disk.
+        match io::copy(&mut contents.take(size), &mut file) {
+            // A checksum is compared where the contents end.
+            Ok(written) if written == size => match contents.read(&mut [0]) {
+                Ok(0) => Ok(()),
+                Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::InvalidData.into())),
+                Err(error) => Err(self.failed(Some(name), &error)),
+            },
+            Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::UnexpectedEof.into())),
+            Err(error) => Err(self.failed(Some(name), &error)),
+        }
+    }
+
+    fn of_zip(&self, error: ZipError) -> DataError {
+        let what = match error {
+            ZipError::Io(error) => return self.failed(None, &error),
+            ZipError::UnsupportedArchive(what) => format!("is a zip that is not read here ({what})"),
+            ZipError::CompressionMethodNotSupported(method) => {
+                format!("is compressed by method {method} of zip, which is not read here")
+            }
+            ZipError::InvalidArchive(what) if what.contains("Multi-disk") => {
+                "is one of several files of a zip, or damaged".into()
+            }
+            _ => return self.damaged("it is damaged"),
+        };
+        let what = format!("{what}: unpack it with another program, and import the folder");
+        DataError::source(self.archive, what)
+    }
+
+    fn zip(&mut self, file: BufReader<File>) -> Result<(), DataError> {
+        let mut archive = zip::ZipArchive::new(file).map_err(|error| self.of_zip(error))?;
+        if archive.index_for_name("[Content_Types].xml").is_some() {
+            bail!(self.archive, "is a document or a spreadsheet: save the table as .csv");
+        }
+        for index in 0..archive.len() {
+            if archive.by_index_raw(index).is_ok_and(|entry| entry.encrypted()) {
+                bail!(self.archive, "is encrypted: unpack it with its password, and import the folder");
+            }
+            let mut entry = archive.by_index(index).map_err(|error| self.of_zip(error))?;
+            let name = name(&entry);
+            match inside(&name) {
+                _ if entry.is_dir() => {}
+                _ if !entry.is_file() => self.links += 1,
+                None => self.outside.push(name),
+                Some(path) => {
+                    let size = entry.size();
+                    self.write(&path, size, &mut entry)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tar(&mut self, mut file: impl Read) -> Result<(), DataError> {
+        let mut archive = tar::Archive::new(&mut file);
+        for entry in archive.entries().map_err(|error| self.failed(None, &error))? {
+            let mut entry = entry.map_err(|error| self.failed(None, &error))?;
+            let name = entry.path().map_err(|error| self.failed(None, &error))?.into_owned();
+            let is_inside = name
+                .components()
+                .all(|part| matches!(part, std::path::Component::Normal(_) | std::path::Component::CurDir));
+            match entry.header().entry_type() {
+                tar::EntryType::Directory => {}
+                kind if kind.is_file() && is_inside => {
+                    let size = entry.size();
+                    self.write(&name, size, &mut entry)?;
+                }
+                kind if kind.is_file() => self.outside.push(name.to_string_lossy().into_owned()),
+                kind if kind.is_pax_global_extensions() => {}
+                _ => self.links += 1,
+            }
+        }
+        // The checksum of a .tar.gz is behind what fills up the archive.
+        io::copy(&mut file.take(self.left), &mut io::sink())
+            .map(drop)
+            .map_err(|error| self.failed(None, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_entries_are_paths_in_the_folder_or_none() {
+        for (name, expected) in [
+            ("a/1.png", Some("a/1.png")),
+            ("./a//1.png", Some("a/1.png")),
+            ("a\\b\\1.png", Some("a/b/1.png")),
+            ("a/b\\1.png", Some("a/b\\1.png")),
+            ("a/../1.png", Some("1.png")),
+            ("../1.png", None),
+            ("..\\1.png", None),
+            ("a/../../1.png", None),
+            ("/1.png", None),
+            ("\\1.png", None),
+            ("C:\\a\\1.png", None),
+            ("..", None),
+        ] {
+            assert_eq!(inside(name), expected.map(PathBuf::from), "{name}");
+        }
+    }
+}
