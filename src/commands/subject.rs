@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn_mpi::World;
+use burn_mpi::{Collective, SampleOrder as Order, ShardPlan, World};
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
@@ -13,8 +13,6 @@ use crate::model::Network;
 use crate::options::{ConfigError, RunConfig};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::train::{LabelledBytes, Learner};
-use burn_mpi::SampleOrder as Order;
-use burn_mpi::ShardPlan;
 use data::generate::noise;
 use data::{DataError, Normalizer, SampleSource, Shard, Split};
 
@@ -101,7 +99,7 @@ impl Batches {
         }
         let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };
         let numbers = plan.shard(world.rank(), Order::Sequential);
-        let shard = world.agree(Shard::load(source, split, plan.samples, numbers))?;
+        let shard = world.agree(Shard::open(source, split, plan.samples, numbers, false))?;
         Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
     }
 

@@ -138,7 +138,8 @@ mod tests {
         for (world_size, batch_size) in [(1, 32), (2, 16), (3, 10), (4, 8)] {
             let plan = ShardPlan { samples: 101, world_size, batch_size };
             let order = Order::Shuffled { seed: 5, epoch: 1 };
-            let load = |rank| Shard::load(&source, Split::Train, 101, plan.shard(rank, order)).unwrap();
+            let load =
+                |rank| Shard::open(&source, Split::Train, 101, plan.shard(rank, order), false).unwrap();
             let shards: Vec<Shard> = (0..world_size).map(load).collect();
             let mut used = 0;
             for step in 0..plan.steps() {
@@ -176,7 +177,7 @@ mod tests {
         let shard = |rank, world_size| {
             let plan = ShardPlan { samples: 24, world_size, batch_size: 8 };
             let order = Order::Shuffled { seed: 5, epoch: 1 };
-            Shard::load(&source, Split::Train, 24, plan.shard(rank, order)).unwrap()
+            Shard::open(&source, Split::Train, 24, plan.shard(rank, order), false).unwrap()
         };
         let (mut changing, mut plain) = (batches(Some("crop,flip,jitter,rotate")), batches(None));
         let alone = shard(0, 1);

@@ -5,14 +5,13 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_fused::loss::{Score, argmax, weighted_cross_entropy};
-use burn_mpi::World;
+use burn_mpi::{SampleOrder as Order, World};
 use run_record::{Confusion, CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{LabelledBytes, RunConfig, TrainError, batches};
 use crate::model::Network;
 use crate::quant::Quantized;
-use burn_mpi::SampleOrder as Order;
 use data::{Normalizer, SampleSource, Shard, Split};
 
 /// The result of an evaluation.

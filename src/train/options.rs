@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use burn::tensor::Device;
 use burn_fused::conv::Algorithm;
-use burn_mpi::{Reduction, SyncOptions, Transport, WireType};
+use burn_mpi::{Reduction, ShardPlan, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,7 +20,6 @@ use crate::values::{
     Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, path_or_none,
     positive, seconds, text, up_to,
 };
-use burn_mpi::ShardPlan;
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
 

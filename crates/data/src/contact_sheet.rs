@@ -32,7 +32,7 @@ pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     }
     let (width, pixels) = sheet(source)?;
     let size = [width as u32, (pixels.len() / width) as u32];
-    let png = codec::png(size, pixels).map_err(|error| failed(&error))?;
+    let png = codec::png(size, &pixels).map_err(|error| failed(&error))?;
     replace_file(path, &png).map_err(|error| failed(&error))
 }
 

@@ -3,9 +3,11 @@
 use std::fmt;
 
 use half::f16;
+use serde::{Deserialize, Serialize};
 
 /// Element type of a sample.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Element {
     /// A byte, 0 to 255.
     U8,

@@ -96,7 +96,7 @@ impl DataError {
     /// As [`Self::read`], for a file whose contents may end early or be rejected by a decoder.
     pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| match damage(&reason) {
-            Some(what) => Self::Damaged { path: path.to_owned(), what: what.into() },
+            Some(what) => Self::damaged(path, what),
             None => Self::read(path)(reason),
         }
     }

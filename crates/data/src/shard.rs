@@ -86,20 +86,6 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Reads the samples `numbers` of `split` into memory. All ranks together use the first `samples` of the split:
-    /// they are the digest's, and each number is below `samples`.
-    ///
-    /// # Errors
-    /// When a file is invalid.
-    pub fn load(
-        source: &SampleSource,
-        split: Split,
-        samples: usize,
-        numbers: Vec<u32>,
-    ) -> Result<Self, DataError> {
-        Self::open(source, split, samples, numbers, false)
-    }
-
     /// Reads the first `samples` of `split` into memory, in the order of the file.
     ///
     /// # Errors
@@ -109,11 +95,12 @@ impl Shard {
     /// If there are more than `u32::MAX` samples.
     pub fn first(source: &SampleSource, split: Split, samples: usize) -> Result<Self, DataError> {
         let end = u32::try_from(samples).expect("at most u32::MAX samples");
-        Self::load(source, split, samples, (0..end).collect())
+        Self::open(source, split, samples, (0..end).collect(), false)
     }
 
-    /// As [`Self::load`], but leaves the samples `on_disk`, if the source has them in a file of rows: all are read once
-    /// for their digest, and each again when it is used.
+    /// The samples `numbers` of `split`, in memory or left `on_disk`, if the source has them in a file of rows: all are
+    /// read once for their digest, and each again when it is used. All ranks together use the first `samples` of the
+    /// split: the digest is theirs, and each number is below `samples`.
     ///
     /// # Errors
     /// When a file is invalid.

@@ -17,7 +17,7 @@ fn samples_and_labels_are_those_of_the_numbers() {
     let labels = source.labels(Split::Train, 101).unwrap();
     for (world, rank, first) in [(1, 0, 0), (3, 1, 0), (4, 3, 50)] {
         let numbers = dealt(101, world, rank, first);
-        let shard = Shard::load(&source, Split::Train, 101, numbers.clone()).unwrap();
+        let shard = Shard::open(&source, Split::Train, 101, numbers.clone(), false).unwrap();
         assert_eq!((shard.len(), shard.numbers(0, 999)), (numbers.len(), &numbers[..]));
         for from in (0..numbers.len()).step_by(8) {
             let (bytes, classes) = shard.read(from, 8).unwrap();
@@ -44,11 +44,11 @@ fn labels_are_bytes_in_digests_of_at_most_256_classes() {
 fn a_reloaded_shard_equals_a_newly_loaded_one() {
     let source = noise([1, 2, 3], 10, 50);
     let numbers = |epoch: usize| dealt(50, 3, 1, 7 * epoch);
-    let mut shard = Shard::load(&source, Split::Train, 50, numbers(0)).unwrap();
+    let mut shard = Shard::open(&source, Split::Train, 50, numbers(0), false).unwrap();
     let digest = shard.digest().to_owned();
     assert_eq!(digest, super::digest(&source, Split::Train, 50).unwrap());
     shard.reload(&source, numbers(1)).unwrap();
-    let fresh = Shard::load(&source, Split::Train, 50, numbers(1)).unwrap();
+    let fresh = Shard::open(&source, Split::Train, 50, numbers(1), false).unwrap();
     assert_eq!(shard.read(0, 99).unwrap(), fresh.read(0, 99).unwrap());
     assert_eq!(shard.numbers(0, 99), fresh.numbers(0, 99));
     assert_eq!((shard.digest(), fresh.digest()), (&*digest, &*digest));
@@ -72,7 +72,7 @@ fn samples_on_disk_are_those_in_memory_and_a_shortened_file_is_an_error() {
     for (world, first) in [(1, 0), (3, 0), (3, 20)] {
         for rank in 0..world {
             let numbers = dealt(samples, world, rank, first);
-            let memory = Shard::load(&source, Split::Train, samples, numbers.clone()).unwrap();
+            let memory = Shard::open(&source, Split::Train, samples, numbers.clone(), false).unwrap();
             let before = dealt(samples, world, rank, 9);
             let mut disk = Shard::open(&source, Split::Train, samples, before, true).unwrap();
             disk.reload(&source, numbers).unwrap();

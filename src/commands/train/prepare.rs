@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Context;
-use burn_mpi::{Launcher, ParamLayout, World};
+use burn_mpi::{Launcher, ParamLayout, ShardPlan, World};
 use run_record::checkpoint::load_weights;
 use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, count, is_of_run, now};
 
@@ -14,7 +14,6 @@ use crate::commands::outcome::default_name;
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
-use burn_mpi::ShardPlan;
 use data::{Element, SampleSource, Split, size_of_sample};
 
 /// What a training starts from; nothing on other ranks than 0.

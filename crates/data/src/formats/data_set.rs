@@ -20,8 +20,8 @@ pub struct DataSet {
     pub version: u32,
     /// Channels, height and width of a sample; 1, 1 and the number of features.
     pub shape: [usize; 3],
-    /// Type of the samples' numbers.
-    pub numbers: Numbers,
+    /// Type of the samples' numbers: u8 or f32.
+    pub numbers: Element,
     /// Names of the classes.
     pub classes: Vec<String>,
     /// Mean of each channel, of bytes scaled to [0, 1], or of each feature.
@@ -44,16 +44,6 @@ pub struct DataSet {
     pub seed: u64,
 }
 
-/// Type of a sample's numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Numbers {
-    /// Bytes.
-    U8,
-    /// 32-bit floats.
-    F32,
-}
-
 /// The samples of a split.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplitRecord {
@@ -66,29 +56,19 @@ pub struct SplitRecord {
     pub from: Vec<String>,
 }
 
-impl Numbers {
-    /// The type of elements.
-    pub(crate) fn element(self) -> Element {
-        match self {
-            Self::U8 => Element::U8,
-            Self::F32 => Element::F32,
-        }
-    }
-
-    /// The dtype and the shape of the array of `samples` of a shape.
+impl DataSet {
+    /// The dtype and the shape of the array of `samples` of this shape and type.
     pub(crate) fn array(
-        self,
         samples: usize,
         [channels, height, width]: [usize; 3],
+        numbers: Element,
     ) -> (&'static str, Vec<usize>) {
-        match self {
-            Self::U8 => ("|u1", vec![samples, channels, height, width]),
-            Self::F32 => ("<f4", vec![samples, channels * height * width]),
+        match numbers {
+            Element::U8 => ("|u1", vec![samples, channels, height, width]),
+            _ => ("<f4", vec![samples, channels * height * width]),
         }
     }
-}
 
-impl DataSet {
     /// What is known of a split.
     pub(crate) fn split(&self, split: Split) -> &SplitRecord {
         match split {
@@ -111,8 +91,8 @@ impl DataSet {
             )
         })?;
         let values = match set.numbers {
-            Numbers::U8 => set.shape[0],
-            Numbers::F32 => set.shape.iter().product(),
+            Element::U8 => set.shape[0],
+            _ => set.shape.iter().product(),
         };
         if twin(&set.classes).is_some() {
             bail!(&path, "has two classes of one name");
@@ -123,6 +103,13 @@ impl DataSet {
         if set.version != 1 {
             bail!(&path, "is of version {}, and this program reads version 1", set.version);
         }
+        if !matches!(set.numbers, Element::U8 | Element::F32) {
+            bail!(
+                &path,
+                "has numbers of {}, and u8 or f32 are expected: import the data set again",
+                set.numbers
+            );
+        }
         if set.shape.contains(&0) || set.classes.is_empty() {
             bail!(&path, "describes no samples: import the data set again");
         }
@@ -132,7 +119,7 @@ impl DataSet {
                 "has {} means and {} standard deviations for {values} {}: import the data set again",
                 set.mean.len(),
                 set.std.len(),
-                if set.numbers == Numbers::U8 { "channels" } else { "features" }
+                if set.numbers == Element::U8 { "channels" } else { "features" }
             );
         }
         let are_numbers = set.mean.iter().all(|mean| mean.is_finite())

@@ -22,7 +22,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let split = |split: Split| {
         let record = set.split(split);
         let path = |what| root.join(DataSet::file_name(split.name(), what));
-        let (dtype, shape) = set.numbers.array(record.samples, set.shape);
+        let (dtype, shape) = DataSet::array(record.samples, set.shape, set.numbers);
         let open = |what, dtype| NpyFile::open(&path(what), &[dtype]);
         let (samples, labels) = (open("images", dtype)?, open("labels", "<u2")?);
         for (file, shape) in [(&samples, shape), (&labels, vec![record.samples])] {
@@ -47,13 +47,13 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
             classes.push(label);
             Ok(())
         })?;
-        Ok(Rows { file: Arc::new(samples), labels: classes, element: set.numbers.element() })
+        Ok(Rows { file: Arc::new(samples), labels: classes, element: set.numbers })
     };
     let splits = [split(Split::Train)?, split(Split::Test)?];
     let description = Description {
         kind: DataFormat::Imported,
         shape: set.shape,
-        element: set.numbers.element(),
+        element: set.numbers,
         classes: set.classes.len(),
         class_names: set.classes.clone(),
         mean: set.mean.clone(),

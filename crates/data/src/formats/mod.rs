@@ -14,7 +14,7 @@ mod rows;
 use std::path::Path;
 
 pub use data_file::DataFile;
-pub use data_set::{DataSet, FILE, Numbers};
+pub use data_set::{DataSet, FILE};
 pub use idx::IdxFile;
 pub use kind::{DataFormat, is_data_file};
 pub use npy::{NpyFile, write_npy};

@@ -137,7 +137,7 @@ impl NpyFile {
     /// order, or is shorter or longer than its header says.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
-        let invalid = |what| DataError::Damaged { path: path.to_owned(), what };
+        let invalid = |what| DataError::damaged(path, what);
         let beginning = file.beginning(MOST_OF_HEADER)?;
         if let Some(kind) = run_record::files::foreign(&beginning)
             && !beginning.starts_with(MAGIC)

@@ -93,7 +93,7 @@ impl Target<'_> {
     }
 
     fn damaged(&self, what: &str) -> DataError {
-        DataError::Damaged { path: self.archive.to_owned(), what: format!("cannot be unpacked: {what}") }
+        DataError::damaged(self.archive, format!("cannot be unpacked: {what}"))
     }
 
     /// Writes a file of the archive.

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use run_record::count;
 use run_record::files::{entries, sha256_with};
 
-use crate::DataError;
-use crate::formats::data_set::{DataSet, FILE, Numbers, SplitRecord, label_bytes};
+use crate::formats::data_set::{DataSet, FILE, SplitRecord, label_bytes};
 use crate::formats::npy::{HEADER, npy_header};
 use crate::import::copies::Copies;
 use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
+use crate::{DataError, Element};
 
 /// Sums over the samples of a split, for mean and deviation.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ struct Part {
 pub(crate) struct Writer {
     folder: PathBuf,
     shape: [usize; 3],
-    numbers: Numbers,
+    numbers: Element,
     parts: [Part; 2],
     copies: Copies,
 }
@@ -84,12 +84,12 @@ impl Writer {
     pub(crate) fn create(
         job: &Job<'_>,
         shape: [usize; 3],
-        numbers: Numbers,
+        numbers: Element,
         samples: usize,
     ) -> Result<Self, DataError> {
         let args = job.args;
         check_moments(args, shape, numbers)?;
-        let width = numbers.element().bytes() as u128;
+        let width = numbers.bytes() as u128;
         let bytes = samples as u128 * (shape.iter().product::<usize>() as u128 * width + 2);
         if let Some(free) = run_record::files::free_bytes(&job.folder) {
             log::info!("{} takes {}, and there are {} free", args.out.display(), size(bytes), size(free));
@@ -122,8 +122,8 @@ impl Writer {
         let part = &mut self.parts[split];
         match self.numbers {
             _ if split == 1 => {}
-            Numbers::U8 => part.moments.add_bytes(sample, self.shape[0]),
-            Numbers::F32 => part.moments.add_floats(sample),
+            Element::U8 => part.moments.add_bytes(sample, self.shape[0]),
+            _ => part.moments.add_floats(sample),
         }
         self.copies.add((split, part.labels.len()), label, sample);
         part.images.write_all(sample).map_err(DataError::write(&self.folder))?;
@@ -193,10 +193,10 @@ impl Writer {
 }
 
 /// Checks that means and deviations that were given fit the samples.
-fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Numbers) -> Result<(), DataError> {
+fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Element) -> Result<(), DataError> {
     let (expected, what) = match numbers {
-        Numbers::U8 => (shape[0], "channel"),
-        Numbers::F32 => (shape.iter().product(), "feature"),
+        Element::U8 => (shape[0], "channel"),
+        _ => (shape.iter().product(), "feature"),
     };
     for (option, values) in [("mean", &args.mean), ("std", &args.std)] {
         let Some(values) = values else { continue };
@@ -220,13 +220,13 @@ fn complete(
     part: Part,
     folder: &Path,
     shape: [usize; 3],
-    numbers: Numbers,
+    numbers: Element,
     classes: usize,
 ) -> Result<SplitRecord, DataError> {
     let Part { name, images, labels, from, .. } = part;
     let path = |what| folder.join(DataSet::file_name(name, what));
     let samples = labels.len();
-    let (dtype, shape) = numbers.array(samples, shape);
+    let (dtype, shape) = DataSet::array(samples, shape, numbers);
     let write_images = || -> io::Result<()> {
         let mut file = images.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;

@@ -95,10 +95,7 @@ fn dictionary(path: &Path) -> Result<BTreeMap<HashableValue, Value>, DataError> 
     match serde_pickle::value_from_slice(&pickle, options) {
         Ok(Value::Dict(entries)) => Ok(entries),
         Ok(_) => bail!(path, "is a pickle of another object than a dictionary"),
-        Err(_) => Err(DataError::Damaged {
-            path: path.to_owned(),
-            what: "is no pickle of CIFAR, or is damaged".into(),
-        }),
+        Err(_) => Err(DataError::damaged(path, "is no pickle of CIFAR, or is damaged")),
     }
 }
 

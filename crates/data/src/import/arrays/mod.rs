@@ -11,20 +11,16 @@ use std::sync::Arc;
 use half::f16;
 use run_record::count;
 
-use crate::DataError;
-use crate::formats::NpyFile;
-use crate::formats::{DataSet, FILE, Numbers};
+use crate::formats::{DataSet, FILE, NpyFile};
 use crate::import::job::Job;
 use crate::import::labels::{Labels, number_in};
-use crate::import::pictures;
 use crate::import::pictures::folder::{self, Found, Picture};
 use crate::import::pictures::place::{Pixels, Place};
-use crate::import::plan;
 use crate::import::split::{self, Split as Kind};
 use crate::import::tables::ranges::Ranges;
 use crate::import::writer::Writer;
-use crate::import::{ImportArgs, Imported, test_split};
-use crate::quote;
+use crate::import::{ImportArgs, Imported, pictures, plan, test_split};
+use crate::{DataError, Element, quote};
 
 /// What an array's name has if it holds samples, or labels.
 const SAMPLES: [&str; 9] = ["x", "data", "images", "image", "imgs", "features", "samples", "inputs", "xs"];
@@ -359,7 +355,7 @@ fn features(
     log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
     let splits = plan::splits(args, train_rows, test_rows, &classes, |(_, class)| *class)?;
     let mut ranges = Ranges::of(columns);
-    let mut writer = Writer::create(job, [1, 1, columns], Numbers::F32, all)?;
+    let mut writer = Writer::create(job, [1, 1, columns], Element::F32, all)?;
     let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
     let of_test = test.as_ref().unwrap_or(&train);
     for (place, (split, rows)) in [&train, of_test].into_iter().zip(splits).enumerate() {

@@ -11,9 +11,8 @@ use crate::import::Header;
 use crate::import::pictures::folder::is_picture;
 use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::split::{self, Split};
-use crate::import::tables::TableFiles;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
-use crate::import::tables::{is_parquet, parquet_file};
+use crate::import::tables::{TableFiles, is_parquet, parquet_file};
 use crate::quote::{listed, quoted};
 
 /// Rows by which the column with the names of pictures is found.

@@ -18,9 +18,8 @@ use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
 use crate::import::split::{self, Split};
-use crate::import::tables::table;
 use crate::import::tables::table_file::text;
-use crate::import::tables::{is_submission, is_table};
+use crate::import::tables::{is_submission, is_table, table};
 use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, quoted};
 

@@ -10,16 +10,14 @@ use run_record::files::open_regular;
 use serde_json::Value;
 
 use crate::DataError;
-use crate::import::Header;
 use crate::import::labels::{LabelOptions, class_name, twin};
 use crate::import::pictures::folder::{holds_pictures, inside, name};
 use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::same_class::finder;
-use crate::import::split;
-use crate::import::tables::TableFiles;
-use crate::import::tables::is_parquet;
 use crate::import::tables::missing::is_missing;
 use crate::import::tables::table_file::{LABELS, TableFile, text};
+use crate::import::tables::{TableFiles, is_parquet};
+use crate::import::{Header, split};
 use crate::quote::{listed, quoted, short};
 
 /// Names of the file.

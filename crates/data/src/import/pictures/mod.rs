@@ -18,15 +18,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use run_record::count;
 
-use crate::DataError;
 use crate::error::without;
-use crate::formats::data_set::Numbers;
 use crate::import::job::Job;
 use crate::import::pictures::folder::{Found, Picture};
 use crate::import::pictures::picture::{Fit, Seen, Size, Target};
-use crate::import::plan;
 use crate::import::writer::Writer;
-use crate::import::{ImportArgs, Imported};
+use crate::import::{ImportArgs, Imported, plan};
+use crate::{DataError, Element};
 
 /// Pictures that are decoded together.
 const TOGETHER: usize = 128;
@@ -56,7 +54,7 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
     let splits = plan::splits(args, train, test, &classes, |picture| picture.class)?;
     let shape = [if target.grey { 1 } else { 3 }, target.size.height as usize, target.size.width as usize];
     let samples = splits.iter().map(Vec::len).sum();
-    let mut writer = Writer::create(job, shape, Numbers::U8, samples)?;
+    let mut writer = Writer::create(job, shape, Element::U8, samples)?;
     let done = AtomicUsize::new(all);
     for (split, pictures) in splits.iter().enumerate() {
         for pictures in pictures.chunks(TOGETHER) {

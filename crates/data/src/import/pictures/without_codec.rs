@@ -16,6 +16,6 @@ pub(crate) fn read(_: &Place, _: Target) -> Result<Vec<u8>, String> {
     pictures()
 }
 
-pub(crate) fn png(_: [u32; 2], _: Vec<[u8; 3]>) -> Result<Vec<u8>, String> {
+pub(crate) fn png(_: [u32; 2], _: &[[u8; 3]]) -> Result<Vec<u8>, String> {
     pictures()
 }

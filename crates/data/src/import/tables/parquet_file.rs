@@ -22,9 +22,8 @@ use crate::import::labels::Labels;
 use crate::import::pictures::folder::{self, Found, Picture};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
-use crate::import::tables::partitions;
 use crate::import::tables::table_file::LABELS;
-use crate::import::tables::{TableFiles, Tables, Tell, is_parquet};
+use crate::import::tables::{TableFiles, Tables, Tell, is_parquet, partitions};
 use crate::import::temporary;
 use crate::quote::{listed, quoted, short};
 
@@ -60,7 +59,7 @@ fn invalid(path: &Path) -> impl Fn(ParquetError) -> DataError {
 }
 
 fn damaged(path: &Path) -> DataError {
-    DataError::Damaged { path: path.to_owned(), what: "is a damaged file of Parquet".into() }
+    DataError::damaged(path, "is a damaged file of Parquet")
 }
 
 /// The result of the reader of Parquet, which panics on some damaged files.

@@ -5,21 +5,18 @@ use std::collections::BTreeSet;
 use csv::{ByteRecord, Position};
 use run_record::count;
 
-use crate::DataError;
 use crate::error::until_stopped;
-use crate::formats::data_set::Numbers;
-use crate::import::Imported;
 use crate::import::job::Job;
 use crate::import::labels::{Labels, twin};
-use crate::import::plan;
 use crate::import::same_class::finder;
-use crate::import::tables::Tables;
 use crate::import::tables::beginning::{is_empty_from, text};
-use crate::import::tables::parquet_file;
 use crate::import::tables::ranges::Ranges;
 use crate::import::tables::table_file::{self, TableFile};
+use crate::import::tables::{Tables, parquet_file};
 use crate::import::writer::Writer;
+use crate::import::{Imported, plan};
 use crate::quote::{listed, quoted};
+use crate::{DataError, Element};
 
 /// A row of a table.
 #[derive(Debug, Clone)]
@@ -116,7 +113,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
         count(classes.len(), "class")
     );
     let splits = plan::splits(args, rows, test_rows, &classes, class)?;
-    let mut writer = Writer::create(job, [1, 1, features.len()], Numbers::F32, all)?;
+    let mut writer = Writer::create(job, [1, 1, features.len()], Element::F32, all)?;
     let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {
         let (table, features) = match &mut test {

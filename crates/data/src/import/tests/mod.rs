@@ -15,7 +15,8 @@ use std::sync::Mutex;
 
 use clap::Parser;
 
-use crate::formats::{DataSet, Numbers};
+use crate::Element;
+use crate::formats::DataSet;
 use crate::import::{Fit, ImportArgs, Imported, Progress, import};
 
 #[derive(Parser)]
@@ -109,7 +110,7 @@ fn a_folder_for_each_class_is_divided_and_written_in_a_drawn_order() {
         lab.picture(&format!("pets/2/deep/{number}.bmp"), [4, 6], 100 + number);
     }
     let Imported { set, counts } = lab.imported("pets", &[]);
-    assert_eq!((set.shape, set.numbers), ([3, 4, 6], Numbers::U8));
+    assert_eq!((set.shape, set.numbers), ([3, 4, 6], Element::U8));
     assert_eq!(set.classes, ["10", "2"], "by code points, as torchvision's ImageFolder");
     assert_eq!(counts, [[8, 8], [2, 2]]);
     let [train, test] = lab.from();

@@ -10,7 +10,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use crate::formats::Numbers;
+use crate::Element;
 use crate::formats::npy::npy_header;
 use crate::import::Imported;
 use crate::import::tests::Lab;
@@ -107,7 +107,7 @@ fn arrays_are_pictures_in_any_order_of_their_axes() {
         ]),
     );
     let Imported { set, counts } = lab.imported("keras.npz", &["--order", "files"]);
-    assert_eq!((set.shape, set.numbers), ([1, 2, 3], Numbers::U8));
+    assert_eq!((set.shape, set.numbers), ([1, 2, 3], Element::U8));
     assert_eq!((&set.classes[..], counts), (&["3".to_owned(), "7".to_owned()][..], [vec![1, 1], vec![1, 0]]));
     assert_eq!((lab.data("train-images.npy"), lab.labels("train")), (grey.clone(), vec![1, 0]));
     assert_eq!(lab.from(), [vec!["x_train.npy[0]", "x_train.npy[1]"], vec!["x_test.npy[0]"]]);
@@ -147,7 +147,7 @@ fn arrays_of_features_are_rows_of_any_type() {
     let floats = [1.5f64, -2.0, 0.25, 1e6].map(f64::to_le_bytes).concat();
     lab.write("a.npz", npz(&[("X", npy("<f8", &[2, 2], &floats)), ("y", npy("|u1", &[2], &[5, 5]))]));
     let Imported { set, .. } = lab.imported("a.npz", &["--order", "files", "--test-fraction", "0.5"]);
-    assert_eq!((set.shape, set.numbers), ([1, 1, 2], Numbers::F32));
+    assert_eq!((set.shape, set.numbers), ([1, 1, 2], Element::F32));
     let written = [lab.data("train-images.npy"), lab.data("test-images.npy")];
     let mut values: Vec<f32> =
         written.concat().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();

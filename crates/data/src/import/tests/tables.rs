@@ -1,11 +1,10 @@
 //! Tables in all their forms, and what is wrong in them.
 
-use crate::DataError;
-use crate::formats::Numbers;
 use crate::import::tables::TableFiles;
 use crate::import::tables::table_file::TableFile;
 use crate::import::tests::{Lab, features};
 use crate::import::{Header, Imported};
+use crate::{DataError, Element};
 
 #[test]
 fn tables_of_many_kinds_are_the_same_data_set() {
@@ -33,7 +32,7 @@ fn tables_of_many_kinds_are_the_same_data_set() {
         let Imported { set, counts } = lab.imported(name, &[options, &["--order", "files"]].concat());
         assert_eq!(
             (set.shape, set.numbers, &set.classes[..]),
-            ([1, 1, 2], Numbers::F32, &["a".into(), "b".into()][..])
+            ([1, 1, 2], Element::F32, &["a".into(), "b".into()][..])
         );
         assert_eq!(counts, [[1, 2], [1, 1]], "{name}");
         digests.push((set.train.sha256, set.test.sha256));

@@ -2,7 +2,7 @@
 
 use parquet::data_type::{ByteArrayType, DoubleType};
 
-use crate::formats::Numbers;
+use crate::Element;
 use crate::import::Imported;
 use crate::import::tests::Lab;
 use crate::import::tests::sources::{npy, npz};
@@ -339,7 +339,7 @@ fn an_imported_set_is_imported_with_its_names() {
     let again = lab.imported("table-set", &["--order", "files"]).set;
     assert_eq!(
         (&again.classes, &again.features, again.numbers),
-        (&first.classes, &first.features, Numbers::F32)
+        (&first.classes, &first.features, Element::F32)
     );
     assert_eq!((again.train.sha256, again.test.sha256), (first.train.sha256, first.test.sha256));
     for (class, number) in [("cat", 1), ("cat", 2), ("dog", 3), ("dog", 4)] {
