@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use burn_mpi::{Collective, SampleOrder as Order, ShardPlan, World};
+use burn_mpi::{SampleOrder as Order, ShardPlan, World};
 use run_record::INT8_FILE;
 use run_record::checkpoint::weights_file;
 
