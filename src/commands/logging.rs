@@ -22,8 +22,8 @@ pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "warn",
         (_, 0) => "info",
-        (_, 1) => "mpiburn=debug,launch=debug,run_record=debug,info",
-        _ => "mpiburn=trace,launch=trace,run_record=trace,debug",
+        (_, 1) => "mpiburn=debug,data=debug,launch=debug,run_record=debug,info",
+        _ => "mpiburn=trace,data=trace,launch=trace,run_record=trace,debug",
     };
     let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .write_style(if has_colour() { WriteStyle::Always } else { WriteStyle::Never })
