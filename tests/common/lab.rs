@@ -159,3 +159,9 @@ pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The cells of every row of the tables in `printed`, headers included.
+pub fn table_rows(printed: &str) -> Vec<Vec<&str>> {
+    let rows = printed.lines().filter_map(|line| line.strip_prefix('│')?.strip_suffix('│'));
+    rows.map(|row| row.split('┆').map(str::trim).collect()).collect()
+}

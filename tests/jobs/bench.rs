@@ -23,13 +23,11 @@ fn succeeds(command: impl BorrowMut<Command>) -> String {
 fn both_transports_have_every_operation() {
     for ranks in [2, 3] {
         let table = succeeds(bench(ranks, &["collectives", "--iterations", "10"]));
-        let rows: Vec<_> = table.lines().filter(|line| line.starts_with('│')).skip(1).collect();
-        assert_eq!(rows.len(), 11, "{table}");
-        for row in rows {
-            let cells: Vec<_> = row.split(['│', '┆']).map(str::trim).collect();
-            let measured = |cell: &str| cell.parse::<f64>().is_ok_and(|us| us > 0.0);
-            assert!(measured(cells[2]), "{table}");
-            assert!(measured(cells[3]), "{table}");
+        let rows = table_rows(&table);
+        assert_eq!(rows.len(), 1 + 11, "{table}");
+        for row in &rows[1..] {
+            let is_measured = |cell: &str| cell.parse::<f64>().is_ok_and(|us| us > 0.0);
+            assert!(is_measured(row[1]) && is_measured(row[2]), "{table}");
         }
     }
 }

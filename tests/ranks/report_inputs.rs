@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::harness::*;
-use crate::report::{contains, fails};
+use crate::report::{contains, fails, has_row_1x1};
 
 /// Options of a short training.
 pub const FEW: [&str; 3] = ["--epochs=1", "--train-samples=320", "--test-samples=20"];
@@ -16,7 +16,8 @@ fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
     succeeds(job(2).args(bench).args(["--backends", "mpi,ordered", "--csv"]).arg(lab.path("ar.csv")));
 
     let alone = shown(&lab, &["ar.csv"]);
-    contains(&alone, &["All-reduce in ar.csv", "  mpi: ", "ordered MB/s", "│ 64 KiB ┆ "]);
+    contains(&alone, &["All-reduce in ar.csv", "  mpi: ", "ordered MB/s"]);
+    assert!(table_rows(&alone).iter().any(|row| row[0] == "64 KiB"), "{alone}");
     assert!(!alone.contains("no finished run"), "{alone}");
     shown(&lab, &["ar.csv", "--format", "html"]);
     let page = fs::read_to_string(lab.path("results/report/report.html")).unwrap();
@@ -72,7 +73,7 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     assert!(alone.status.success() && !text(&alone).contains("profile"), "{}", text(&alone));
     let mut inside = std::process::Command::new(binary());
     let inside = inside.current_dir(lab.path("a/run")).args(["report", "run.json"]).output().unwrap();
-    assert!(inside.status.success() && text(&inside).contains("│ 1x1"), "{}", text(&inside));
+    assert!(inside.status.success() && has_row_1x1(&text(&inside)), "{}", text(&inside));
 }
 
 #[test]
