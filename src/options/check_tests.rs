@@ -6,9 +6,18 @@ use super::super::tests::train;
 use super::*;
 use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
 
+/// Checks that each command line is refused by one line that starts with the words beside it.
+fn refused(cases: &[(&str, &str)]) {
+    for (options, expected) in cases {
+        let message = train(options).unwrap_err().to_string();
+        assert!(message.starts_with(expected), "{options}: {message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
 #[test]
-fn senseless_options_are_refused_by_name_and_value() {
-    for (options, expected) in [
+fn values_out_of_bounds_are_refused_by_name_and_value() {
+    refused(&[
         ("--train-batch-size 0", "--train-batch-size 0: must be a whole number from 1"),
         ("--epochs 0", "--epochs 0: must be a whole number from 1"),
         (
@@ -26,22 +35,32 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--conv fft", "--conv fft: choose winograd, gemm"),
         ("--fused yes", "--fused yes: choose on, off"),
         ("--backend ucc", "--backend ucc: choose mpi, gloo, nccl"),
-        (
-            "--backend nccl",
-            "--backend nccl: flex is a CPU device, and NCCL moves GPU memory; choose --backend mpi",
-        ),
         ("--comm-timeout 0", "--comm-timeout 0: must be a finite number above 0"),
         ("--comm-timeout 1e308", "--comm-timeout 1e308: must be at most 31536000: a year"),
         ("--threads 100000", "--threads 100000: must be at most 1024: each takes memory and a core"),
         ("--dropout 1", "--dropout 1: must be a number from 0 to below 1"),
+        ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: must be at most 1048576: its"),
+        ("--optimizer lion", "--optimizer lion: choose adam, adamw, sgd"),
+        ("--optimizer sgd --momentum 1", "--momentum 1: must be a number from 0 to below 1"),
+        ("--clip-norm 0", "--clip-norm 0: must be a finite number above 0"),
+        ("--l2 inf", "--l2 inf: must be a finite number, 0 or more"),
+        ("--early-stopping 0", "--early-stopping 0: must be a whole number from 1"),
+        ("--augment crop,blur", "--augment crop,blur: unknown augmentation \"blur\": choose from"),
+    ]);
+}
+
+#[test]
+fn options_that_other_options_contradict_are_refused() {
+    refused(&[
+        (
+            "--backend nccl",
+            "--backend nccl: flex is a CPU device, and NCCL moves GPU memory; choose --backend mpi",
+        ),
         (
             "--model vgg --hidden 64",
             "--hidden 64: vgg has no hidden layer to set; leave it out, or --model mlp",
         ),
-        ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: must be at most 1048576: its"),
-        ("--optimizer lion", "--optimizer lion: choose adam, adamw, sgd"),
         ("--momentum 0.9", "--momentum 0.9: is for sgd and rmsprop, and the optimizer is adam: leave it out"),
-        ("--optimizer sgd --momentum 1", "--momentum 1: must be a number from 0 to below 1"),
         (
             "--optimizer sgd --momentum 0.9 --schedule onecycle --max-lr 1",
             "--momentum 0.9: the schedule onecycle moves it",
@@ -50,10 +69,12 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--max-lr 0.1", "--max-lr 0.1: requires --schedule onecycle"),
         ("--step-size 2", "--step-size 2: requires --schedule step"),
         ("--schedule cosine --gamma 0.5", "--gamma 0.5: requires --schedule step"),
-        ("--clip-norm 0", "--clip-norm 0: must be a finite number above 0"),
-        ("--l2 inf", "--l2 inf: must be a finite number, 0 or more"),
-        ("--early-stopping 0", "--early-stopping 0: must be a whole number from 1"),
-        ("--augment crop,blur", "--augment crop,blur: unknown augmentation \"blur\": choose from"),
+    ]);
+}
+
+#[test]
+fn precisions_and_quantizations_that_do_not_fit_are_refused() {
+    refused(&[
         (
             "--precision fp8",
             "--precision fp8: no device of this program computes in 8 bits; choose no, bf16 or fp16",
@@ -83,11 +104,7 @@ fn senseless_options_are_refused_by_name_and_value() {
         ("--model mlp --quantized --fold-after 9", "--fold-after 9: the run has 3 epochs"),
         ("--quantized --calibration 5", "--calibration 5: requires --quantize ptq"),
         ("--quantized --fused off", "--quantize qat: integers need fused operators: leave out --fused off"),
-    ] {
-        let message = train(options).unwrap_err().to_string();
-        assert!(message.starts_with(expected), "{options}: {message}");
-        assert!(!message.contains('\n'), "{message}");
-    }
+    ]);
 }
 
 #[test]

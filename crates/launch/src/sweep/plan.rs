@@ -256,26 +256,25 @@ mod tests {
         }
     }
 
+    /// Checks that each sweep file is refused with the words beside it.
+    fn refused(cases: &[(&str, &str)]) {
+        for (text, words) in cases {
+            let message = runs(text, "full").unwrap_err().to_string();
+            assert!(message.contains(words), "{message} lacks {words}");
+        }
+    }
+
     #[test]
-    fn errors_name_the_section_and_the_key() {
-        for (text, words) in [
-            ("title = 1", "title in the file: expected text in quotes"),
+    fn sections_and_keys_that_do_not_fit_are_named() {
+        refused(&[
             ("[base]\nlr = 1", "it has no title: add title = \"...\" above [base]"),
             ("[base]\ntitle = \"a\"", "title in [base]: write it above [base]"),
             ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; did you mean epochs?"),
             ("title = \"a\"\n[base]\nLR = 1", "unknown key LR in [base]; did you mean lr?"),
             ("title = \"a\"\n[base]\nresume = \"r\"", "resume in [base]: it is an option of a single run"),
             ("title = \"a\"\n[base]\nlr = [1, 2]", "lr in [base]: a list belongs under [vary]"),
-            ("title = \"a\"\n[base.lr]\nx = 1", "lr in [base]: expected a string, a number"),
-            ("title = \"a\"\n[base]\nlr = true", "lr in [base]: it takes a value, and true is none"),
-            ("title = \"a\"\n[base]\nshuffle = \"on\"", "shuffle in [base]: write shuffle = true or false"),
             ("title = \"a\"\n[[base]]\nlr = 1", "base is a section: write [base]"),
             ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
-            ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
-            ("title = \"a\"\n[vary]\nlr = []", "lr in [vary]: expected a list"),
-            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in [vary]: expected a string"),
-            ("title = \"a\"\n[vary]\nshuffle = [\"on\"]", "shuffle in [vary]: write shuffle = true or false"),
-            ("title = \"a\"\n[vary.lr]\nx = 1", "lr in [vary]: expected a list"),
             ("title = \"a\"\n[varry]\nlr = [1]", "unknown section [varry]; did you mean [vary]?"),
             ("title = \"a\"\n[vary2]\nlr = [1]", "unknown section [vary2]; did you mean [vary]?"),
             ("title = \"a\"\n[Base]\nlr = 1", "unknown section [Base]; did you mean [base]?"),
@@ -286,10 +285,6 @@ mod tests {
             ("title = \"a\"\n[[runs]]\nlr = [1]", "lr in [[runs]]: a list belongs under [vary]"),
             ("title = \"a\"\n[grid]\nlr = [1]", "[grid] is a scale, and a scale has no lists"),
             ("title = \"a\"\n[quick]\nepoch = 1", "unknown key epoch in [quick]; did you mean epochs?"),
-            (
-                "title = \"a\"\n[quick]\nrepeats = 0",
-                "repeats in [quick]: must be a whole number from 1 to 1000",
-            ),
             (
                 "title = \"a\"\n[quick.base]\nlr = 1",
                 "unknown key base in [quick]; keys are options of `mpiburn train` and repeats",
@@ -304,6 +299,28 @@ mod tests {
                 "title = \"a\"\n[quick]\ntopology = \"1x2\"",
                 "topology in [quick]: a scale cannot change it; write it under [base]",
             ),
+            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
+            ("title = \"a\"\nepochs = 2", "epochs in the file: it belongs under [base]"),
+            ("title = \"a\"\nlr = [1, 2]", "lr in the file: a list belongs under [vary]"),
+        ]);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_named_with_section_and_key() {
+        refused(&[
+            ("title = 1", "title in the file: expected text in quotes"),
+            ("title = \"a\"\n[base.lr]\nx = 1", "lr in [base]: expected a string, a number"),
+            ("title = \"a\"\n[base]\nlr = true", "lr in [base]: it takes a value, and true is none"),
+            ("title = \"a\"\n[base]\nshuffle = \"on\"", "shuffle in [base]: write shuffle = true or false"),
+            ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
+            ("title = \"a\"\n[vary]\nlr = []", "lr in [vary]: expected a list"),
+            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in [vary]: expected a string"),
+            ("title = \"a\"\n[vary]\nshuffle = [\"on\"]", "shuffle in [vary]: write shuffle = true or false"),
+            ("title = \"a\"\n[vary.lr]\nx = 1", "lr in [vary]: expected a list"),
+            (
+                "title = \"a\"\n[quick]\nrepeats = 0",
+                "repeats in [quick]: must be a whole number from 1 to 1000",
+            ),
             (
                 "title = \"a\"\n[base]\nlr = none",
                 "line 3: expected a number, true or false, or text in quotes",
@@ -316,9 +333,6 @@ mod tests {
             ("title = \"a\"\n[base]\nlr =", "line 3: a value is missing"),
             ("title = \"a\"\n[base]\nlr = 9223372036854775808", "line 3: numbers from 2^63 on need quotes"),
             ("title = \"a\"\n[base]\nlr = 100000000000000000000", "line 3: numbers from 2^63 on need quotes"),
-            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
-            ("title = \"a\"\nepochs = 2", "epochs in the file: it belongs under [base]"),
-            ("title = \"a\"\nlr = [1, 2]", "lr in the file: a list belongs under [vary]"),
             ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in [base]: 2 is not a topology"),
             (
                 "title = \"a\"\n[vary]\ntopology = [\"1x1\", \"1x0\"]\nlr = [1]",
@@ -337,10 +351,7 @@ mod tests {
                 "11 runs, 1000 times each, are more than 10000; lower repeats",
             ),
             ("title = \"a\"\n[base\n", "line 2: "),
-        ] {
-            let message = runs(text, "full").unwrap_err().to_string();
-            assert!(message.contains(words), "{message} lacks {words}");
-        }
+        ]);
         let long = format!("title = \"a\"\n[base]\n\"{}\\n\" = 1", "k".repeat(9000));
         let message = runs(&long, "full").unwrap_err().to_string();
         assert!(message.chars().count() < 400 && message.lines().count() == 1, "{message}");
