@@ -3,10 +3,10 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use crate::{DataError, Element, SampleSource, Split};
 use run_record::files::replace_file;
 
 use crate::import::pictures::codec;
+use crate::{DataError, Element, SampleSource, Split};
 
 /// Number of samples per class.
 const COLUMNS: usize = 12;

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::formats::NpyFile;
-use crate::formats::data_set::label_bytes;
+use run_record::files;
 use sha2::{Digest, Sha256};
 
+use crate::formats::NpyFile;
+use crate::formats::data_set::label_bytes;
 use crate::{DataError, DataFormat, SampleSource, Split};
-use run_record::files;
 
 /// The beginning of SHA-256 over the labels and then the samples of a data set, in file order.
 fn of_labels(labels: &[u16], classes: usize) -> Sha256 {
@@ -98,9 +98,11 @@ impl Shard {
         Self::open(source, split, samples, (0..end).collect(), false)
     }
 
-    /// The samples `numbers` of `split`, in memory or left `on_disk`, if the source has them in a file of rows: all are
-    /// read once for their digest, and each again when it is used. All ranks together use the first `samples` of the
-    /// split: the digest is theirs, and each number is below `samples`.
+    /// Opens the samples `numbers` of `split`. All ranks together use the first `samples` of the split; the digest covers
+    /// them, and each number is below `samples`.
+    ///
+    /// The samples are read into memory. With `on_disk`, they stay in their file if the source has one with a row for
+    /// each sample: they are read once for the digest, and each step reads its samples again.
     ///
     /// # Errors
     /// When a file is invalid.

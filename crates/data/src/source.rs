@@ -113,7 +113,7 @@ pub(crate) trait Samples {
 }
 
 impl SampleSource {
-    pub(crate) fn of<S: Samples + 'static>(description: Description, splits: [S; 2]) -> Self {
+    pub(crate) fn from_splits<S: Samples + 'static>(description: Description, splits: [S; 2]) -> Self {
         Self { description, imported: None, splits: splits.map(|split| Box::new(split) as Box<dyn Samples>) }
     }
 

@@ -6,10 +6,11 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use run_record::files;
+
 use crate::formats::DataFile;
 use crate::source::Samples;
 use crate::{DataError, DataFormat, Description, SampleSource};
-use run_record::files;
 
 /// Channels, height and width of an image.
 pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
@@ -86,7 +87,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         numbers.iter().map(|&number| open_file(&root.join(batch(number)))).collect::<Result<_, _>>()?;
     let description = Description::pictures(DataFormat::Cifar10, SHAPE, class_names(root), [MEAN, STD]);
     let test = vec![open_file(&root.join(TEST))?];
-    Ok(SampleSource::of(description, [train, test].map(Records)))
+    Ok(SampleSource::from_splits(description, [train, test].map(Records)))
 }
 
 impl Records {

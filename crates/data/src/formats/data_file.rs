@@ -10,8 +10,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::DataError;
 use run_record::files::open_regular;
+
+use crate::DataError;
 
 /// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
 const BLOCK: usize = 1 << 18;

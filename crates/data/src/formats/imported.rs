@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DataSet, FILE, NpyFile};
-
 use super::rows::Rows;
+use super::{DataSet, FILE, NpyFile};
 use crate::{DataError, DataFormat, Description, SampleSource, Split};
 
 /// The file of such a data set in `root`, if there is one.
@@ -59,7 +58,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         mean: set.mean.clone(),
         std: set.std.clone(),
     };
-    let mut source = SampleSource::of(description, splits);
+    let mut source = SampleSource::from_splits(description, splits);
     source.imported = Some(set);
     Ok(source)
 }

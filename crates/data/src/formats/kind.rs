@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
+use run_record::files::place;
+
 use super::{cifar10, imported, mnist, npy_pairs};
 use crate::DataError;
-use run_record::files::place;
 
 /// The format of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

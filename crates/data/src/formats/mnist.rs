@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use super::IdxFile;
-
 use crate::error::OTHER_SAMPLES;
 use crate::source::Samples;
 use crate::{DataError, DataFormat, Description, SampleSource};
@@ -66,7 +65,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let names = (0..CLASSES).map(|class| class.to_string()).collect();
     let shape = [1, SIDES[0], SIDES[1]];
     let description = Description::pictures(DataFormat::Idx, shape, names, [MEAN, STD]);
-    Ok(SampleSource::of(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
+    Ok(SampleSource::from_splits(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
 }
 
 impl Samples for Idx {

@@ -93,7 +93,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         std: Vec::new(),
     };
     let rows = |(file, labels)| Rows { file: Arc::new(file), labels, element };
-    Ok(SampleSource::of(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
+    Ok(SampleSource::from_splits(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::formats::NpyFile;
-
 use crate::source::Samples;
 use crate::{DataError, Element};
 

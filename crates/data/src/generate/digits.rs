@@ -9,11 +9,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use run_record::files::WholeFile;
+
 use super::Progress;
 use super::chance::{Chance, Stream};
 use super::strokes::{Point, distance, scale_and_centre, trace, warp};
 use crate::Split;
-use run_record::files::WholeFile;
 
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;

@@ -11,11 +11,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use run_record::files::WholeFile;
+
 use super::Progress;
 use super::chance::{Chance, Stream};
 use crate::Split;
 use crate::formats::npy::npy_header;
-use run_record::files::WholeFile;
 
 /// Features of a sample.
 pub const FEATURES: usize = 512;

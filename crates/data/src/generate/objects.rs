@@ -13,11 +13,12 @@
 use std::io::{self, Write};
 use std::path::Path;
 
+use run_record::files::WholeFile;
+
 use super::Progress;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
 use crate::Split;
-use run_record::files::WholeFile;
 
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 32;

@@ -33,7 +33,7 @@ pub fn noise(shape: [usize; 3], classes: usize, samples: usize) -> SampleSource 
     };
     let values = shape.iter().product();
     let split = |split| Noise { split, samples, values, element, classes };
-    SampleSource::of(description, Split::ALL.map(split))
+    SampleSource::from_splits(description, Split::ALL.map(split))
 }
 
 impl Noise {

@@ -32,16 +32,16 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use job::Job;
-use pictures::listing::{self, Listing};
-use pictures::{folder, split_folders};
 use run_record::count;
-use tables::{TableFiles, Tables, parquet_file, table};
 
 use crate::DataError;
 use crate::formats::DataSet;
 use crate::quote::{listed, quoted, short};
 use arrays::{cifar, idx};
+use job::Job;
+use pictures::listing::{self, Listing};
+use pictures::{folder, split_folders};
+use tables::{TableFiles, Tables, parquet_file, table};
 
 pub use args::{Header, ImportArgs, Order};
 pub use labels::MissingLabels;
