@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 pub enum Element {
     /// A byte, 0 to 255.
     U8,
-    /// Half precision.
+    /// Half precision. No import writes it.
+    #[serde(skip_deserializing)]
     F16,
     /// Single precision.
     F32,
-    /// Double precision.
+    /// Double precision. No import writes it.
+    #[serde(skip_deserializing)]
     F64,
 }
 

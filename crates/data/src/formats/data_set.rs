@@ -20,7 +20,7 @@ pub struct DataSet {
     pub version: u32,
     /// Channels, height and width of a sample; 1, 1 and the number of features.
     pub shape: [usize; 3],
-    /// Type of the samples' numbers: u8 or f32.
+    /// Type of the samples' numbers, u8 or f32.
     pub numbers: Element,
     /// Names of the classes.
     pub classes: Vec<String>,
@@ -102,13 +102,6 @@ impl DataSet {
         }
         if set.version != 1 {
             bail!(&path, "is of version {}, and this program reads version 1", set.version);
-        }
-        if !matches!(set.numbers, Element::U8 | Element::F32) {
-            bail!(
-                &path,
-                "has numbers of {}, and u8 or f32 are expected: import the data set again",
-                set.numbers
-            );
         }
         if set.shape.contains(&0) || set.classes.is_empty() {
             bail!(&path, "describes no samples: import the data set again");
