@@ -6,6 +6,7 @@ use std::process::{ExitCode, exit};
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
 use burn_mpi::messages::FAILED;
+use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
 use rustix::process::{Resource, getrlimit};
@@ -57,10 +58,10 @@ fn work() -> u8 {
         Ok(code) => code,
         Err(failure) => {
             failure.print();
-            match failure.alone {
-                true => burn_mpi::abort(i32::from(failure.exit_code())),
-                false => failure.exit_code(),
+            if failure.ending == Ending::Abort {
+                burn_mpi::abort(i32::from(failure.exit_code()));
             }
+            failure.exit_code()
         }
     }
 }

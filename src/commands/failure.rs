@@ -23,25 +23,34 @@ pub struct Refused(pub String);
 #[error("{0}")]
 pub struct InUse(pub CommError);
 
-/// An error of a command, and how the process must end.
+/// What a process does whose command failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It prints the error, and no other rank waits for it.
+    Own,
+    /// It prints the error, and aborts other ranks, which may still be running.
+    Abort,
+    /// It exits: all ranks have the error, and one has printed it.
+    Shared,
+}
+
+/// An error of a command, and what the process does.
 pub struct Failure {
     /// The error.
     pub error: anyhow::Error,
-    /// Whether one rank has printed it for all.
-    pub printed: bool,
-    /// Whether other ranks may still be running and must be aborted.
-    pub alone: bool,
+    /// What the process does.
+    pub ending: Ending,
 }
 
 impl Failure {
-    /// One of a process that is no rank.
-    pub fn before_mpi(error: anyhow::Error) -> Self {
-        Self { error, printed: false, alone: false }
+    /// An error that no other rank has to know.
+    pub fn own(error: anyhow::Error) -> Self {
+        Self { error, ending: Ending::Own }
     }
 
     /// Prints the error, unless one rank has for all.
     pub fn print(&self) {
-        if !self.printed {
+        if self.ending != Ending::Shared {
             logging::error(kind(&self.error), &with_hint(&self.error));
         }
     }

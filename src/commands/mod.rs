@@ -45,7 +45,7 @@ use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::messages::{self, FAILED};
 use burn_mpi::{Launcher, World};
-pub use failure::{Failure, Refused};
+pub use failure::{Ending, Failure, Refused};
 use failure::{InUse, is_shared, kind, with_hint};
 use start::{Does, Fingerprint, Verdict};
 
@@ -76,17 +76,13 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
             if args.note_steps {
                 messages::tag_lines();
             }
-            StopRequest::listen()
-                .map(told)
-                .context("cannot listen to signals")
-                .map_err(Failure::before_mpi)?
+            StopRequest::listen().map(told).context("cannot listen to signals").map_err(Failure::own)?
         }
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
     let world = World::init().map_err(|error| Failure {
-        printed: error.is_rank_0s(),
-        alone: false,
+        ending: if error.is_rank_0s() { Ending::Shared } else { Ending::Own },
         error: error.into(),
     })?;
     run_as_rank(&world, &cli, program, &stop).map(|()| 0)
@@ -110,7 +106,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
             // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
-                return Err(Failure::before_mpi(start::in_one_process(&cli.name).into()));
+                return Err(Failure::own(start::in_one_process(&cli.name).into()));
             }
             _ => {}
         }
@@ -139,7 +135,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
         }
         _ => unreachable!("it has ranks"),
     };
-    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(Failure::before_mpi)
+    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(Failure::own)
 }
 
 /// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
@@ -182,12 +178,12 @@ pub fn run_as_rank(
 ) -> Result<(), Failure> {
     let command = &cli.command;
     let end = |error: anyhow::Error| {
-        let shared = is_shared(&error);
-        if shared {
+        if is_shared(&error) {
             print_own(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
+            return Failure { error, ending: Ending::Shared };
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
-        Failure { printed: shared, alone: !shared && world.size() > 1, error }
+        Failure { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
     };
     match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
         Verdict::Run => {}
@@ -195,7 +191,7 @@ pub fn run_as_rank(
         Verdict::Refuse(line) => {
             print_own(world, FAILED, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
-            return Err(Failure { error, printed: true, alone: false });
+            return Err(Failure { error, ending: Ending::Shared });
         }
     }
     let result = match command {
