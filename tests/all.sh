@@ -187,7 +187,8 @@ builds_without_mpi() {
   mkdir -p "$tools"
   for tool in cargo rustc cc ld ar; do ln -sf "$(command -v $tool)" "$tools/$tool"; done
   [ -e "$run/run.json" ] || { run=$work/flex && flex_run; } || return
-  PATH=$tools cargo build --locked --release --package run-report --package launch --package data &&
+  PATH=$tools cargo build --locked --release --package run-report &&
+    PATH=$tools cargo check --locked --release --package launch --package data --all-targets &&
     target/release/run-report --format csv "$run" | grep -q '^1x2,mpi,'
 }
 
