@@ -23,7 +23,7 @@ const READS: usize = 16;
 /// The bytes around a rank's tag, as in `burn_mpi::messages`.
 const TAG: u8 = 0x1e;
 const TEXT: u8 = 0x1f;
-/// Longest tag, in bytes: what is longer is text.
+/// Longest kind in a tag, in bytes: what is longer is text, as is an unknown kind.
 const LONGEST_TAG: usize = 16;
 /// The tag of an error of a rank whose run directory another process uses.
 pub const IN_USE: &str = "in-use";
@@ -99,8 +99,9 @@ impl Watched {
         self.scan.gone.map(|at| at.elapsed())
     }
 
-    /// The cause, after the job has ended.
-    pub(super) fn cause(self) -> Option<Cause> {
+    /// Copies the rest, and returns the cause, after the job has ended.
+    pub(super) fn cause(mut self) -> Option<Cause> {
+        let _ = io::stderr().lock().write_all(&self.scan.take_no_tag(Instant::now()));
         self.scan.held
     }
 }
@@ -110,8 +111,8 @@ impl Watched {
 struct Scan {
     /// The line so far: of one with a tag, what follows on the tag.
     line: Vec<u8>,
-    /// The tag that has begun.
-    tag: Option<Vec<u8>>,
+    /// The tag that has begun, from [`TAG`] on; empty outside of a tag.
+    tag: Vec<u8>,
     /// The kind of the line, if it has a tag.
     kind: Option<Kind>,
     held: Option<Cause>,
@@ -139,28 +140,38 @@ fn kind_of_launchers(line: &str) -> Option<Kind> {
 }
 
 impl Scan {
-    /// Takes the next bytes of the output; returns them without tags.
+    /// Takes the next bytes of the output; returns them without tags. A tag that is not complete yet is kept back.
     fn add(&mut self, bytes: &[u8], now: Instant) -> Vec<u8> {
         let mut text = Vec::with_capacity(bytes.len());
         for &byte in bytes {
-            match (byte, &mut self.tag) {
-                (TEXT, Some(tag)) => {
-                    self.kind = Kind::from_tag(tag);
-                    self.tag = None;
-                    self.line.clear();
-                }
-                (_, Some(tag)) if ![TAG, b'\n'].contains(&byte) && tag.len() < LONGEST_TAG => tag.push(byte),
-                _ => {
-                    let next = (byte == TAG).then(Vec::new);
-                    let no_tag = std::mem::replace(&mut self.tag, next).map(|tag| [&[TAG], &*tag].concat());
-                    for byte in no_tag.into_iter().flatten().chain((byte != TAG).then_some(byte)) {
-                        text.push(byte);
-                        self.end_or_add(byte, now);
-                    }
+            let in_tag = !self.tag.is_empty();
+            if in_tag
+                && byte == TEXT
+                && let Some(kind) = Kind::from_tag(&self.tag[1..])
+            {
+                self.kind = Some(kind);
+                self.tag.clear();
+                self.line.clear();
+            } else if in_tag && self.tag.len() <= LONGEST_TAG && ![TAG, TEXT, b'\n'].contains(&byte) {
+                self.tag.push(byte);
+            } else {
+                text.extend(self.take_no_tag(now));
+                if byte == TAG {
+                    self.tag.push(byte);
+                } else {
+                    text.push(byte);
+                    self.end_or_add(byte, now);
                 }
             }
         }
         text
+    }
+
+    /// Bytes that were kept back and are not a tag after all, or will not become one.
+    fn take_no_tag(&mut self, now: Instant) -> Vec<u8> {
+        let bytes = std::mem::take(&mut self.tag);
+        bytes.iter().for_each(|&byte| self.end_or_add(byte, now));
+        bytes
     }
 
     fn end_or_add(&mut self, byte: u8, now: Instant) {
@@ -177,9 +188,10 @@ impl Scan {
             self.gone.get_or_insert(now);
         }
         let line = line.trim().trim_end_matches('.');
-        let Some(kind) = kind.or_else(|| kind_of_launchers(line)) else { return };
-        let text = line.trim_matches(|c: char| c == '=' || c == ' ').to_owned();
-        let cause = Cause { kind, text };
+        // MPICH's mpirun has its line between `=`.
+        let of_launcher = || Some((kind_of_launchers(line)?, line.trim_matches(['=', ' '])));
+        let Some((kind, text)) = kind.map(|kind| (kind, line)).or_else(of_launcher) else { return };
+        let cause = Cause { kind, text: text.to_owned() };
         if kind == Kind::Waits {
             // No fault yet, or none of its own.
             self.held.get_or_insert(cause);
@@ -251,28 +263,42 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_taken_out_in_parts_of_any_length() {
+    fn tags_are_taken_out_in_parts_of_any_length_and_nothing_else_is() {
         let output = [
             b"1: \x1e\x1b[1mno tag, which is too long\n".to_vec(),
             tagged("in-use", "runs/a is in use"),
             b"a \x1efail\n\x1efai".to_vec(),
             tagged("failed", "torn"),
             tagged("unknown", "b"),
+            b"the end \x1efail".to_vec(),
         ];
         let output = output.concat();
         for length in [1, 2, 7, output.len()] {
             let mut scan = Scan::default();
-            let shown: Vec<u8> =
+            let mut shown: Vec<u8> =
                 output.chunks(length).flat_map(|part| scan.add(part, Instant::now())).collect();
+            shown.extend(scan.take_no_tag(Instant::now()));
             let shown = String::from_utf8(shown).unwrap();
             assert_eq!(
                 shown,
                 "1: \x1e\x1b[1mno tag, which is too long\nmpiburn: runs/a is in use\na \x1efail\n\x1efaimpiburn: torn\n\
-                 mpiburn: b\n"
+                 mpiburn: \x1eunknown\x1fb\nthe end \x1efail"
             );
             let cause = Cause { kind: Kind::InUse, text: "runs/a is in use".into() };
             assert_eq!(scan.held, Some(cause), "{length}");
         }
+    }
+
+    #[test]
+    fn only_a_launchers_line_loses_its_frame() {
+        let text_of = |output: &[u8]| {
+            let mut scan = Scan::default();
+            scan.add(output, Instant::now());
+            scan.held.unwrap().text
+        };
+        assert_eq!(text_of(&tagged("failed", "cannot read lr=")), "cannot read lr=");
+        let framed = "BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES";
+        assert_eq!(text_of(format!("=   {framed}  =\n").as_bytes()), framed);
     }
 
     #[test]
