@@ -83,6 +83,28 @@ impl IdxFile {
         Ok(())
     }
 
+    /// Checks that `labels` has one label for each of these images, and that there are images.
+    ///
+    /// # Errors
+    /// When the two files do not match.
+    pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
+        if self.shape.len() == 1 {
+            return Err(self.damaged("holds labels, expected images".into()));
+        }
+        if labels.shape.len() > 1 {
+            return Err(labels.damaged("holds images, expected labels".into()));
+        }
+        let [count, of_labels] = [self, labels].map(|file| file.shape[0]);
+        if count != of_labels {
+            let labels = labels.path.display();
+            return Err(self.damaged(format!("{count} images, but {of_labels} labels in {labels}")));
+        }
+        if count == 0 {
+            return Err(self.damaged("it contains no image".into()));
+        }
+        Ok(())
+    }
+
     /// Copies what is behind the header, whatever the size of the items.
     ///
     /// # Errors

@@ -49,17 +49,9 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// When a file is missing or does not have the expected format, or when the numbers
 /// of images and labels differ.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
-    let pair = |(images, labels): (&str, &str)| {
+    let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
         let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
-        let [count, of_labels] = [&images, &labels].map(|file| file.shape[0]);
-        let invalid = |what: &str| DataError::damaged(&images.path, what);
-        if count != of_labels {
-            let labels = labels.path.display();
-            return Err(invalid(&format!("{count} images, but {of_labels} labels in {labels}")));
-        }
-        if count == 0 {
-            return Err(invalid("it contains no image"));
-        }
+        images.check_labels(&labels)?;
         Ok(Idx { images, labels })
     };
     let names = (0..CLASSES).map(|class| class.to_string()).collect();

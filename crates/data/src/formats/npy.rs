@@ -193,6 +193,9 @@ impl NpyFile {
     /// When the two files do not match.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         let (path, labels_path) = (&self.file.path, &labels.file.path);
+        if labels.shape.len() > 2 {
+            bail!(labels_path, "its shape is {:?}, expected one label per sample", labels.shape);
+        }
         if labels.columns != 1 {
             let columns = labels.columns;
             bail!(

@@ -41,8 +41,10 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
     };
     let pair = |split: &[&str], name: &str| match [find(split, "images")?, find(split, "labels")?] {
         [Some(images), Some(labels)] => {
-            as_npy(images, &folder.join(format!("{name}-images.npy")))?;
-            as_npy(labels, &folder.join(format!("{name}-labels.npy")))?;
+            let [image_file, label_file] = [IdxFile::open(images)?, IdxFile::open(labels)?];
+            image_file.check_labels(&label_file)?;
+            as_npy(&image_file, &folder.join(format!("{name}-images.npy")))?;
+            as_npy(&label_file, &folder.join(format!("{name}-labels.npy")))?;
             Ok(vec![(0, folder::name(images))])
         }
         [None, None] => Ok(Vec::new()),
@@ -59,8 +61,7 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
 }
 
 /// Writes the bytes of an IDX file as an array.
-fn as_npy(path: &Path, array: &Path) -> Result<(), DataError> {
-    let source = IdxFile::open(path)?;
+fn as_npy(source: &IdxFile, array: &Path) -> Result<(), DataError> {
     let mut file = File::create(array).map_err(DataError::write(array))?;
     file.write_all(&npy_header("|u1", &source.shape)).map_err(DataError::write(array))?;
     source.copy(&mut file)

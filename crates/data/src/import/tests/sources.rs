@@ -333,6 +333,14 @@ fn idx_files_have_any_size_and_any_classes() {
         message.contains("test-labels-idx1-ubyte: truncated: 1 bytes behind its header of [2]"),
         "{message}"
     );
+    for (labels, expected) in [
+        (idx(&[2], &[1, 1]), "test-images-idx3-ubyte: 1 images, but 2 labels in "),
+        (idx(&[1, 2, 3], &pixels[..6]), "test-labels-idx1-ubyte: holds images, expected labels"),
+    ] {
+        lab.write("letters/emnist-letters-test-labels-idx1-ubyte", labels);
+        let message = lab.import("letters", &["--overwrite"]).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    }
     lab.write("letters/emnist-digits-train-images-idx3-ubyte", idx(&[3, 2, 3], &pixels));
     let message = lab.import("letters", &["--overwrite"]).unwrap_err();
     assert!(message.contains(": move one data set to a folder of its own"), "{message}");

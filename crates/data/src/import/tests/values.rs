@@ -319,6 +319,7 @@ fn an_array_of_strings_names_the_classes_or_is_the_labels() {
     let labels = npy("|u1", &[4], &[0, 1, 0, 1]);
     for (x, y, expected) in [
         (&x, &one_hot, "2 labels per sample, expected one; of one-hot labels, save y.argmax(1)"),
+        (&x, &pixels([0; 8]), "its shape is [4, 2, 1], expected one label per sample"),
         (&x, &objects, "its dtype is |O (Python objects)"),
         (&pixels([0, 255, 9, 9, 9, 9, 9, 9]), &labels, "(x.round().astype(\"uint8\"))"),
         (&pixels([0, 1, 1, 0, 0, 0, 0, 0]), &labels, "((255 * x).round().astype(\"uint8\"))"),
