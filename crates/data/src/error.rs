@@ -162,13 +162,16 @@ pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }
 }
 
+/// What is wrong with contents that are not those of the format.
+pub(crate) const DAMAGED: &str = "is damaged";
+
 /// What is wrong with contents that a decoder rejects; `None` for an error of the operating system. A decoder's own
 /// message names its internal types.
 pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     match error.kind() {
         _ if error.raw_os_error().is_some() => None,
         std::io::ErrorKind::UnexpectedEof => Some("is truncated"),
-        _ => Some("is damaged"),
+        _ => Some(DAMAGED),
     }
 }
 

@@ -9,6 +9,7 @@ use flate2::read::MultiGzDecoder;
 use run_record::files::{FileKind, foreign_file};
 
 use crate::DataError;
+use crate::error::{DAMAGED, damage};
 
 /// An IDX file of bytes with a valid header, packed or not.
 #[derive(Debug)]
@@ -32,8 +33,11 @@ impl IdxFile {
         let mut reader = file.reader()?;
         let mut number = || {
             let mut bytes = [0; 4];
-            let read = reader.read_exact(&mut bytes);
-            read.map_err(|_| file.other("ends inside its header".into()))?;
+            reader.read_exact(&mut bytes).map_err(|error| match damage(&error) {
+                None => DataError::read(path)(error),
+                Some(DAMAGED) => file.other("is not packed by gzip, or is damaged".into()),
+                Some(_) => file.other("ends inside its header".into()),
+            })?;
             Ok::<_, DataError>(u32::from_be_bytes(bytes))
         };
         // Two zeros, the type of the numbers, and the number of dimensions.
@@ -67,8 +71,10 @@ impl IdxFile {
         let mut contents = self.contents()?;
         let mut item = vec![0u8; self.shape[1..].iter().product()];
         for number in 0..limit.min(count) {
-            let read = contents.read_exact(&mut item);
-            read.map_err(|error| self.damaged(format!("ends after {number} of {count} items: {error}")))?;
+            contents.read_exact(&mut item).map_err(|error| match damage(&error) {
+                None => DataError::read(&self.path)(error),
+                Some(_) => self.damaged(format!("ends after {number} of {count} items: {error}")),
+            })?;
             visit(number, &item)?;
         }
         // The length of a gzipped file is known only after decompressing it, which takes

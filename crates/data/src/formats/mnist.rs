@@ -163,6 +163,15 @@ mod idx_tests {
         assert!(long.contains("too long"), "{long}");
         assert!(message(&[0, 0]).contains("inside its header"));
         assert!(message(b"GIF89a").contains("f: is a picture (GIF)"));
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("folder")).unwrap();
+        std::fs::write(root.path().join("plain.gz"), idx(0x803, &[1, 1, 3], &[0; 3])).unwrap();
+        for (name, expected) in
+            [("folder", "cannot read "), ("plain", "plain.gz: is not packed by gzip, or is damaged")]
+        {
+            let message = open_file(root.path(), name, &[1, 3]).unwrap_err().to_string();
+            assert!(message.contains(expected), "{message}");
+        }
         assert!(
             message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected images of [1, 3]")
         );
