@@ -192,11 +192,12 @@ fn instead(root: &Path) -> String {
         }
     }
     if let Some(what) = crate::import::recognised(root) {
-        let set = format!("{}-set", folder.to_string().trim_end_matches('/'));
+        // `.`, `..` and `/` have no name that another could be made of.
+        let root = root.components().as_path();
+        let out = root.file_name().map_or("DIR".into(), |_| quoted(format!("{}-set", root.display())));
         return format!(
-            "no data set in {folder}: it has {what}; make one of it with `mpiburn data import {} --out {}`",
-            quoted(&folder),
-            quoted(set)
+            "no data set in {folder}: it has {what}; make one of it with `mpiburn data import {} --out {out}`",
+            quoted(&folder)
         );
     }
     // One that is named after a kind is generated as those of `mpiburn data` are.

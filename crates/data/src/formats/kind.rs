@@ -96,6 +96,13 @@ mod tests {
             missing.starts_with("there is no folder ") && missing.contains("nowhere: point --data-root"),
             "{missing}"
         );
+        std::fs::write(root.path().join("iris.csv"), "x,class\n1,a\n").unwrap();
+        std::fs::create_dir(root.path().join("folder")).unwrap();
+        for (name, out) in [("folder/..", " --out DIR`"), ("folder/../", " --out DIR`"), (".", "-set`")] {
+            let message = DataError::NoneHere { root: root.path().join(name) }.to_string();
+            assert!(message.contains("it has tables") && message.ends_with(out), "{message}");
+        }
+        std::fs::remove_file(root.path().join("iris.csv")).unwrap();
         std::fs::write(root.path().join("run.json"), "{}").unwrap();
         std::fs::write(root.path().join("epochs.csv"), "epoch,loss\n1,2\n").unwrap();
         let run = DataFormat::of_folder(root.path()).unwrap_err().to_string();
