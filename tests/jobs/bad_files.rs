@@ -1,4 +1,4 @@
-//! What a generator of data sets leaves behind when it is stopped.
+//! Files that may not be read, and what a stopped generator of data sets leaves behind.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -69,6 +69,42 @@ fn files_without_permission_end_with_the_reason_and_change_nothing() {
     }
     let output = run(as_anybody(&words(&["train", "--resume"])));
     assert!(output.status.success() && !text(&output).contains("set aside"), "{}", text(&output));
+}
+
+/// Files in a folder that may not be searched are not missing.
+#[test]
+fn a_data_set_without_permission_is_not_taken_for_a_missing_one() {
+    let lab = Lab::new();
+    for (kind, folder) in [("digits", ""), ("features", "train_data"), ("features", "test_data")] {
+        let root = lab.path(kind);
+        let data = |words: &[&str]| {
+            let mut command = Command::new(binary());
+            command.arg("data").args(words).arg(&root);
+            as_anybody(&command)
+        };
+        assert!(run(data(&[kind, "--train=600", "--test=20", "--overwrite", "--out"])).status.success());
+        let folder = root.join(folder);
+        fs::set_permissions(&folder, Permissions::from_mode(0o600)).unwrap();
+        let output = must_fail(data(&["info"]));
+        fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        let [error] = &errors(&output)[..] else { panic!("{}", text(&output)) };
+        assert!(error.contains("cannot read ") && error.contains("Permission denied"), "{error}");
+    }
+}
+
+/// The reason is said once, without the words of the library that lists folders.
+#[test]
+fn a_folder_of_pictures_without_permission_is_named() {
+    let lab = Lab::new();
+    let cats = lab.path("pets/cat");
+    ["pets/cat", "pets/dog"].iter().for_each(|class| fs::create_dir_all(lab.path(class)).unwrap());
+    fs::set_permissions(&cats, Permissions::from_mode(0)).unwrap();
+    let mut import = Command::new(binary());
+    import.args(["data", "import", "--out"]).args([lab.path("out"), lab.path("pets")]);
+    let output = must_fail(as_anybody(&import));
+    fs::set_permissions(&cats, Permissions::from_mode(0o755)).unwrap();
+    let expected = format!("cannot read {}: Permission denied (os error 13)", cats.display());
+    assert!(errors(&output)[0].ends_with(&expected), "{}", text(&output));
 }
 
 /// A signal while a data set is written leaves nothing under a temporary name.

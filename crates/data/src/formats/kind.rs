@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use run_record::files::place;
@@ -30,6 +31,14 @@ impl DataFormat {
     /// # Errors
     /// When it cannot be read, or contains no data set or more than one.
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
+        // Where a folder may not be searched, its files seem to be missing.
+        for folder in [root, &root.join("train_data"), &root.join("test_data")] {
+            if let Err(error) = folder.join(".").try_exists()
+                && error.kind() == ErrorKind::PermissionDenied
+            {
+                return Err(DataError::read(folder)(error).in_set(Self::Npy));
+            }
+        }
         let files = [
             (Self::Idx, mnist::any_file(root)),
             (Self::Cifar10, cifar10::any_file(root).map_err(|error| error.in_set(Self::Cifar10))?),

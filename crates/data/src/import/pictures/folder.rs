@@ -1,7 +1,7 @@
 //! Pictures in folders: which are there, and of which class.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use run_record::count;
@@ -304,7 +304,8 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
                 let path = error.path().unwrap_or(folder).to_owned();
                 // A link to nothing is a picture that cannot be read.
                 if !path.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
-                    return Err(DataError::read(&path)(error.into()));
+                    let reason = error.into_io_error().unwrap_or(ErrorKind::Other.into());
+                    return Err(DataError::read(&path)(reason));
                 }
                 path
             }
