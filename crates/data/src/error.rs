@@ -7,7 +7,7 @@ use run_record::{RecordError, quoted};
 
 use crate::DataFormat;
 
-/// Returns the error that the file or folder at a path cannot be used, for a reason in the words of `format!`.
+/// Returns [`DataError::Source`] for a path. The reason is formatted as by `format!`.
 macro_rules! bail {
     ($path:expr, $($what:tt)+) => {
         return Err($crate::DataError::source($path, format!($($what)+)))
@@ -31,7 +31,7 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The I/O error, as text: as the error's source it would be printed twice.
+        /// The I/O error. It is part of the message, and as the error's source would be printed twice.
         reason: std::io::Error,
     },
     /// A data set cannot be written.
@@ -42,7 +42,7 @@ pub enum DataError {
         /// The I/O error.
         reason: std::io::Error,
     },
-    /// An option of an import does not fit.
+    /// An option of an import has an invalid value, or does not fit the source.
     #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
     Option {
         /// Its long name.
@@ -76,7 +76,7 @@ pub enum DataError {
     Stopped,
 }
 
-/// What to do with samples that a format of experiments does not have.
+/// What to do about samples that do not fit the sizes and classes of MNIST or CIFAR-10.
 pub(crate) const OTHER_SAMPLES: &str =
     "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
 
@@ -105,7 +105,7 @@ impl DataError {
         move |reason| Self::Write { path: path.to_owned(), reason }
     }
 
-    /// That the folder `root` has more than one data set, by a file of each.
+    /// The folder `root` contains two data sets: `first` and `second` are a file of each.
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(
@@ -113,7 +113,7 @@ impl DataError {
         ))
     }
 
-    /// That a file of a data set of this kind is missing; `also` says more, such as another missing file.
+    /// A file of a data set of this kind is missing. `also` follows in the message, such as another missing file.
     pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
@@ -121,18 +121,18 @@ impl DataError {
         ))
     }
 
-    /// That a file does not have the expected format.
+    /// A file does not have the format that it begins with.
     pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), what: what.into() }
     }
 
-    /// That a label of the file at `path` is none of the `classes`; `at` says which.
+    /// The file at `path` has a label that is not below `classes`. `at` names its sample.
     pub(crate) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
         let last = classes - 1;
         Self::source(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
-    /// The same error, with what to do about it where it is in the folder of a data set of this kind.
+    /// Adds to an error in a data set of this kind what to do about it.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
             Self::Read { path, reason } => format!(
@@ -152,12 +152,12 @@ impl DataError {
     }
 }
 
-/// What a build without a `feature` of this crate says of a source that needs it.
+/// The reason why a build without `feature` cannot read a source.
 pub(crate) fn without(what: &str, feature: &str) -> String {
     format!("this build cannot read {what}; build with the feature {feature}")
 }
 
-/// The result of a reading that a visitor may end early with [`DataError::Stopped`].
+/// Treats [`DataError::Stopped`], with which a visitor ends a reading early, as success.
 pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError> {
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }
 }
@@ -175,7 +175,7 @@ pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     }
 }
 
-/// What a folder without a data set holds, and what to do.
+/// The message of [`DataError::NoneHere`]: what `root` contains instead of a data set, and what to do.
 fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
@@ -185,7 +185,7 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
-    // Their tables are no samples.
+    // Runs and sweeps contain tables, which are not samples.
     for (file, what) in [("run.json", "run"), ("sweep.json", "sweep")] {
         if root.join(file).is_file() {
             return format!("no data set in {folder}: it is a {what}; name the folder of a data set instead");
@@ -200,7 +200,7 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
-    // One that is named after a kind is generated as those of `mpiburn data` are.
+    // A folder named after a kind of `mpiburn data` is meant for that kind.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));

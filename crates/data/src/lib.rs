@@ -10,10 +10,10 @@
 //! The crate knows neither Burn nor MPI.
 
 #![forbid(unsafe_code)]
-// Without a reader, nobody calls what it calls.
+// In a build without a reader, the functions that only this reader calls are unused.
 #![cfg_attr(not(all(feature = "archives", feature = "parquet", feature = "pictures")), allow(dead_code))]
 
-// First: its macro is for the modules below.
+// The first module: the modules below use its macro.
 #[macro_use]
 mod error;
 

@@ -1,4 +1,4 @@
-//! One rank's samples, in memory or read from disk for each step. The caller says which samples those are.
+//! The samples of one rank, in memory or read from disk for each step. The caller decides which samples these are.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::formats::NpyFile;
 use crate::formats::data_set::label_bytes;
 use crate::{DataError, DataFormat, SampleSource, Split};
 
-/// The beginning of SHA-256 over the labels and then the samples of a data set, in file order.
-fn of_labels(labels: &[u16], classes: usize) -> Sha256 {
+/// Begins a SHA-256 over the labels and then the samples of a data set, in file order.
+fn digest_of_labels(labels: &[u16], classes: usize) -> Sha256 {
     Sha256::new_with_prefix(label_bytes(labels, classes))
 }
 
@@ -22,13 +22,13 @@ fn of_labels(labels: &[u16], classes: usize) -> Sha256 {
 /// # Errors
 /// When a file is invalid.
 pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
-    let mut digest = of_labels(&source.labels(split, samples)?, source.description().classes);
+    let mut digest = digest_of_labels(&source.labels(split, samples)?, source.description().classes);
     source.for_each_image(split, samples, &mut |_, bytes| digest.update(bytes))?;
-    as_recorded(source, split, samples, files::hex(digest.finalize()))
+    check_recorded(source, split, samples, files::hex(digest.finalize()))
 }
 
-/// The digest of samples, if they are not known to have had another one when they were imported.
-fn as_recorded(
+/// Returns `digest`, or an error if these samples had another digest when they were imported.
+fn check_recorded(
     source: &SampleSource,
     split: Split,
     samples: usize,
@@ -48,7 +48,7 @@ fn as_recorded(
     }
 }
 
-/// Reads the rows `numbers` one after another. Neighbours in the file are read together.
+/// Reads the rows `numbers` into `bytes`, in this order. Rows that follow each other in the file are read at once.
 fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<(), DataError> {
     file.file.check_unchanged()?;
     for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
@@ -59,19 +59,19 @@ fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<()
     Ok(())
 }
 
-/// Is shown the bytes of a sample.
-type Look<'a> = dyn FnMut(&[u8]) + 'a;
+/// A function that is called with the bytes of each sample.
+type Visit<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// The bytes of a shard's samples.
 #[derive(Debug)]
 enum Images {
-    /// In the shard's order.
+    /// Samples in the shard's order.
     Memory(Vec<u8>),
-    /// Rows of a file, by their numbers in the data set.
+    /// A file with a sample in each row.
     File(Arc<NpyFile>),
 }
 
-/// One rank's samples, in the order in which it uses them, in the format on disk.
+/// The samples of one rank, as bytes of the format on disk, in the order in which the rank uses them.
 #[derive(Debug)]
 pub struct Shard {
     split: Split,
@@ -79,8 +79,11 @@ pub struct Shard {
     samples: usize,
     images: Images,
     labels: Vec<u16>,
+    /// Indices of the samples in the data set.
     numbers: Vec<u32>,
-    item: usize,
+    /// Bytes of a sample.
+    sample_bytes: usize,
+    /// Digest of the samples in use.
     digest: String,
     class_counts: Vec<usize>,
 }
@@ -117,19 +120,19 @@ impl Shard {
         let description = source.description();
         let mut class_counts = vec![0; description.classes];
         all_labels.iter().for_each(|&label| class_counts[usize::from(label)] += 1);
-        let mut digest = of_labels(&all_labels, description.classes);
+        let mut digest = digest_of_labels(&all_labels, description.classes);
         let mut shard = Self {
             split,
             samples,
             images: source.rows(split).filter(|_| on_disk).map_or(Images::Memory(Vec::new()), Images::File),
             labels: Vec::new(),
             numbers: Vec::new(),
-            item: description.sample_bytes(),
+            sample_bytes: description.sample_bytes(),
             digest: String::new(),
             class_counts,
         };
         shard.fill(source, numbers, Some(&mut |bytes| digest.update(bytes)))?;
-        shard.digest = as_recorded(source, split, samples, files::hex(digest.finalize()))?;
+        shard.digest = check_recorded(source, split, samples, files::hex(digest.finalize()))?;
         Ok(shard)
     }
 
@@ -141,36 +144,36 @@ impl Shard {
         self.fill(source, numbers, None)
     }
 
-    /// Fills it; `look` is shown all samples, those of other ranks as well.
+    /// Loads the samples `numbers`. `visit` is called with every sample in use, including those of other ranks.
     fn fill(
         &mut self,
         source: &SampleSource,
         numbers: Vec<u32>,
-        look: Option<&mut Look<'_>>,
+        visit: Option<&mut Visit<'_>>,
     ) -> Result<(), DataError> {
         const NOT_MINE: u32 = u32::MAX;
-        let (split, samples, item) = (self.split, self.samples, self.item);
+        let (split, samples, size) = (self.split, self.samples, self.sample_bytes);
         self.numbers = numbers;
         let all = source.labels(split, samples)?;
         self.labels.clear();
         self.labels.extend(self.numbers.iter().map(|&number| all[number as usize]));
-        let (images, mut look) = match (&mut self.images, look) {
+        let (images, mut visit) = match (&mut self.images, visit) {
             (Images::File(_), None) => return Ok(()),
-            (Images::File(_), Some(look)) => {
-                return source.for_each_image(split, samples, &mut |_, bytes| look(bytes));
+            (Images::File(_), Some(visit)) => {
+                return source.for_each_image(split, samples, &mut |_, bytes| visit(bytes));
             }
-            (Images::Memory(images), look) => (images, look),
+            (Images::Memory(images), visit) => (images, visit),
         };
         let mut slots = vec![NOT_MINE; samples];
         for (slot, &number) in self.numbers.iter().enumerate() {
             slots[number as usize] = slot as u32;
         }
-        images.resize(self.labels.len() * item, 0);
+        images.resize(self.labels.len() * size, 0);
         source.for_each_image(split, samples, &mut |sample, bytes| {
-            look.iter_mut().for_each(|look| look(bytes));
+            visit.iter_mut().for_each(|visit| visit(bytes));
             if slots[sample] != NOT_MINE {
-                let at = slots[sample] as usize * item;
-                images[at..at + item].copy_from_slice(bytes);
+                let at = slots[sample] as usize * size;
+                images[at..at + size].copy_from_slice(bytes);
             }
         })
     }
@@ -190,7 +193,7 @@ impl Shard {
         self.labels.len()
     }
 
-    /// Whether this rank has none.
+    /// Whether this rank has no samples.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -208,11 +211,13 @@ impl Shard {
     pub fn read(&self, from: usize, count: usize) -> Result<(Cow<'_, [u8]>, &[u16]), DataError> {
         let Range { start: from, end: to } = self.range(from, count);
         let bytes = match &self.images {
-            Images::Memory(images) => Cow::Borrowed(&images[from * self.item..to * self.item]),
+            Images::Memory(images) => {
+                Cow::Borrowed(&images[from * self.sample_bytes..to * self.sample_bytes])
+            }
             Images::File(file) => {
-                let mut bytes = vec![0; (to - from) * self.item];
+                let mut bytes = vec![0; (to - from) * self.sample_bytes];
                 let read = read_rows(file, &self.numbers[from..to], &mut bytes);
-                // Only an import has its samples in a file of rows.
+                // Only samples of an import stay on disk.
                 read.map_err(|error| error.in_set(DataFormat::Imported))?;
                 Cow::Owned(bytes)
             }
@@ -220,13 +225,13 @@ impl Shard {
         Ok((bytes, &self.labels[from..to]))
     }
 
-    /// Bytes of the indices.
+    /// Memory of the indices in bytes.
     pub fn index_bytes(&self) -> usize {
         size_of_val(&self.numbers[..])
     }
 
-    /// The indices of those samples in the data set, which are independent of rank and
-    /// order.
+    /// Indices in the data set of the samples `from..from + count` that exist. An index means the same sample on every
+    /// rank and in every order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
         &self.numbers[self.range(from, count)]
     }

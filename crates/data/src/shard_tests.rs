@@ -32,7 +32,7 @@ fn samples_and_labels_are_those_of_the_numbers() {
 #[test]
 fn labels_are_bytes_in_digests_of_at_most_256_classes() {
     let digest = |classes| {
-        let mut digest = of_labels(&[1, 255, 0], classes);
+        let mut digest = digest_of_labels(&[1, 255, 0], classes);
         digest.update(b"samples");
         files::hex(digest.finalize())
     };

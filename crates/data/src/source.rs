@@ -37,7 +37,7 @@ pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
     }
 }
 
-/// Most classes: labels are u16.
+/// Highest number of classes: labels are u16.
 pub(crate) const MOST_CLASSES: usize = 1 << u16::BITS;
 
 /// Description of a data set's samples.
@@ -53,15 +53,15 @@ pub struct Description {
     pub classes: usize,
     /// Name of each class.
     pub class_names: Vec<String>,
-    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature of floats; none of floats that are not
+    /// Mean of each channel of bytes, scaled to [0, 1], or of each feature of floats. Empty if floats are not
     /// normalised.
     pub mean: Vec<f32>,
-    /// Standard deviation of each.
+    /// Standard deviation of each channel or feature, as `mean`.
     pub std: Vec<f32>,
 }
 
 impl Description {
-    /// That of bytes as pictures, of which all channels have one mean and one deviation.
+    /// Describes pictures of bytes whose channels share one mean and one standard deviation.
     pub(crate) fn pictures(
         kind: DataFormat,
         shape: [usize; 3],
@@ -78,8 +78,8 @@ impl Description {
         self.shape.iter().product::<usize>() * self.element.bytes()
     }
 
-    /// The digest of samples whose bytes and labels have the digest `samples`, with what makes inputs and
-    /// targets of them: shape, element type, normalisation and names of the classes.
+    /// Digest of a split as a network sees it: of `samples`, which is the digest of the labels and bytes, and of what
+    /// turns them into inputs and targets: shape, element type, normalisation and names of the classes.
     pub fn digest(&self, samples: &str) -> String {
         let Self { kind: _, shape, element, classes, class_names, mean, std } = self;
         let text = format!("{samples} {shape:?} {element:?} {classes} {class_names:?} {mean:?} {std:?}");
@@ -90,14 +90,14 @@ impl Description {
 /// A data set on disk, read on request in file order.
 pub struct SampleSource {
     description: Description,
-    /// How `mpiburn data import` made it, if it did.
+    /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
     pub(crate) imported: Option<DataSet>,
     splits: [Box<dyn Samples>; 2],
 }
 
-/// The samples of a split, as one of the formats has them.
+/// Reader of a split's samples. Each format has one.
 pub(crate) trait Samples {
-    /// Their number.
+    /// Number of samples.
     fn len(&self) -> usize;
 
     /// As [`SampleSource::for_each_image`].
@@ -106,7 +106,7 @@ pub(crate) trait Samples {
     /// As [`SampleSource::labels`].
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
 
-    /// The file whose rows they are, as [`Self::for_each`] gives them, if there is one.
+    /// The file with a sample in each row, in the order of [`Self::for_each`], if the format has such a file.
     fn rows(&self) -> Option<Arc<NpyFile>> {
         None
     }
@@ -122,17 +122,17 @@ impl SampleSource {
         &self.description
     }
 
-    /// The same, for another normalisation: that with which a network was trained.
+    /// Description of the samples, to normalise them as in the training of a network.
     pub fn description_mut(&mut self) -> &mut Description {
         &mut self.description
     }
 
-    /// How `mpiburn data import` made it, if it did.
+    /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
     pub fn imported(&self) -> Option<&DataSet> {
         self.imported.as_ref()
     }
 
-    /// The digest of all samples of `split` when they were written, if it is known.
+    /// Digest of all samples of `split` when they were imported, if they were.
     pub(crate) fn recorded_digest(&self, split: Split) -> Option<&str> {
         Some(&self.imported.as_ref()?.split(split).sha256)
     }
@@ -142,7 +142,7 @@ impl SampleSource {
         self.splits[split as usize].len()
     }
 
-    /// The file whose rows are the samples of `split` of an imported data set.
+    /// The file with a sample of `split` in each row, if the data set was imported.
     pub fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
         self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
     }

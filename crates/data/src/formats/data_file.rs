@@ -23,9 +23,9 @@ pub struct DataFile {
     /// Its path.
     pub path: PathBuf,
     file: File,
-    /// When it had been changed.
+    /// Time of its last change when it was opened.
     modified: Option<SystemTime>,
-    /// Its bytes when it was opened.
+    /// Its length in bytes when it was opened.
     pub len: usize,
 }
 
@@ -47,7 +47,7 @@ impl DataFile {
     /// Fills `buffer` with the bytes from `from` on.
     ///
     /// # Errors
-    /// When the file ends before, or cannot be read.
+    /// When the file ends before `buffer` is full, or cannot be read.
     pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), DataError> {
         self.file.read_exact_at(buffer, from as u64).map_err(DataError::unpack(&self.path))
     }
@@ -55,13 +55,13 @@ impl DataFile {
     /// Checks that the file is as it was when it was opened, by its length and the time of its last change.
     ///
     /// # Errors
-    /// When it is another.
+    /// When the length or the time differ.
     pub fn check_unchanged(&self) -> Result<(), DataError> {
         let now = self.file.metadata().map_err(DataError::read(&self.path))?;
-        match now.len() as usize == self.len && now.modified().ok() == self.modified {
-            true => Ok(()),
-            false => bail!(&self.path, "was changed since it was opened: put it back"),
+        if now.len() as usize != self.len || now.modified().ok() != self.modified {
+            bail!(&self.path, "was changed since it was opened: put it back");
         }
+        Ok(())
     }
 
     /// The first `most` bytes, or all if there are fewer.

@@ -16,7 +16,7 @@ use crate::error::{DAMAGED, damage};
 pub struct IdxFile {
     /// Its path.
     pub path: PathBuf,
-    /// Whether its length is known at its end alone.
+    /// Whether it is packed by gzip. Its unpacked length is then known only at its end.
     is_packed: bool,
     /// The number of items, and of an image rows and columns.
     pub shape: Vec<usize>,
@@ -111,7 +111,7 @@ impl IdxFile {
         Ok(())
     }
 
-    /// Copies what is behind the header, whatever the size of the items.
+    /// Copies all items to `target`.
     ///
     /// # Errors
     /// When the file cannot be read, its length is not what the header says, or `target` cannot be written.
@@ -120,7 +120,7 @@ impl IdxFile {
         self.check_length(copied)
     }
 
-    /// What is behind the header.
+    /// A reader that begins behind the header.
     fn contents(&self) -> Result<Box<dyn Read>, DataError> {
         let mut reader = self.reader()?;
         io::copy(&mut reader.by_ref().take(self.header()), &mut io::sink())
@@ -128,12 +128,12 @@ impl IdxFile {
         Ok(reader)
     }
 
-    /// That it is not whole.
+    /// The error that the file is damaged.
     fn damaged(&self, what: String) -> DataError {
         DataError::damaged(&self.path, what)
     }
 
-    /// That it is another kind of file, or else not whole.
+    /// The error that the file is of another kind, if its first bytes are of a known one, or else damaged.
     fn other(&self, what: String) -> DataError {
         let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
         match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {
@@ -142,6 +142,7 @@ impl IdxFile {
         }
     }
 
+    /// Bytes of the header.
     fn header(&self) -> u64 {
         4 + 4 * self.shape.len() as u64
     }
@@ -149,10 +150,11 @@ impl IdxFile {
     fn reader(&self) -> Result<Box<dyn Read>, DataError> {
         let file = run_record::files::open_regular(&self.path).map_err(DataError::read(&self.path))?;
         let file = BufReader::with_capacity(1 << 18, file);
-        Ok(match self.is_packed {
-            true => Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))),
-            false => Box::new(file),
-        })
+        if self.is_packed {
+            Ok(Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file))))
+        } else {
+            Ok(Box::new(file))
+        }
     }
 
     fn check_length(&self, found: u64) -> Result<(), DataError> {

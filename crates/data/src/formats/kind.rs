@@ -64,7 +64,7 @@ impl DataFormat {
     }
 }
 
-/// Whether `path` has the name of a file of a data set, in a folder where it would be one.
+/// Whether a data set may have a file of this name: `dataset.json`, `train_data/train_x.npy` and so on.
 pub fn is_data_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let Some(name) = path.file_name() else { return false };

@@ -100,14 +100,10 @@ fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataEr
         [] => "labels".to_owned(),
         shape => format!("images of {shape:?}"),
     };
-    match file.shape[1..] == *shape {
-        true => Ok(file),
-        false => {
-            let what =
-                format!("holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
-            Err(DataError::source(&path, what))
-        }
+    if file.shape[1..] != *shape {
+        bail!(&path, "holds {}, expected {}; {OTHER_SAMPLES}", items(&file.shape[1..]), items(shape));
     }
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
     file.finish()
 }
 
-/// What is expected of a shape.
+/// The end of a message about the shape of an array of features.
 pub const ONE_ROW: &str = ", expected one row per sample: reshape it to (samples, features)";
 
 /// Bytes that are enough for a whole header, which describes one array.

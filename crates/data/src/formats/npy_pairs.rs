@@ -36,10 +36,10 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let file = |split, letter, dtypes: &[&str]| {
         let path = path(root, split, letter);
-        match path.exists() {
-            true => Ok(NpyFile::open(&path, dtypes)?),
-            false => Err(DataError::missing(&path, "", DataFormat::Npy)),
+        if !path.exists() {
+            return Err(DataError::missing(&path, "", DataFormat::Npy));
         }
+        NpyFile::open(&path, dtypes)
     };
     let pair = |split| -> Result<_, DataError> {
         let (x, y) = (file(split, 'x', &NpyFile::FLOATS)?, file(split, 'y', &NpyFile::INTEGERS)?);
