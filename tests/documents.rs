@@ -90,6 +90,47 @@ fn a_broken_link_is_found() {
     assert!(found[0].ends_with("no file none.md") && found[1].ends_with("no heading #none"), "{found:?}");
 }
 
+/// Folders of the repository in which documents name files.
+const FOLDERS: [&str; 9] =
+    ["benches/", "containers/", "crates/", "docs/", "examples/", "jobs/", "scripts/", "src/", "tests/"];
+/// Endings of these files.
+const ENDINGS: [&str; 8] = [".c", ".cc", ".csv", ".md", ".py", ".rs", ".sh", ".toml"];
+
+/// The paths of files in a text and its blocks of code, as seen from the repository's folder.
+fn files(text: &str) -> Vec<&str> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let words = text.split(|c| !is_path(c)).map(|word| word.trim_end_matches('.'));
+    let is_file = |word: &&str| {
+        FOLDERS.iter().any(|folder| word.starts_with(folder))
+            && ENDINGS.iter().any(|ending| word.ends_with(ending))
+    };
+    words.filter(is_file).collect()
+}
+
+#[test]
+fn files_that_documents_name_exist() {
+    assert_eq!(
+        files("see `src/lib.rs`.\n```\ncd a; tests/all.sh --only src\n```"),
+        ["src/lib.rs", "tests/all.sh"]
+    );
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut checked, mut wrong) = (0, Vec::new());
+    // A changelog may name what is gone.
+    for document in documents().into_iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = fs::read_to_string(&document).expect("a document");
+        // A crate's README may name its own files.
+        let beside = document.parent().expect("a folder");
+        for file in files(&text) {
+            checked += 1;
+            if !top.join(file).exists() && !beside.join(file).exists() {
+                wrong.push(format!("{}: no file {file}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 50, "files are found: {checked}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// The value of the first `version = "…"` in the lines from `start`.
 fn version(text: &str, start: &str) -> String {
     let value = text.split_once(start).and_then(|(_, rest)| rest.split('"').nth(1));
