@@ -34,7 +34,9 @@ impl BackendKind {
             Self::Gloo => Backend::Gloo.check_built(),
             Self::Nccl if cfg!(feature = "nccl") => Ok(()),
             Self::Nccl => {
-                Err("this build lacks nccl; choose mpi or gloo, or build with the feature nccl".into())
+                Err("this build lacks nccl; choose mpi or gloo, or build it with `make build DEVICES=nccl`, which writes \
+                     the binary to target-nccl/release"
+                    .into())
             }
         }
     }
@@ -46,7 +48,7 @@ impl BackendKind {
     /// If ranks cannot reach each other, or a rank has no GPU for NCCL.
     ///
     /// # Panics
-    /// If [`check_built`](Self::check_built) fails.
+    /// For [`Nccl`](Self::Nccl) in a build without it, which [`check_built`](Self::check_built) refuses.
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect(
         self,
@@ -89,5 +91,17 @@ impl BackendKind {
             #[cfg(not(feature = "nccl"))]
             Self::Nccl => unreachable!("a build without nccl refuses it"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_without_nccl_says_how_to_build_it() {
+        let refused = BackendKind::Nccl.check_built().err();
+        assert_eq!(refused.is_some(), cfg!(not(feature = "nccl")), "{refused:?}");
+        assert!(refused.is_none_or(|line| line.contains("`make build DEVICES=nccl`")));
     }
 }
