@@ -63,7 +63,7 @@ const LEARNS: &[&str] = &[
     "0.01",
 ];
 
-/// Trains on the imported pictures until all test samples are right; returns the digest of the weights.
+/// Trains on the imported pictures, checks that all test samples are right, and returns the digest of the weights.
 fn learn(lab: &Lab, ranks: usize, more: &[&str]) -> serde_json::Value {
     let run = train(lab, ranks, "run", "data", &[LEARNS, more].concat());
     assert_eq!(run["test_accuracy"], 100.0, "{ranks} ranks");
