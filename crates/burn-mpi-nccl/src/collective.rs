@@ -59,7 +59,8 @@ impl InFlight {
 
 impl NcclCollective {
     /// Connects all ranks of `world`, each with the GPU of number `gpu`, counted from 0 among the GPUs that the process
-    /// sees. `None`: the first GPU that no lower rank of the machine uses. All ranks must call it.
+    /// sees. `None`: the first GPU that no lower rank of the machine uses. All ranks must call it, and each has to be a
+    /// process: ranks that are [threads](burn_mpi::threads) run one at a time, and would wait for each other without end.
     ///
     /// # Errors
     /// On all ranks, [`SharedError::Elsewhere`](burn_mpi::SharedError::Elsewhere) if a rank lacks the driver, NCCL or a

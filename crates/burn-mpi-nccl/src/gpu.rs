@@ -35,9 +35,9 @@ pub struct Gpu {
     pub name: String,
 }
 
-/// Why a rank cannot use NCCL: the lowest such rank, which is the same on all ranks; `None` if all can.
-/// [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` would return it as an error. All
-/// ranks must call it.
+/// The lowest rank that cannot use NCCL, and why; `None` if all ranks can. The result is the same on all ranks, and
+/// [`NcclCollective::connect`](crate::NcclCollective::connect) with the same `gpu` returns it as an error. All ranks must
+/// call it.
 ///
 /// # Errors
 /// If ranks cannot exchange what they have.

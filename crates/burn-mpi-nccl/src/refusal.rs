@@ -3,7 +3,7 @@
 use burn_mpi::{CommError, SharedError};
 use serde::{Deserialize, Serialize};
 
-/// A rank that cannot use NCCL. It is the same on all ranks.
+/// The lowest rank that cannot use NCCL, and why. All ranks have the same value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("rank {rank} on {host}: {reason}")]
 #[non_exhaustive]

@@ -161,7 +161,7 @@ impl Activity {
         self.with(|state| state.departed.clone())
     }
 
-    /// A rank that has announced that it leaves, first one with an error.
+    /// A rank that has announced that it leaves; one with an error, if there is one.
     pub fn departure(&self) -> Option<Departure> {
         self.with(|state| state.departed.iter().max_by_key(|departure| departure.status != 0).cloned())
     }

@@ -5,11 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The kind of a line on a wait, which may end well, or on an end without a fault of its own.
+/// The kind of a line that says that a rank waits, or that it ends because a wait is over. It says nothing of an error.
 pub const WAITS: &str = "waits";
-/// The kind of a line on another rank's fault.
+/// The kind of a line that reports the error or the end of another rank.
 pub const NOTICED: &str = "noticed";
-/// The kind of a line on this rank's fault.
+/// The kind of a line that reports an error of this rank.
 pub const FAILED: &str = "failed";
 
 static TAGGED: AtomicBool = AtomicBool::new(false);

@@ -135,16 +135,16 @@ impl World {
         self.member().enter(transport, operation, bucket)
     }
 
-    /// Whether the job fails and the guard is about to end this process. For a transport whose operations need to be
-    /// aborted, such as on a GPU, to call while it waits: from its first call on, the guard gives it a second before
-    /// it ends the process.
+    /// Whether the job fails and the guard is about to end this process. A transport whose operations need to be aborted,
+    /// such as operations on a GPU, calls this while it waits. From the first call on, the guard gives it a second to abort
+    /// them before it ends the process.
     pub fn is_ending(&self) -> bool {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
 
-    /// The error of a rank that has announced that it leaves. The connections of a transport break when a peer
-    /// exits; the reason of the peer is then the error to return. It may arrive seconds later. Between ranks that are threads
-    /// there is none.
+    /// The error of a rank that has announced that it leaves; `None` if no rank has. The connections of a transport break
+    /// when a peer exits; the transport then returns this error in place of its own. The announcement may arrive seconds
+    /// after the connection has broken. Ranks that are threads announce nothing.
     pub fn departure(&self) -> Option<CommError> {
         self.member().activity.departure().map(|departure| departure.error())
     }

@@ -52,6 +52,9 @@ impl Operation {
     ///
     /// # Errors
     /// The reason of a [`CommError::Operation`]: a sum of bytes, or a chunk of a wrong length.
+    ///
+    /// # Panics
+    /// If `ranks` is 0 and the operation is an all-gather.
     pub fn check(self, buffer: &Wire, rank: usize, ranks: usize) -> Result<(), String> {
         let found = buffer.len();
         match self {

@@ -41,7 +41,10 @@ impl Call {
         }
     }
 
-    /// Bytes of each rank's part, of a buffer of `from` bytes to read and one of `to` bytes to write on `size` ranks.
+    /// Bytes of one rank's part in a call of `size` ranks, in which this rank reads `from` bytes and writes `to` bytes.
+    ///
+    /// # Panics
+    /// If `size` is 0.
     pub fn part(self, from: usize, to: usize, size: usize) -> usize {
         match self {
             Self::Gather { .. } => from,
@@ -64,8 +67,8 @@ impl Call {
         }
     }
 
-    /// Checks the buffers of `rank` of `size` against what a transport reads and writes. A transport calls this
-    /// first: whoever calls [`Primitives::call`] may pass any buffers.
+    /// Checks the buffers that `rank` of `size` passes to [`Primitives::call`]: a transport reads all of `from` and writes
+    /// all of `to`. A transport calls this first, because [`Primitives::call`] takes any buffers.
     ///
     /// # Errors
     /// The reason of a [`CommError::Operation`]: a sum of bytes, or a rank that does not exist.
