@@ -176,6 +176,7 @@ mod tests {
         use burn_mpi::messages::{NOTICED, WAITS, tag, tag_lines};
         tag_lines();
         for kind in [WAITS, NOTICED, FAILED, launch::IN_USE] {
+            assert_eq!(tag(kind).replace(['\u{1e}', '\u{1f}'], ""), format!("{kind}: "), "is readable");
             let words =
                 ["sh", "-c", "printf 'mpiburn: %s\\n' \"$1\" >&2", "sh", &format!("{}why", tag(kind))];
             let launch = Launch {

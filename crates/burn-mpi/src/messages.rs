@@ -1,7 +1,8 @@
 //! Tags of the lines that ranks print on standard error, for a program that starts jobs and reads why they end.
 //!
 //! After [`tag_lines`], a line is the program's name, a tag, and the text. The tag is the byte 0x1E, the [kind](FAILED) of
-//! the line, and the byte 0x1F. A launcher's prefix may precede the name.
+//! the line, a colon, a space, and the byte 0x1F. It reads as a word of the line where no program takes it out, such as
+//! in the log of a script between the launcher and the ranks. A launcher's prefix may precede the name.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,5 +22,5 @@ pub fn tag_lines() {
 
 /// The tag of a line of this `kind`; empty before [`tag_lines`].
 pub fn tag(kind: &str) -> String {
-    if TAGGED.load(Ordering::Relaxed) { format!("\u{1e}{kind}\u{1f}") } else { String::new() }
+    if TAGGED.load(Ordering::Relaxed) { format!("\u{1e}{kind}: \u{1f}") } else { String::new() }
 }

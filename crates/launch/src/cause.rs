@@ -23,7 +23,7 @@ const READS: usize = 16;
 /// The bytes around a rank's tag, as in `burn_mpi::messages`.
 const TAG: u8 = 0x1e;
 const TEXT: u8 = 0x1f;
-/// Longest kind in a tag, in bytes: what is longer is text, as is an unknown kind.
+/// Most bytes between them: what is longer is text, as is an unknown kind.
 const LONGEST_TAG: usize = 16;
 /// The tag of an error of a rank whose run directory another process uses.
 pub const IN_USE: &str = "in-use";
@@ -44,8 +44,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// From what is between the bytes of a tag, such as `failed: `.
     fn from_tag(tag: &[u8]) -> Option<Self> {
-        match str::from_utf8(tag).ok()? {
+        match str::from_utf8(tag).ok()?.strip_suffix(": ")? {
             "waits" => Some(Self::Waits),
             "noticed" => Some(Self::Noticed),
             "failed" => Some(Self::Failed),
@@ -232,7 +233,7 @@ mod tests {
 
     /// A line of a rank.
     fn tagged(kind: &str, text: &str) -> Vec<u8> {
-        format!("mpiburn: \u{1e}{kind}\u{1f}{text}\n").into_bytes()
+        format!("mpiburn: \u{1e}{kind}: \u{1f}{text}\n").into_bytes()
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
             assert_eq!(
                 shown,
                 "1: \x1e\x1b[1mno tag, which is too long\nmpiburn: runs/a is in use\na \x1efail\n\x1efaimpiburn: torn\n\
-                 mpiburn: \x1eunknown\x1fb\nthe end \x1efail"
+                 mpiburn: \x1eunknown: \x1fb\nthe end \x1efail"
             );
             let cause = Cause { kind: Kind::InUse, text: "runs/a is in use".into() };
             assert_eq!(scan.held, Some(cause), "{length}");

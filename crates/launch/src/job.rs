@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     /// Prints the error of a rank.
-    const WHY: &str = r"printf 'mpiburn: \036failed\037why\n' >&2";
+    const WHY: &str = r"printf 'mpiburn: \036failed: \037why\n' >&2";
 
     const MPI: MpiFlavour = MpiFlavour::OpenMpi;
 

@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn attempts_without_a_first_step_are_few() {
-        let (code, lines, starts) = restarted(r"printf 'mpiburn: \036failed\037no network\n' >&2; exit 1", 5);
+        let (code, lines, starts) =
+            restarted(r"printf 'mpiburn: \036failed: \037no network\n' >&2; exit 1", 5);
         assert_eq!((code, starts), (1, 3), "{lines:?}");
         let start =
             "launch: attempt 1 ended with exit code 1 before its first step: no network; starting again from";
@@ -407,7 +408,7 @@ mod tests {
         }
         assert_eq!(restarted("exit 0", 5), (0, Vec::new(), 1));
         let (_, lines, starts) =
-            restarted(r"printf 'mpiburn: \036in-use\037another has it\n' >&2; exit 1", 5);
+            restarted(r"printf 'mpiburn: \036in-use: \037another has it\n' >&2; exit 1", 5);
         assert!(starts == 1 && lines[0].starts_with("not started again: another process uses "), "{lines:?}");
     }
 }
