@@ -122,7 +122,7 @@ struct Scan {
     gone: Option<Instant>,
 }
 
-/// Whether Open MPI's mpirun says that it aborts the job, without a cause.
+/// Whether Open MPI's mpirun says that it aborts the job. This line has no cause.
 fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }

@@ -1,6 +1,6 @@
-//! Workarounds for single launchers, each under the version that ends it.
+//! Workarounds for single launchers, each below a comment with the version that no longer needs it.
 //!
-//! Delete the items of a version with the last system that has it.
+//! Delete a workaround when no supported system has an older version.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use super::{Hosts, MpiFlavour};
 
 // Until Open MPI 5: behaviour of ORTE, the launcher of Open MPI 4, seen with 4.1.4. Open MPI 5 has PRRTE in ORTE's place.
 
-/// Variables in a rank's environment, with each of which mpirun does not start.
+/// Variables of a rank's environment: mpirun does not start where one of them is set.
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
-/// Checks the environment, the space and the limits with which mpirun would fail to start, or hang.
+/// Rejects an environment, free space and limits with which mpirun would fail to start, or hang.
 pub(super) fn check_environment() -> anyhow::Result<()> {
     if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
         bail!(
@@ -32,10 +32,10 @@ pub(super) fn check_environment() -> anyhow::Result<()> {
 /// Space for the temporary files of a job: two ranks need 6 to 10 MB.
 const SPACE_MB: f64 = 16.0;
 
-/// Size of the largest of these files, in MB: of PMIx and of shared memory, 4 MB each.
+/// Space for the largest of these files, in MB. The files of PMIx and of shared memory have 4 MB each.
 const FILE_MB: u64 = 5;
 
-/// Checks the limit of file sizes in bytes: below it, mpirun prints lines of PMIx and never ends.
+/// Checks the limit of file sizes in bytes: with a lower one, mpirun prints lines of PMIx and never ends.
 fn check_file_size(limit: Option<u64>) -> anyhow::Result<()> {
     let too_small = limit.filter(|bytes| *bytes < FILE_MB << 20);
     too_small.map_or(Ok(()), |bytes| {
@@ -81,7 +81,7 @@ pub(super) fn check_own(
              sum of their slots"
         );
     }
-    // It knows the addresses of interfaces, of which 127.0.1.1 in Debian's /etc/hosts is none.
+    // Open MPI knows the addresses of interfaces. 127.0.1.1 in Debian's /etc/hosts is not one of them.
     let is_known = |ip: &IpAddr| !ip.is_loopback() || *ip == Ipv4Addr::LOCALHOST || ip.is_ipv6();
     ensure!(
         here.iter().any(is_known) || has_own_name(host, keeps_full_names(names)),
@@ -116,15 +116,15 @@ pub(super) const LOST_HOST: [&str; 3] = [
     "An ORTE daemon has unexpectedly failed",
 ];
 
-// No version of Slurm ends this so far.
+// No version of Slurm makes this unnecessary so far.
 
-/// Whether srun says how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit
-/// code 1". Its other errors are of its plugins and its network as well, while the job goes on.
+/// Whether srun tells how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit code 1". Its other
+/// errors may come from its plugins or its network, while the job goes on.
 pub(super) fn ends_task(error: &str) -> bool {
     error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
 }
 
-// No version of MPICH ends this so far.
+// No version of MPICH makes this unnecessary so far.
 
 /// Whether an exit code may be a signal's number: MPICH's mpirun exits with that of the signal that ended a rank, after
 /// a block of lines on standard output.

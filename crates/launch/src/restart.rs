@@ -9,17 +9,17 @@ use run_record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, se
 use super::cause::{Cause, Kind};
 use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line, quirks};
 
-/// How long ranks of an ended attempt may write to the run directory. They end when they notice the
-/// loss of the launcher or of another rank.
+/// How long to wait until the ranks of an ended attempt have left the run directory. They end when they notice the loss
+/// of the launcher or of another rank.
 const LEAVE: Duration = Duration::from_secs(120);
 /// Interval at which the directory's lock is tried.
 const TICK: Duration = Duration::from_millis(100);
-/// Attempts in a row that may end before their first step: a host that is not back yet needs some.
+/// After this many attempts in a row without a first step there is no other. A host that is not back yet needs some.
 const IDLE: usize = 3;
 /// The exit codes of a job that was stopped, and of one with wrong options.
 const RESUMABLE_CODE: i32 = RESUMABLE as i32;
 const OPTIONS_CODE: i32 = OPTIONS as i32;
-/// Why a job that failed in its very end is not started again.
+/// Why a job that failed after its last step is not started again.
 const COMPLETE: &str = "the run is complete";
 
 /// A training whose run directory is known before it starts.
@@ -93,12 +93,13 @@ struct Ended {
     outcome: Outcome,
     /// The line with the cause, if there is one.
     cause: Option<Cause>,
-    /// For a sentence: the attempt, its exit code, and the cause or that there is none.
+    /// The beginning of the line for the user: the number of the attempt and its exit code.
     what: String,
+    /// The cause in that line: the text of `cause`, or what else is known.
     shown: String,
 }
 
-/// What follows on an attempt.
+/// What follows an attempt.
 enum Next {
     /// Nothing, for the reason in the line; a success has none.
     End(Option<String>),
@@ -124,7 +125,7 @@ impl Attempt {
     }
 }
 
-/// What is known of a failure without a line: a launcher that a signal ended has no last word.
+/// What the exit code tells of a failure without a line. A launcher that a signal ended prints none.
 fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
         _ if quirks::may_be_signal(code, mpi) => {
@@ -156,13 +157,14 @@ struct Restarts<'a> {
     /// Whether an attempt has written to the run directory.
     began: bool,
     failed: Vec<FailedAttempt>,
-    /// The fault of the last attempt, and how many in a row have not reached their first step.
+    /// The fault of the last attempt.
     last: Option<Fault>,
+    /// How many attempts in a row have not reached their first step.
     idle: usize,
 }
 
 impl Restarts<'_> {
-    /// What follows on `attempt`. The run directory is locked meanwhile.
+    /// Decides what follows `attempt`, with the run directory locked.
     fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Next {
         let (code, dir) = (ended.outcome.code, &self.training.dir);
         let Ended { what, shown, .. } = ended;
@@ -197,7 +199,7 @@ impl Restarts<'_> {
         } else {
             "before its first step".to_owned()
         };
-        // With the attempts noted, which is no sign of the next one.
+        // Read after `note`, which changes run.json: a later change is the next attempt's.
         let next = self.next(&fault).and_then(|next| Ok((next, Seen::of(dir).map_err(|e| e.to_string())?)));
         let (number, most) = (attempt.number, self.most);
         match self.limit(number, fault).map_or(next, Err) {
@@ -209,7 +211,7 @@ impl Restarts<'_> {
         }
     }
 
-    /// The line of an attempt after which the run directory cannot be read or locked.
+    /// The line for the user if the run directory cannot be read or locked after an attempt.
     fn unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
         if ended.outcome.code == 0 {
             if !self.failed.is_empty() {
@@ -226,12 +228,12 @@ impl Restarts<'_> {
         Some(format!("{}: {}; not started again: {why}", ended.what, ended.shown))
     }
 
-    /// Whether the run directory is that of these attempts, rather than one that was there before.
+    /// Whether the run in the directory is that of these attempts, rather than one that was there before them.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes && self.start.run_json.is_some())
     }
 
-    /// What the run directory is after an attempt, locked if it is that of these attempts.
+    /// Reads the run directory after an attempt, and locks it if its run is that of these attempts.
     fn look(&mut self, attempt: &Attempt) -> Result<(Option<FolderLock>, Seen), RecordError> {
         let dir = &self.training.dir;
         self.began |= Seen::of(dir)?.run_json != attempt.before.run_json;
@@ -261,20 +263,20 @@ impl Restarts<'_> {
         }
     }
 
-    /// Where an attempt failed, which left the run directory as it is `after`.
+    /// Where `attempt` failed. `after` is the run directory that it left.
     fn fault(&self, attempt: &Attempt, after: &Seen) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before it connects, and the file of steps after that.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
-        // The file of an earlier attempt says nothing of one that has not begun.
+        // An attempt that has not begun finds the file of steps of an earlier one.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }
     }
 
-    /// Why an attempt that ended with `outcome` is no fault to start again after; `None` if it is.
+    /// Why there is no other attempt after this `outcome`, as the end of the line for the user; `None` after a fault.
     fn is_over(&self, attempt: &Attempt, outcome: Outcome, after: &Seen) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
-        // What an earlier process has written says nothing of this attempt.
+        // The status that an earlier process has written tells nothing about this attempt.
         let status = after.status.filter(|_| after.run_json != attempt.before.run_json);
         let taken = self.start.occupied && !self.training.resumes && !self.training.overwrites;
         match (outcome.code, status) {
@@ -289,18 +291,18 @@ impl Restarts<'_> {
         }
     }
 
-    /// Adds the failed attempts to run.json, which a run that began again no longer has.
+    /// Writes the failed attempts to run.json. An attempt that begins anew replaces the file, and loses the earlier ones.
     fn note(&self) {
         if !self.owns() || self.failed.is_empty() {
             return;
         }
-        // The run goes on without: what matters is its checkpoint.
+        // Restarts do not need them: they need the checkpoint.
         if let Err(error) = RunDir::note_failed(&self.training.dir, &self.failed) {
             log::warn!("failed attempts are not in run.json: {error}");
         }
     }
 
-    /// Why there is no attempt after that many, of which the last one had this fault.
+    /// Why there is no other attempt after this number of `attempts`, the last of which had this `fault`.
     fn limit(&mut self, attempts: u32, fault: Fault) -> Option<String> {
         self.idle = if fault.began { 0 } else { self.idle + 1 };
         let repeats = self.last.replace(fault) == Some(fault) && fault.began;

@@ -1,5 +1,7 @@
-//! Sweep files: TOML, checked before the first run. All keys and values are checked here, those of scales too that are
-//! not asked for: a section that nobody reads would be a sweep without it.
+//! Sweep files: TOML, checked before the first run.
+//!
+//! All keys and values are checked, in scales that this sweep does not use too: a key that is ignored would give other
+//! runs than its writer expects.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -83,7 +85,7 @@ const HEAD: [&str; 3] = ["title", "reference", "repeats"];
 /// The scale of the file itself, which no section changes.
 pub(super) const FULL: &str = "full";
 
-/// Most repeats of a run: more are a slip, and fill memory.
+/// Most repeats of a run. A larger number is a slip, and would fill memory.
 const REPEATS: i64 = 1000;
 
 impl SweepFile {
@@ -105,7 +107,7 @@ impl SweepFile {
     }
 }
 
-/// One line of at most so many characters: names in a file may be long, and hold line ends.
+/// `text` as one line of at most `most` characters: names in a file may be long, and have line ends.
 pub(super) fn in_short(text: &str, most: usize) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() > most { line.chars().take(most).chain(['…']).collect() } else { line }

@@ -48,7 +48,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The line for runs that failed for one reason; a missing data set would otherwise be told once for each.
+/// One line for all runs that failed for the same reason, such as a missing data set.
 pub fn failure_line(runs: &[&SweepRun]) -> String {
     let name = |index: usize| runs[index].name.as_str();
     let others = match runs.len() - 1 {

@@ -9,7 +9,7 @@ use super::file::{FULL, in_short, repeats};
 use super::{SweepError, SweepFile};
 use crate::{LauncherKind, Topology};
 
-/// Most runs with their repeats: more are a slip, and fill memory.
+/// Most runs, with their repeats. A larger number is a slip, and would fill memory.
 const RUNS: usize = 10_000;
 
 /// A planned run.
@@ -165,7 +165,7 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     Ok(run)
 }
 
-/// Name of a run: values that need no key alone, others with their keys.
+/// Name of a run: its values, each after its key unless the value tells the key.
 fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
     let part = |key: &String| match key.as_str() {
         "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
