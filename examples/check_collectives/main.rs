@@ -52,7 +52,6 @@ fn check(world: &World) -> Outcome {
             failures::unknown_interface(world)?;
             failures::timeout(world, interface)
         }
-        #[cfg(feature = "nccl")]
         ["nccl"] => {
             let nccl = transport(interface, TIMEOUT);
             primitives::check(world, BackendKind::Nccl.connect_primitives(world, &nccl, None)?.as_mut())?;

@@ -15,7 +15,6 @@ pub fn check(world: &World, interface: Option<&str>) -> Outcome {
 }
 
 /// The only algorithm of a transport.
-#[cfg(feature = "nccl")]
 pub fn of_all_types(world: &World, collective: &mut dyn Collective) -> Outcome {
     let name = collective.transport().to_owned();
     sums(world, collective, &name)

@@ -23,6 +23,10 @@ pub enum BackendKind {
 
 display_names!(BackendKind);
 
+/// What a build without nccl says, and what to do.
+const NO_NCCL: &str = "this build lacks nccl; choose mpi or gloo, or build it with `make build DEVICES=nccl`, which writes \
+                       the binary to target-nccl/release";
+
 impl BackendKind {
     /// Checks that this build includes the backend.
     ///
@@ -33,11 +37,7 @@ impl BackendKind {
             Self::Mpi => Backend::Mpi.check_built(),
             Self::Gloo => Backend::Gloo.check_built(),
             Self::Nccl if cfg!(feature = "nccl") => Ok(()),
-            Self::Nccl => {
-                Err("this build lacks nccl; choose mpi or gloo, or build it with `make build DEVICES=nccl`, which writes \
-                     the binary to target-nccl/release"
-                    .into())
-            }
+            Self::Nccl => Err(NO_NCCL.into()),
         }
     }
 
@@ -45,10 +45,7 @@ impl BackendKind {
     /// uses. All ranks must call it.
     ///
     /// # Errors
-    /// If ranks cannot reach each other, or a rank has no GPU for NCCL.
-    ///
-    /// # Panics
-    /// For [`Nccl`](Self::Nccl) in a build without it, which [`check_built`](Self::check_built) refuses.
+    /// If this build lacks the backend, ranks cannot reach each other, or a rank has no GPU for NCCL.
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect(
         self,
@@ -65,16 +62,13 @@ impl BackendKind {
                 Ok(Box::new(NcclCollective::connect(world, gpu)?))
             }
             #[cfg(not(feature = "nccl"))]
-            Self::Nccl => unreachable!("a build without nccl refuses it"),
+            Self::Nccl => world.agree(Err(NO_NCCL)),
         }
     }
 
     /// The blocking operations. All ranks must call it.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
-    ///
-    /// # Panics
     /// As [`connect`](Self::connect).
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect_primitives(
@@ -89,19 +83,28 @@ impl BackendKind {
             #[cfg(feature = "nccl")]
             Self::Nccl => Ok(Box::new(NcclCollective::connect(world, gpu)?)),
             #[cfg(not(feature = "nccl"))]
-            Self::Nccl => unreachable!("a build without nccl refuses it"),
+            Self::Nccl => world.agree(Err(NO_NCCL)),
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "nccl")))]
 mod tests {
+    use burn_mpi::threads::{Options, run};
+
     use super::*;
 
     #[test]
     fn a_build_without_nccl_says_how_to_build_it() {
-        let refused = BackendKind::Nccl.check_built().err();
-        assert_eq!(refused.is_some(), cfg!(not(feature = "nccl")), "{refused:?}");
-        assert!(refused.is_none_or(|line| line.contains("`make build DEVICES=nccl`")));
+        let nccl = BackendKind::Nccl;
+        assert_eq!(nccl.check_built(), Err(NO_NCCL.to_owned()));
+        // Programs of tests connect without that check.
+        let connect = |world: &World| nccl.connect(world, &Transport::default(), None).map(|_| ());
+        let primitives =
+            |world: &World| nccl.connect_primitives(world, &Transport::default(), None).map(|_| ());
+        for refused in [run(2, &Options::default(), connect), run(2, &Options::default(), primitives)] {
+            let error = refused.unwrap_err().error;
+            assert!(error.starts_with("rank 0 on ") && error.ends_with(NO_NCCL), "{error}");
+        }
     }
 }
