@@ -105,7 +105,7 @@ impl IdxFile {
             let labels = labels.path.display();
             return Err(self.damaged(format!("{count} images, but {of_labels} labels in {labels}")));
         }
-        if count == 0 {
+        if self.shape.contains(&0) {
             return Err(self.damaged("it contains no image".into()));
         }
         Ok(())

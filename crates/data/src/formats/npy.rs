@@ -193,20 +193,23 @@ impl NpyFile {
     /// When the two files do not match.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         let (path, labels_path) = (&self.file.path, &labels.file.path);
-        if labels.shape.len() > 2 {
-            bail!(labels_path, "its shape is {:?}, expected one label per sample", labels.shape);
-        }
         if labels.columns != 1 {
-            let columns = labels.columns;
+            if labels.shape.len() > 2 {
+                bail!(labels_path, "its shape is {:?}, expected one label per sample", labels.shape);
+            }
             bail!(
                 labels_path,
-                "{columns} labels per sample, expected one; of one-hot labels, save y.argmax(1)"
+                "{} labels per sample, expected one; of one-hot labels, save y.argmax(1)",
+                labels.columns
             );
         }
         if self.rows != labels.rows {
             bail!(path, "{} samples, but {} labels in {}", self.rows, labels.rows, labels_path.display());
         }
         if self.rows == 0 || self.columns == 0 {
+            if self.shape.len() > 2 {
+                bail!(path, "its shape is {:?}: it contains no sample", self.shape);
+            }
             bail!(path, "{} samples of {} features", self.rows, self.columns);
         }
         Ok(())

@@ -334,6 +334,7 @@ fn idx_files_have_any_size_and_any_classes() {
         "{message}"
     );
     for (labels, expected) in [
+        (idx(&[0], &[]), "test-images-idx3-ubyte: 1 images, but 0 labels in "),
         (idx(&[2], &[1, 1]), "test-images-idx3-ubyte: 1 images, but 2 labels in "),
         (idx(&[1, 2, 3], &pixels[..6]), "test-labels-idx1-ubyte: holds images, expected labels"),
     ] {

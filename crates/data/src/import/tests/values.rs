@@ -308,7 +308,7 @@ fn an_array_of_strings_names_the_classes_or_is_the_labels() {
     assert_eq!(lab.imported("a.npz", &[]).set.classes, ["dog", "cat", "fox"]);
     lab.write("a.npz", npz(&[("x", x.clone()), ("class_names", strings(&["dog", "cat", "dog", "cat"]))]));
     assert_eq!(lab.imported("a.npz", &["--label", "class_names"]).set.classes, ["cat", "dog"]);
-    lab.write("a.npz", npz(&[("x", x.clone()), ("y", npy("|b1", &[4], &[1, 0, 1, 0]))]));
+    lab.write("a.npz", npz(&[("x", x.clone()), ("y", npy("|b1", &[4, 1, 1], &[1, 0, 1, 0]))]));
     assert_eq!(lab.imported("a.npz", &[]).set.classes, ["0", "1"]);
 
     let one_hot = npy("<f8", &[4, 2], &[0.0f64; 8].map(f64::to_le_bytes).concat());
@@ -319,6 +319,11 @@ fn an_array_of_strings_names_the_classes_or_is_the_labels() {
     let labels = npy("|u1", &[4], &[0, 1, 0, 1]);
     for (x, y, expected) in [
         (&x, &one_hot, "2 labels per sample, expected one; of one-hot labels, save y.argmax(1)"),
+        (
+            &npy("|u1", &[0, 2, 2], &[]),
+            &npy("|u1", &[0], &[]),
+            "its shape is [0, 2, 2]: it contains no sample",
+        ),
         (&x, &pixels([0; 8]), "its shape is [4, 2, 1], expected one label per sample"),
         (&x, &objects, "its dtype is |O (Python objects)"),
         (&pixels([0, 255, 9, 9, 9, 9, 9, 9]), &labels, "(x.round().astype(\"uint8\"))"),
