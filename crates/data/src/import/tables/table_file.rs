@@ -217,6 +217,8 @@ impl TableFile {
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
+            // Without a second quote, the cell ends with the last line of the file.
+            let cell = cell.strip_suffix(b"\n").unwrap_or(cell);
             cell.split(|byte| *byte == b'\n').map(separators).collect()
         };
         let is_so = |column: usize, lines: &[usize]| match lines {

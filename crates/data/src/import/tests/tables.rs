@@ -284,6 +284,10 @@ fn rows_in_a_cell_are_found() {
     assert_eq!(swallowed("n,x,c\n\"p,1,a\nq,2,b\n\"r,3,a\ns,4,b\n"), [(0, 3)]);
     assert_eq!(swallowed("x,n,c\n1,\"p,a\n2,q,b\n3,\"r,a\n"), [(1, 3)]);
     assert_eq!(swallowed("x,n,c\r\n1,p,\"a\r\n2,q,b\r\n3,r,\"c\r\n"), [(2, 3)]);
+    for end in ["", "\n", "\r\n"] {
+        let never_closed = format!("x,n,c\n1,p,\"a\n2,q,b\n3,r,c{end}");
+        assert_eq!(swallowed(&never_closed), [(2, 3)], "{end:?}");
+    }
     for text in
         ["\"a text,\nof lines\",1\n", "\"a, b, c\nd, e\nf\",1\n", "\"a, b\nc\",1\n", "\"5\"\" pipe\",1\n"]
     {
