@@ -98,7 +98,7 @@ fn a_folder_of_pictures_without_permission_is_named() {
     let lab = Lab::new();
     let cats = lab.path("pets/cat");
     ["pets/cat", "pets/dog"].iter().for_each(|class| fs::create_dir_all(lab.path(class)).unwrap());
-    fs::set_permissions(&cats, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&cats, Permissions::from_mode(0o000)).unwrap();
     let mut import = Command::new(binary());
     import.args(["data", "import", "--out"]).args([lab.path("out"), lab.path("pets")]);
     let output = must_fail(as_anybody(&import));

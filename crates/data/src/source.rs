@@ -143,7 +143,7 @@ impl SampleSource {
     }
 
     /// The file with a sample of `split` in each row, if the data set was imported.
-    pub fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
+    pub(crate) fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
         self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
     }
 

@@ -187,7 +187,7 @@ pub(super) fn check_data(
             format!("the data set has {}", count(classes, "class")),
         ));
     }
-    if config.data.samples_in == SamplesIn::Disk && source.rows(Split::Train).is_none() {
+    if config.data.samples_in == SamplesIn::Disk && source.imported().is_none() {
         let problem = format!(
             "is for data sets that `mpiburn data import` made, and {} has {}",
             config.data.data_root.display(),
