@@ -10,8 +10,6 @@
 //! The crate knows neither Burn nor MPI.
 
 #![forbid(unsafe_code)]
-// In a build without a reader, the functions that only this reader calls are unused.
-#![cfg_attr(not(all(feature = "archives", feature = "parquet", feature = "pictures")), allow(dead_code))]
 
 // The first module: the modules below use its macro.
 #[macro_use]

@@ -4,6 +4,7 @@ pub(crate) mod beginning;
 pub(crate) mod missing;
 #[cfg_attr(not(feature = "parquet"), path = "without_parquet.rs")]
 pub(crate) mod parquet_file;
+#[cfg_attr(not(any(feature = "parquet", test)), expect(dead_code, reason = "Parquet alone has partitions"))]
 pub(crate) mod partitions;
 pub(crate) mod ranges;
 pub(crate) mod table;
@@ -41,6 +42,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 #[derive(Debug)]
 pub(crate) struct TableFiles {
     /// A folder below it with a name such as `class=low` is a value of a column.
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet alone has partitions"))]
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
 }
