@@ -64,15 +64,11 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
     let turns =
         |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let is_control = |c: char| turns(c) || (c.is_control() && !matches!(c, '\n' | '\t'));
-    match text.contains(is_control) {
-        false => Cow::Borrowed(text),
-        true => {
-            let shown = |c: char| match is_control(c) {
-                true => c.escape_default().to_string(),
-                false => c.to_string(),
-            };
-            Cow::Owned(text.chars().map(shown).collect())
-        }
+    if !text.contains(is_control) {
+        Cow::Borrowed(text)
+    } else {
+        let shown = |c: char| if is_control(c) { c.escape_default().to_string() } else { c.to_string() };
+        Cow::Owned(text.chars().map(shown).collect())
     }
 }
 

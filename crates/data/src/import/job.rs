@@ -78,10 +78,7 @@ impl<'a> Job<'a> {
 
     /// Says how far the import is; an error if it is to stop.
     pub(crate) fn step(&self, done: usize, all: usize) -> Result<(), DataError> {
-        match (self.progress)(done, all).is_break() {
-            true => Err(DataError::Stopped),
-            false => Ok(()),
-        }
+        if (self.progress)(done, all).is_break() { Err(DataError::Stopped) } else { Ok(()) }
     }
 
     /// As [`Self::step`], for rows, which are short.

@@ -116,42 +116,41 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
 /// Imports a file or a folder, which an archive may have in a folder of its own.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
-    let tables = match source.is_dir() {
-        true => {
-            let source = &folder::below(source)?;
-            let made = match cifar::find(source, job)? {
-                Some(made) => Some(made),
-                None => idx::find(source, job)?,
-            };
-            if let Some(made) = made {
-                let folder = job.folder.join(arrays::FOLDER);
-                return made.import(job).map_err(|error| archive::renamed(error, &folder, source));
-            }
-            if let Some(arrays) = arrays::find(source, args)? {
-                return arrays.import(job);
-            }
-            let mut folders = source.clone();
-            let tables = match listing::find(source, args)? {
-                Listing::Pictures(found) => return pictures::import(found, None, job),
-                Listing::Folders(classes) => {
-                    folders = classes;
-                    None
-                }
-                Listing::None => tables::tables(source, args)?,
-            };
-            let Some(tables) = tables else {
-                let found = split_folders::find(&folders, args.test_split.as_deref(), args.label_options())?;
-                return pictures::import(found, None, job);
-            };
-            tables
+    let tables = if source.is_dir() {
+        let source = &folder::below(source)?;
+        let made = match cifar::find(source, job)? {
+            Some(made) => Some(made),
+            None => idx::find(source, job)?,
+        };
+        if let Some(made) = made {
+            let folder = job.folder.join(arrays::FOLDER);
+            return made.import(job).map_err(|error| archive::renamed(error, &folder, source));
         }
-        false => match &args.test_split {
+        if let Some(arrays) = arrays::find(source, args)? {
+            return arrays.import(job);
+        }
+        let mut folders = source.clone();
+        let tables = match listing::find(source, args)? {
+            Listing::Pictures(found) => return pictures::import(found, None, job),
+            Listing::Folders(classes) => {
+                folders = classes;
+                None
+            }
+            Listing::None => tables::tables(source, args)?,
+        };
+        let Some(tables) = tables else {
+            let found = split_folders::find(&folders, args.test_split.as_deref(), args.label_options())?;
+            return pictures::import(found, None, job);
+        };
+        tables
+    } else {
+        match &args.test_split {
             Some(name) => {
                 let problem = format!("{} is one table, and has no other split", source.display());
                 return Err(DataError::option("test-split", short(name), problem));
             }
             None => Tables::one(TableFiles::one(source)),
-        },
+        }
     };
     match parquet_file::column_of_pictures(&tables.train.files[0])? {
         None => table::import(&tables, job),

@@ -43,12 +43,11 @@ pub(crate) fn find(source: &Path, job: &Job<'_>) -> Result<Option<Arrays>, DataE
     let (_, files) = folder::inside(source)?;
     let batches: Vec<&PathBuf> = files.iter().filter(|path| is_batch(path)).collect();
     let Some(first) = batches.first() else { return Ok(None) };
-    let (train, test, meta, default): (Vec<PathBuf>, _, _, _) = match is_batch_of_100(first) {
-        true => (vec![first.to_path_buf()], "test", "meta", "fine_labels"),
-        false => {
-            let names = (1..=batches.len()).map(|number| source.join(format!("data_batch_{number}")));
-            (names.collect(), "test_batch", "batches.meta", "labels")
-        }
+    let (train, test, meta, default): (Vec<PathBuf>, _, _, _) = if is_batch_of_100(first) {
+        (vec![first.to_path_buf()], "test", "meta", "fine_labels")
+    } else {
+        let names = (1..=batches.len()).map(|number| source.join(format!("data_batch_{number}")));
+        (names.collect(), "test_batch", "batches.meta", "labels")
     };
     let label = job.args.label.as_deref().unwrap_or(default);
     let folder = job.folder(arrays::FOLDER)?;

@@ -310,10 +310,7 @@ pub(crate) fn walk(folder: &Path, left_out: &mut LeftOut) -> Result<Vec<PathBuf>
                 path
             }
         };
-        match is_picture(&path) {
-            true => pictures.push(path),
-            false => left_out.add(path),
-        }
+        if is_picture(&path) { pictures.push(path) } else { left_out.add(path) }
     }
     left_out.loops += loops;
     Ok(pictures)

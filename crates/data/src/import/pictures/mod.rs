@@ -96,12 +96,13 @@ fn look(
     let all = train.len() + test.len();
     let done = AtomicUsize::new(0);
     let one = |picture: Picture| {
-        let seen = codec::look(&picture.place).and_then(|seen| match job.args.skip_broken {
-            true => {
+        let seen = codec::look(&picture.place).and_then(|seen| {
+            if job.args.skip_broken {
                 let own = Target { size: seen.size, fit: Fit::Stretch, grey: seen.grey };
                 codec::read(&picture.place, own).map(|_| seen)
+            } else {
+                Ok(seen)
             }
-            false => Ok(seen),
         });
         job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
         Ok((picture, seen))

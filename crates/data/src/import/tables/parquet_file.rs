@@ -324,9 +324,10 @@ pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, DataErro
     if !is_parquet(path) {
         return Ok(None);
     }
-    let is_picture = |field: &&TypePtr| match field.is_group() {
-        true => field.get_fields().iter().any(|inner| inner.name() == "bytes"),
-        false => {
+    let is_picture = |field: &&TypePtr| {
+        if field.is_group() {
+            field.get_fields().iter().any(|inner| inner.name() == "bytes")
+        } else {
             field.get_physical_type() == parquet::basic::Type::BYTE_ARRAY
                 && PICTURES.contains(&&*field.name().to_lowercase())
         }

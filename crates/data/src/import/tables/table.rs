@@ -30,12 +30,11 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
     let args = job.args;
     args.refuse_those_of_pictures()?;
     let mut train = table_file::open(&tables.train, 2, job)?;
-    let (label, names) = match train.is_parquet {
-        true => {
-            let (column, names) = parquet_file::label(&tables.train, None, args.label.as_deref())?;
-            (train.named(&column)?, names)
-        }
-        false => (train.label(args.label.as_deref())?, None),
+    let (label, names) = if train.is_parquet {
+        let (column, names) = parquet_file::label(&tables.train, None, args.label.as_deref())?;
+        (train.named(&column)?, names)
+    } else {
+        (train.label(args.label.as_deref())?, None)
     };
     let mut dropped: Vec<usize> =
         args.drop.iter().map(|column| train.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();

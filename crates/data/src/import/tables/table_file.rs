@@ -202,12 +202,11 @@ impl TableFile {
 
     /// Checks that a row has as many cells as the first, or empty ones behind them.
     pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), DataError> {
-        match row.len() >= self.columns && is_empty_from(row, self.columns) {
-            true => Ok(()),
-            false => {
-                let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
-                Err(self.wrong(position, format!("has {found}, and the first line {expected}")))
-            }
+        if row.len() >= self.columns && is_empty_from(row, self.columns) {
+            Ok(())
+        } else {
+            let [found, expected] = [row.len(), self.columns].map(|cells| count(cells, "cell"));
+            Err(self.wrong(position, format!("has {found}, and the first line {expected}")))
         }
     }
 

@@ -518,15 +518,17 @@ fn archives_are_what_is_in_them() {
         let file = fs::File::create(lab.path(name)).unwrap();
         let write = |file: Box<dyn Write>| {
             let mut archive = tar::Builder::new(file);
-            match lab.path(of).is_dir() {
-                true => archive.append_dir_all(format!("inner/{of}"), lab.path(of)).unwrap(),
-                false => archive.append_path_with_name(lab.path(of), of).unwrap(),
+            if lab.path(of).is_dir() {
+                archive.append_dir_all(format!("inner/{of}"), lab.path(of)).unwrap()
+            } else {
+                archive.append_path_with_name(lab.path(of), of).unwrap()
             }
             archive.into_inner().unwrap().flush().unwrap();
         };
-        match packed {
-            true => write(Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast()))),
-            false => write(Box::new(file)),
+        if packed {
+            write(Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast())))
+        } else {
+            write(Box::new(file))
         }
     };
     tar("pets.tar", false, "pets");

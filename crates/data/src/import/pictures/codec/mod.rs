@@ -36,9 +36,12 @@ impl Encoded {
     fn contents(&self) -> Result<Box<dyn Contents>, String> {
         match self {
             Self::File(path) => {
-                let file = open_regular(path).map_err(|error| match path.is_symlink() {
-                    true => format!("is a link that leads nowhere: {error}"),
-                    false => error.to_string(),
+                let file = open_regular(path).map_err(|error| {
+                    if path.is_symlink() {
+                        format!("is a link that leads nowhere: {error}")
+                    } else {
+                        error.to_string()
+                    }
                 })?;
                 Ok(Box::new(BufReader::new(file)))
             }
@@ -217,13 +220,12 @@ pub(crate) fn read(place: &Place, target: Target) -> Result<Vec<u8>, String> {
         Place::Encoded(file) => decode(file)?,
         Place::Row(pixels, row) => in_row(pixels, *row)?,
     };
-    Ok(match target.grey {
-        true => fitted(&grey(&picture), target).into_raw(),
-        false => {
-            let pixels = fitted(&picture.into_rgb8(), target);
-            let raw = pixels.as_raw();
-            (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
-        }
+    Ok(if target.grey {
+        fitted(&grey(&picture), target).into_raw()
+    } else {
+        let pixels = fitted(&picture.into_rgb8(), target);
+        let raw = pixels.as_raw();
+        (0..3).flat_map(|channel| raw.iter().skip(channel).step_by(3).copied()).collect()
     })
 }
 
