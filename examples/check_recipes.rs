@@ -71,7 +71,7 @@ fn main() -> anyhow::Result<()> {
     let labels: Vec<u16> = (0..batch).map(|at| (at % classes) as u16).collect();
     let scores = TensorData::new(floats(&file, "scores").unwrap_or_default(), [batch, classes]);
     let scores = Tensor::<2>::from_data(scores, &Device::flex().autodiff()).require_grad();
-    let score = smoothed_cross_entropy(scores.clone(), &labels, config.recipe.label_smoothing);
+    let score = smoothed_cross_entropy(scores.clone(), &labels, config.recipe.label_smoothing.get());
     let gradient = scores.grad(&score.loss.backward()).context("no gradient of the scores")?;
     let gradient = gradient.into_data().as_slice::<f32>().map(<[f32]>::to_vec);
 

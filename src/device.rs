@@ -5,11 +5,11 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use burn::tensor::Device;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A compute backend of Burn and its device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum DeviceKind {
     /// Burn's CPU backend flex, in every build.
     Flex,
@@ -54,6 +54,14 @@ impl FromStr for DeviceKind {
             ("cuda", index) => Ok(Self::Cuda(index)),
             _ => Err(unknown()),
         }
+    }
+}
+
+impl TryFrom<String> for DeviceKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

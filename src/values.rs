@@ -1,12 +1,14 @@
 //! Parsers of the values of options, with their bounds. Each says what its option takes, in words of its own: the
 //! standard library's "invalid digit found in string" and clap's "is not in 1..=1000" tell nobody what to type.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
 use clap::{Arg, ValueEnum};
 use launch::sweep::Takes;
+use serde::de::{Deserialize, Deserializer, Error};
 
 /// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
 /// `Option`, it would know no value that takes an earlier one back.
@@ -14,6 +16,88 @@ pub type Optional<T> = Option<T>;
 
 /// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
 pub type Switch = bool;
+
+/// Numbers with bounds, which a typed value and a stored one keep alike.
+macro_rules! bounded {
+    ($($(#[$doc:meta])* $name:ident($number:ty) = $parse:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize)]
+        pub struct $name($number);
+
+        impl $name {
+            /// A number that is known to be in bounds.
+            #[allow(dead_code, reason = "not of every type")]
+            pub const fn known(number: $number) -> Self {
+                Self(number)
+            }
+
+            /// The number.
+            pub const fn get(self) -> $number {
+                self.0
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                ($parse)(text).map(Self)
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(stored: D) -> Result<Self, D::Error> {
+                $crate::values::stored::<_, serde_json::Number, _>(stored)
+            }
+        }
+    )+};
+}
+pub(crate) use bounded;
+
+bounded! {
+    /// A whole number from 1.
+    Positive(usize) = positive;
+    /// A finite number above 0.
+    Above0(f64) = above_0;
+    /// A finite number, 0 or more.
+    NotNegative(f64) = not_negative;
+    /// A number from 0 to below 1.
+    #[derive(Default)]
+    Below1(f64) = below_1;
+    /// Seconds above 0, up to a year.
+    Seconds(f64) = seconds;
+}
+
+impl Positive {
+    /// `part` of `whole` parts of this number, rounded down; at least 1.
+    pub fn share(self, part: usize, whole: usize) -> Self {
+        Self((self.0 * part / whole).max(1))
+    }
+
+    /// This number, or a lower `limit`; at least 1.
+    pub fn at_most(self, limit: usize) -> Self {
+        Self(self.0.min(limit.max(1)))
+    }
+}
+
+/// A stored value of type `S`, read as the same text is typed.
+///
+/// # Errors
+/// If it is of another type, or the option does not take it.
+pub fn stored<'de, T, S, D>(stored: D) -> Result<T, D::Error>
+where
+    T: FromStr<Err = String>,
+    S: Deserialize<'de> + Display,
+    D: Deserializer<'de>,
+{
+    S::deserialize(stored)?.to_string().parse().map_err(D::Error::custom)
+}
 
 /// What `option` takes.
 pub fn takes(option: &Arg) -> Takes {
@@ -70,10 +154,15 @@ pub fn one_of_or_none<T: ValueEnum + Clone + Send + Sync + 'static>()
 }
 
 /// A value, or `none`.
-pub fn optional<T>(
-    parse: impl Fn(&str) -> Result<T, String> + Clone,
-) -> impl Fn(&str) -> Result<Optional<T>, String> + Clone {
-    move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
+///
+/// # Errors
+/// If it is neither.
+pub fn or_none<T: FromStr<Err: ToString>>(text: &str) -> Result<Optional<T>, String> {
+    if text == "none" {
+        Ok(None)
+    } else {
+        text.parse().map(Some).map_err(|problem: T::Err| problem.to_string())
+    }
 }
 
 /// A typed value, of which an error shows 100 characters.
@@ -89,14 +178,6 @@ pub fn shortened(value: &str) -> String {
 /// A path, or `none`; a file of that name is `./none`.
 pub fn path_or_none() -> impl TypedValueParser<Value = Optional<PathBuf>> {
     PathBufValueParser::new().map(|path| (path != Path::new("none")).then_some(path))
-}
-
-/// Any text.
-///
-/// # Errors
-/// Never.
-pub fn text(text: &str) -> Result<String, String> {
-    Ok(text.to_owned())
 }
 
 /// The parser of `on` or `off`.

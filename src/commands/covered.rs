@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::options::{ConfigError, RunConfig, RunRecord, as_typed, can_change};
+use crate::options::{ConfigError, RunConfig, RunRecord, as_typed};
+use crate::train::spec;
 use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
 use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
@@ -26,18 +27,18 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     );
     let stored: RunConfig = serde_json::from_value(manifest.config.clone())
         .with_context(|| format!("{}/manifest.json: `config`", folder.display()))?;
-    let mut expected = serde_json::to_value(stored)?;
+    let mut expected = stored.fields();
     for Change { field, to, .. } in changes_since(manifest, &record.history, &[]) {
-        expected[field.as_str()] = to.clone();
+        expected.insert(field.clone(), to.clone());
     }
-    let differences = differences(&expected, &serde_json::to_value(&record.config)?);
+    let differences = differences(&expected, &record.config.fields());
     let Some(first) = differences.first() else { return Ok(()) };
     let option = first.field.replace('_', "-");
     let more = match differences.len() - 1 {
         0 => String::new(),
         more => format!(" ({more} more differ)"),
     };
-    let remedy = match can_change(&option) {
+    let remedy = match spec(&option).map_or(Err("it is no option of a stored run"), |spec| spec.change) {
         Ok(()) => {
             let (run, value) = (quoted(run.display()), quoted(as_typed(&first.to)));
             format!("then change it with train --resume {run} --{option} {value}")
@@ -158,9 +159,8 @@ pub fn changes_since<'a>(
 }
 
 /// The fields of `to` that have another value in `from`.
-pub fn differences(from: &Value, to: &Value) -> Vec<Change> {
-    let fields = from.as_object().into_iter().flatten();
-    let different = fields.filter(|(field, value)| to[field.as_str()] != **value);
+pub fn differences(from: &Map<String, Value>, to: &Map<String, Value>) -> Vec<Change> {
+    let different = from.iter().filter(|(field, value)| to[field.as_str()] != **value);
     let change = |(field, value): (&String, &Value)| Change {
         field: field.clone(),
         from: value.clone(),

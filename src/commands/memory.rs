@@ -24,7 +24,7 @@ pub fn check_step(
     let largest = layout.specs().iter().map(|spec| spec.range.len()).max().unwrap_or(0);
     let least = Least::of(config, layout.trainable() as u64, largest as u64);
     check(world, config, &least, saves)?;
-    let batch = batch.min(config.data.train_batch_size);
+    let batch = batch.min(config.data.train_batch_size.get());
     let outputs = Least { working: least.working.max(outputs(network, config.precision, batch)), ..least };
     let refused = ("train-batch-size", batch.to_string());
     if config.device.is_cpu() { check_option(world, refused, &outputs, saves) } else { Ok(()) }

@@ -23,7 +23,7 @@ pub mod start;
 mod subject;
 mod sweep;
 #[cfg(test)]
-mod sweep_tests;
+pub mod sweep_tests;
 mod trace;
 mod train;
 
@@ -37,9 +37,9 @@ use clap::CommandFactory;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::options::{
-    BenchArgs, BenchKind, Cli, Command, ConfigError, Part, RunConfig, Words, is_of_value, one_line, part,
+    BenchArgs, BenchKind, Cli, Command, ConfigError, RunConfig, Words, is_of_value, one_line,
 };
-use crate::train::Precision;
+use crate::train::{Precision, spec};
 use ::data::{Description, SampleSource, Split};
 use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
@@ -158,7 +158,7 @@ fn does(cli: &Cli) -> Result<Does, String> {
     let refused = |error: ConfigError| with_hint(&error.into());
     typed.check().map_err(refused)?;
     let config = if changes { config.clone() } else { completed().map_err(refused)? };
-    let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
+    let of_job = |option: &&(String, String)| spec(option.0.trim_start_matches("--")).is_none();
     let of_job = cli.options.iter().filter(of_job).cloned();
     Ok(Does {
         command: cli.name.clone(),
@@ -239,7 +239,7 @@ fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     world.set_deadline(config.communication.timeout());
     gpu::choose(world, config.device)?;
     config.conv.use_algorithm();
-    use_threads(config.threads)
+    use_threads(config.threads.get())
 }
 
 /// One thread per rank unless more are requested. The calling thread is the first of
@@ -356,7 +356,7 @@ pub fn usage(error: &clap::Error) -> u8 {
 /// Checks that several random batches of this size fit into memory.
 fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
-    let size = config.data.train_batch_size;
+    let size = config.data.train_batch_size.get();
     if size > LARGEST {
         let problem = format!("random batches are kept in memory: at most {LARGEST}");
         return Err(ConfigError::new("train-batch-size", size, problem));

@@ -10,7 +10,7 @@ use super::logging::is_quiet;
 use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
-use crate::options::{RunConfig, RunRecord};
+use crate::options::{RunConfig, RunRecord, schema};
 use crate::train::{BackendKind, Precision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
@@ -44,7 +44,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         simd_level: Some(Level::current().name().into()),
         bf16_products: (config.device == DeviceKind::Flex && config.precision == Precision::Bf16)
             .then(|| bf16_products().name().into()),
-        oversubscribed: oversubscribed(&places, config.threads),
+        oversubscribed: oversubscribed(&places, config.threads.get()),
         shared_machine: shared_machine(&places),
         launcher: Launcher::detect().map_or("alone", |launcher| launcher.command).into(),
         connection: None,
@@ -58,6 +58,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         failed_attempts: Vec::new(),
         failed_checkpoints: None,
         results: None,
+        schema: schema(),
         config: config.clone(),
         places: places.into_iter().map(rank_place).collect(),
     })
@@ -210,7 +211,7 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         others_cpu_percent_by_host: others,
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
-        stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
+        stopped_early_after: (position.epoch < config.epochs.get()).then_some(position.epoch),
         by_class: ByClass::of(&position.confusion, &trainer.source.description().class_names),
         per_rank,
     })

@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::options::{ConfigError, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantizeKind, Quantized};
 use crate::train::{Evaluation, Tally};
+use crate::values::Positive;
 use burn_mpi::World;
 use data::Split;
 use run_record::checkpoint::MODEL;
@@ -35,7 +36,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
                 Quantized::of_ranges(&network, Method::Qat, ranges, config.quantization.weight_scheme)?
             }
             Some(post) => {
-                let quantizer = post.load(&source, config.data.train_samples)?;
+                let quantizer = post.load(&source, config.data.train_samples.map(Positive::get))?;
                 let samples = quantizer.samples();
                 if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
                     log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");

@@ -89,7 +89,7 @@ impl Batches {
         source: &SampleSource,
         split: Split,
     ) -> anyhow::Result<Self> {
-        let size = config.data.train_batch_size;
+        let size = config.data.train_batch_size.get();
         let global = size * world.size();
         let count = (source.len(split) / global).min(BATCHES);
         if count == 0 {

@@ -17,7 +17,7 @@ use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::Recorder;
 use crate::train::{self, BackendKind, Schedule, ScheduleKind, Setup, TrainError, Trainer};
-use crate::values;
+use crate::values::{self, Positive};
 use burn_mpi::World;
 use data::{Description, Split};
 use launch::StopRequest;
@@ -181,14 +181,14 @@ fn train(
         let first = position.history.first().map_or(0.0, |row| row.learning_rate);
         warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
         if trainer.source.imported().is_some() {
-            warn_of_few_steps(config.epochs, plan.steps(), config.data.train_batch_size);
+            warn_of_few_steps(config.epochs.get(), plan.steps(), config.data.train_batch_size.get());
         }
     }
     let attempt = record.history.len().saturating_sub(1);
     let origin = Origin { config: serde_json::to_value(config)?, data: trainer.data_digests(), attempt };
     let (step, history) = (position.step, &position.history);
     let has_int8 = config.quantization.quantize.is_some();
-    let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
+    let start = Start { step, history, curves, origin, keep: config.keep.map(Positive::get), has_int8 };
     let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
     if complete {
         // Its record has what a process that trains nothing cannot measure again.
@@ -203,7 +203,7 @@ fn train(
     let steps = world.agree(noted.transpose())?;
     // Not before: a run that is refused stays as it was.
     world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-    let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
+    let mut progress = Progress::new(world.is_root(), &plan, config.epochs.get(), position.step, steps);
     trainer.position.start_up_seconds += started.elapsed().as_secs_f64();
     let before = CpuTime::now();
     let ended = trainer.run(&mut recorder, &mut progress);

@@ -4,6 +4,7 @@
 use burn::tensor::Device;
 
 use super::layers::{linear, norm};
+use super::options::Hidden;
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Default width of the hidden layer.
@@ -17,7 +18,7 @@ pub(super) fn layers(
     dimensions: Dimensions,
     device: &Device,
 ) -> Vec<(String, Layer)> {
-    let (hidden, features) = (options.hidden.unwrap_or(HIDDEN), dimensions.input.iter().product());
+    let (hidden, features) = (options.hidden.map_or(HIDDEN, Hidden::get), dimensions.input.iter().product());
     let mut layers = vec![
         ("flatten".into(), Layer::Flatten(features)),
         ("layer1".into(), linear(features, hidden, device)),

@@ -80,7 +80,7 @@ impl ModelKind {
             }
             Self::Vgg => product(&[9, channels, 32]).saturating_add(product(&[32, classes])),
             Self::Mlp => {
-                let hidden = options.hidden.unwrap_or(HIDDEN);
+                let hidden = options.hidden.map_or(HIDDEN, options::Hidden::get);
                 product(&[channels, height, width, hidden]).saturating_add(product(&[hidden, classes]))
             }
         }

@@ -5,13 +5,18 @@ use burn_fused::nn::{Dropout, DropoutConfig};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::values::{Optional, below_1, display_names, one_of, optional, up_to};
+use crate::values::{Below1, Optional, bounded, display_names, one_of, or_none, up_to};
 
 /// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
 const MAX_HIDDEN: usize = 1 << 20;
 
+bounded! {
+    /// A width of a hidden layer.
+    Hidden(usize) = up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features");
+}
+
 /// Options of a kind of network; the defaults are the experiments'.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkOptions {
     /// Activation after every layer but the last.
@@ -21,16 +26,11 @@ pub struct NetworkOptions {
     #[arg(long)]
     pub batch_norm: bool,
     /// Dropout probability in training, before the last layer; in vgg before the last layer but one.
-    #[arg(long, value_name = "P", default_value = "0", value_parser = below_1)]
-    pub dropout: f64,
+    #[arg(long, value_name = "P", default_value = "0")]
+    pub dropout: Below1,
     /// Width of mlp's hidden layer [default: 32].
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "none",
-        value_parser = optional(up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features"))
-    )]
-    pub hidden: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Hidden>)]
+    pub hidden: Optional<Hidden>,
 }
 
 impl NetworkOptions {
@@ -46,7 +46,8 @@ impl NetworkOptions {
 
     /// A dropout layer, if the probability is not 0.
     pub fn dropout_layer(&self) -> Option<Dropout> {
-        (self.dropout > 0.0).then(|| DropoutConfig::new(self.dropout).init())
+        let probability = self.dropout.get();
+        (probability > 0.0).then(|| DropoutConfig::new(probability).init())
     }
 }
 

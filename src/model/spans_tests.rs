@@ -6,7 +6,11 @@ use crate::model::{ModelKind, Network, NetworkOptions};
 use crate::spans::{self, Phase, Recorder};
 
 fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {
-    let options = NetworkOptions { batch_norm: norms, dropout: 0.5, ..NetworkOptions::default() };
+    let options = NetworkOptions {
+        batch_norm: norms,
+        dropout: crate::values::Below1::known(0.5),
+        ..NetworkOptions::default()
+    };
     let network = Network::with_options(kind, &options, kind.dimensions(), 1, &Device::flex()).fused(fused);
     let [channels, height, width] = kind.dimensions().input;
     let samples = Tensor::<4>::ones([2, channels, height, width], &Device::flex());

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use clap::ValueEnum;
 
-use super::RunConfig;
+use super::{RunConfig, as_typed};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
-use crate::train::{BackendKind, GAMMA, OptimizerKind, Precision, ScheduleKind};
+use crate::train::{BackendKind, GAMMA, GLOO_ALGORITHMS, OPTIONS, OptimizerKind, Precision, ScheduleKind};
 use crate::values;
-use run_record::count;
+use run_record::{Part, count};
 
 /// An invalid option.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -51,9 +51,16 @@ impl RunConfig {
     pub fn completed(mut self) -> Result<Self, ConfigError> {
         let recipe = &mut self.recipe;
         if recipe.schedule == ScheduleKind::Step {
-            recipe.step_size.get_or_insert((self.epochs * 3 / 10).max(1));
+            recipe.step_size.get_or_insert(self.epochs.share(3, 10));
             recipe.gamma.get_or_insert(GAMMA);
         }
+        let config = self.with_one_name()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The configuration with `--quantize qat` for its other name.
+    pub(super) fn with_one_name(mut self) -> Result<Self, ConfigError> {
         if std::mem::take(&mut self.quantization.quantized) {
             match self.quantization.quantize.replace(QuantizeKind::Qat) {
                 None | Some(QuantizeKind::Qat) => {}
@@ -63,7 +70,6 @@ impl RunConfig {
                 }
             }
         }
-        self.check()?;
         Ok(self)
     }
 
@@ -75,15 +81,16 @@ impl RunConfig {
                 return Err(ConfigError::new(option, path.display(), problem));
             }
         }
-        let (batch, batches) = (self.data.train_batch_size, self.accumulate);
-        if batch.checked_mul(batches).is_none() {
-            let problem = format!("times --train-batch-size {batch} is more than {}; lower one", usize::MAX);
-            return Err(ConfigError::new("accumulate", batches, problem));
+        let algorithm = &self.communication.gloo_algorithm;
+        if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
+            let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));
+            return Err(ConfigError::new("gloo-algorithm", algorithm, problem));
         }
         if let (Some(hidden), true) = (self.network.hidden, self.model != ModelKind::Mlp) {
             let problem = format!("{} has no hidden layer to set; leave it out, or --model mlp", self.model);
             return Err(ConfigError::new("hidden", hidden, problem));
         }
+        self.check_companions()?;
         self.check_recipe()?;
         self.check_precision()?;
         if self.communication.backend == BackendKind::Nccl && self.device.is_cpu() {
@@ -97,10 +104,29 @@ impl RunConfig {
         self.check_quantization()
     }
 
+    /// Checks that options are given only beside the value of another without which they have no effect. gloo's have
+    /// their defaults beside any backend.
+    fn check_companions(&self) -> Result<(), ConfigError> {
+        let fields = self.fields();
+        for spec in OPTIONS.iter().filter(|spec| spec.part != Part::Communication) {
+            let (Some((other, needed)), Some(value)) = (spec.only_with, fields.get(spec.field)) else {
+                continue;
+            };
+            if !value.is_null() && fields[other] != needed {
+                let (option, other) = (spec.field.replace('_', "-"), other.replace('_', "-"));
+                return Err(ConfigError::new(
+                    option,
+                    as_typed(value),
+                    format!("requires --{other} {needed}"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn check_recipe(&self) -> Result<(), ConfigError> {
         let recipe = &self.recipe;
-        let (falls, cycles) =
-            (recipe.schedule == ScheduleKind::Step, recipe.schedule == ScheduleKind::OneCycle);
+        let cycles = recipe.schedule == ScheduleKind::OneCycle;
         if let Some(momentum) = recipe.momentum {
             let refuse = |problem| Err(ConfigError::new("momentum", momentum, problem));
             if !recipe.optimizer.takes_momentum() {
@@ -113,15 +139,6 @@ impl RunConfig {
                 return refuse(
                     "the schedule onecycle moves it between 0.85 and 0.95: leave it out".to_owned(),
                 );
-            }
-        }
-        for (fits, option, value, schedule) in [
-            (falls, "step-size", recipe.step_size.map(|epochs| epochs as f64), "step"),
-            (falls, "gamma", recipe.gamma, "step"),
-            (cycles, "max-lr", recipe.max_lr, "onecycle"),
-        ] {
-            if let (Some(value), false) = (value, fits) {
-                return Err(ConfigError::new(option, value, format!("requires --schedule {schedule}")));
             }
         }
         if cycles && recipe.max_lr.is_none() {
@@ -162,20 +179,15 @@ impl RunConfig {
     fn check_quantization(&self) -> Result<(), ConfigError> {
         let quantization = &self.quantization;
         let kind = quantization.quantize;
-        let only = |of: QuantizeKind, option, value: Option<usize>| match value {
-            Some(value) if kind != Some(of) => {
-                Err(ConfigError::new(option, value, format!("requires --quantize {of}")))
-            }
-            Some(epoch) if of == QuantizeKind::Qat && epoch >= self.epochs => {
+        for (option, epoch) in
+            [("freeze-after", quantization.freeze_after), ("fold-after", quantization.fold_after)]
+        {
+            if let Some(epoch) = epoch.filter(|epoch| *epoch >= self.epochs) {
                 let problem =
-                    format!("the run has {}; name one before the last", count(self.epochs, "epoch"));
-                Err(ConfigError::new(option, epoch, problem))
+                    format!("the run has {}; name one before the last", count(self.epochs.get(), "epoch"));
+                return Err(ConfigError::new(option, epoch, problem));
             }
-            _ => Ok(()),
-        };
-        only(QuantizeKind::Qat, "freeze-after", quantization.freeze_after)?;
-        only(QuantizeKind::Qat, "fold-after", quantization.fold_after)?;
-        only(QuantizeKind::Ptq, "calibration", quantization.calibration)?;
+        }
         let scheme = quantization.weight_scheme;
         let Some(kind) = kind else {
             return match scheme == Default::default() {

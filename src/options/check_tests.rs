@@ -5,6 +5,7 @@ use burn::tensor::Device;
 use super::super::tests::train;
 use super::*;
 use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
+use crate::values::Positive;
 
 /// Checks that each command line is refused by one line that starts with the words beside it.
 fn refused(cases: &[(&str, &str)]) {
@@ -20,10 +21,6 @@ fn values_out_of_bounds_are_refused_by_name_and_value() {
     refused(&[
         ("--train-batch-size 0", "--train-batch-size 0: must be a whole number from 1"),
         ("--epochs 0", "--epochs 0: must be a whole number from 1"),
-        (
-            "--train-batch-size 9223372036854775808 --accumulate 2",
-            "--accumulate 2: times --train-batch-size 9223372036854775808 is more than 18446744073709551615",
-        ),
         ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
         ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
         ("--model resnet", "--model resnet: choose convnet, vgg, mlp"),
@@ -113,7 +110,11 @@ fn a_stepwise_schedule_falls_every_third_of_the_way_unless_told() {
         [("--epochs 10", Some(3)), ("--epochs 2", Some(1)), ("--epochs 10 --step-size 7", Some(7))]
     {
         let recipe = train(&format!("--schedule step {options}")).unwrap().recipe;
-        assert_eq!((recipe.step_size, recipe.gamma), (expected, Some(0.1)), "{options}");
+        assert_eq!(
+            (recipe.step_size, recipe.gamma),
+            (expected.map(Positive::known), Some(GAMMA)),
+            "{options}"
+        );
     }
 }
 
@@ -210,7 +211,6 @@ fn an_edited_value_is_named_with_its_option() {
     let qat = "--quantize qat --epochs 4";
     for (options, field, value, expected) in [
         ("", "train_batch_size", "0", "--train-batch-size 0: must be a whole number from 1"),
-        ("", "accumulate", "18446744073709551615", "--accumulate 18446744073709551615: times --train-batch"),
         ("", "checkpoint_every", "0", "--checkpoint-every 0: must be a whole number from 1"),
         ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
         ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: choose"),

@@ -3,11 +3,11 @@
 mod bench;
 mod check;
 mod data;
+mod fields;
 mod int8;
 mod launch;
 mod predict;
 mod profile;
-mod rules;
 mod train;
 mod words;
 
@@ -19,21 +19,22 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::device::DeviceKind;
-use crate::values::positive;
+use crate::values::Positive;
 use burn_mpi::lab::mpi_library;
 
 pub use self::data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use crate::train::RunConfig;
+use crate::train::spec;
 pub use bench::{
     AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, LinkArgs, StepArgs,
 };
 pub use check::ConfigError;
+pub use fields::schema;
 pub use int8::{ExportArgs, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use predict::PredictArgs;
 pub use profile::ProfileArgs;
 pub use profile::TraceArgs;
-pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
 pub use train::{StallArgs, TrainArgs};
 pub use words::{Words, as_typed, is_of_value, one_line};
@@ -137,7 +138,7 @@ fn as_shown(command: clap::Command) -> clap::Command {
         let hides = arg.get_default_values().iter().any(|value| value == "none");
         let is_rare = arg.get_long().is_some_and(|option| {
             RARE.contains(&option)
-                || (part(option) != Part::Job && !COMMON.contains(&option))
+                || (spec(option).is_some() && !COMMON.contains(&option))
                 || (!trains && ["epochs", "early-stopping"].contains(&option))
         });
         let hides_short = arg.is_hide_short_help_set() || (is_long && is_rare);
@@ -235,11 +236,11 @@ pub struct EvalArgs {
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,
     /// Batch size per rank.
-    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
-    pub test_batch_size: usize,
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub test_batch_size: Positive,
     /// Test on the first N samples only [default: as in the run].
-    #[arg(long, value_name = "N", value_parser = positive)]
-    pub test_samples: Option<usize>,
+    #[arg(long, value_name = "N")]
+    pub test_samples: Option<Positive>,
     /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N.
     #[arg(long, default_value = "flex")]
     pub device: DeviceKind,

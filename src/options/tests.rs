@@ -19,9 +19,9 @@ pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
 fn the_defaults_are_the_reports() {
     let config = train("").unwrap();
     let data = &config.data;
-    assert_eq!((config.epochs, data.train_batch_size, data.test_batch_size), (3, 32, 128));
-    assert_eq!((config.recipe.lr, config.recipe.weight_decay, config.seed), (5e-4, 5e-4, 123));
-    assert_eq!((data.shuffle, config.log_every), (false, 100));
+    assert_eq!([config.epochs, data.train_batch_size, data.test_batch_size].map(Positive::get), [3, 32, 128]);
+    assert_eq!((config.recipe.lr.get(), config.recipe.weight_decay.get(), config.seed), (5e-4, 5e-4, 123));
+    assert_eq!((data.shuffle, config.log_every.get()), (false, 100));
     assert_eq!(config.precision, Precision::No);
 }
 
@@ -30,7 +30,7 @@ fn the_reports_own_option_names_are_known() {
     let options = "--optimizer-lr 1e-3 --optimizer-lr-decay 0 --log-path x --num-workers 2 --num-classes 10";
     let config = train(options).unwrap();
     let recipe = &config.recipe;
-    assert_eq!((recipe.lr, recipe.weight_decay, config.data.num_classes), (1e-3, 0.0, Some(10)));
+    assert_eq!((recipe.lr.get(), recipe.weight_decay.get()), (1e-3, 0.0));
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn help_and_errors_offer_no_precision_that_is_always_rejected() {
 
 #[test]
 fn the_last_of_repeated_options_wins() {
-    assert_eq!(train("--lr 1 --epochs 2 --optimizer-lr 2").unwrap().recipe.lr, 2.0);
+    assert_eq!(train("--lr 1 --epochs 2 --optimizer-lr 2").unwrap().recipe.lr.get(), 2.0);
 }
 
 #[test]

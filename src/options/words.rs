@@ -1,20 +1,19 @@
-//! Options as they are typed, and a configuration as the options that make it.
+//! Options as they are typed, and errors of clap in a line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
-use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use serde_json::{Map, Value};
+use clap::{Arg, ArgMatches, Command};
+use serde_json::Value;
 
-use super::{ConfigError, Part, RunConfig, can_change, part};
-use crate::values::{name, shortened, takes};
-use ::launch::sweep::Takes;
+use super::ConfigError;
+use crate::train::spec;
+use crate::values::shortened;
 
 /// Options by their long names, with their values; `None` for a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +54,7 @@ impl Words {
 
     /// Those that a run has.
     pub fn of_runs(&self) -> Self {
-        let of_runs = self.0.iter().filter(|(option, _)| part(option) != Part::Job);
+        let of_runs = self.0.iter().filter(|(option, _)| spec(option).is_some());
         Self(of_runs.map(|(option, value)| (option.clone(), value.clone())).collect())
     }
 
@@ -93,105 +92,6 @@ impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<OsString> = self.to_args().collect();
         f.write_str(&words.join(OsStr::new(" ")).to_string_lossy())
-    }
-}
-
-impl RunConfig {
-    /// The configuration that these words of a command line make.
-    ///
-    /// # Errors
-    /// The first option that is unknown or invalid, alone or together with others.
-    pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
-        let command = Self::augment_args(Command::new("train").no_binary_name(true).args_override_self(true));
-        let read = command.try_get_matches_from(words).and_then(|found| Self::from_arg_matches(&found));
-        read.map_err(|error| ConfigError::Words(one_line(&error)))?.completed()
-    }
-
-    /// The options that make this configuration.
-    ///
-    /// # Errors
-    /// If it cannot be written as JSON.
-    pub fn words(&self) -> Result<Words, ConfigError> {
-        let fields = serde_json::to_value(self).map_err(|error| ConfigError::Words(error.to_string()))?;
-        Ok(Words::of_fields(fields.as_object().unwrap_or(&Map::new())))
-    }
-
-    /// The options with their values as `run.json` has them, by which ranks compare them: of those that are given
-    /// alone if `typed` says which.
-    pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
-        let fields = serde_json::to_value(self).unwrap_or_default();
-        let value = |(field, value): (&String, &Value)| {
-            let option = field.replace('_', "-");
-            let is_typed =
-                |typed: &Words| typed.has(&option) || option == "quantize" && typed.has("quantized");
-            let text = match value {
-                _ if !typed.is_none_or(is_typed) => "the run's own".to_owned(),
-                Value::Null => "none".to_owned(),
-                Value::String(text) => text.clone(),
-                Value::Bool(_) if SWITCHES.contains(&option) => as_typed(value),
-                other => other.to_string(),
-            };
-            (format!("--{option}"), text)
-        };
-        fields.as_object().into_iter().flatten().map(value).collect()
-    }
-}
-
-impl Words {
-    /// The options that make the configuration with these fields.
-    fn of_fields(fields: &Map<String, Value>) -> Self {
-        let word = |(field, value): (&String, &Value)| {
-            let option = field.replace('_', "-");
-            let value = match value {
-                Value::Null => return None,
-                Value::Bool(on) if !SWITCHES.contains(&option) => return on.then_some((option, None)),
-                value => as_typed(value),
-            };
-            Some((option, Some(value.into())))
-        };
-        Self(fields.iter().filter_map(word).collect())
-    }
-}
-
-/// The options of a training that are `on` or `off`.
-static SWITCHES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-    let command = RunConfig::augment_args(Command::new("train"));
-    let switches = command.get_arguments().filter(|arg| takes(arg) == Takes::Switch);
-    switches.filter_map(Arg::get_long).map(ToOwned::to_owned).collect()
-});
-
-/// The long names of a training's options, aliases included.
-static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
-    let command = RunConfig::augment_args(Command::new("train"));
-    let names = command.get_arguments().filter_map(Arg::get_long_and_visible_aliases);
-    names.flatten().map(ToOwned::to_owned).collect()
-});
-
-/// A stored value as it is typed.
-pub fn as_typed(value: &Value) -> String {
-    match value {
-        Value::Null => "none".into(),
-        Value::Bool(on) => if *on { "on" } else { "off" }.into(),
-        Value::String(text) => text.clone(),
-        other => {
-            let number = other.to_string();
-            number.strip_suffix(".0").map_or(number.clone(), ToOwned::to_owned)
-        }
-    }
-}
-
-/// A stored configuration, which somebody may have edited, is read as the options that make it.
-impl TryFrom<Map<String, Value>> for RunConfig {
-    type Error = ConfigError;
-
-    fn try_from(fields: Map<String, Value>) -> Result<Self, ConfigError> {
-        if let Some(field) = fields.keys().find(|field| !NAMES.contains(&field.replace('_', "-"))) {
-            let problem = format!(
-                "`config.{field}` is no option of this version: correct the name, or put a copy back"
-            );
-            return Err(ConfigError::Words(problem));
-        }
-        Self::read(Words::of_fields(&fields).to_args())
     }
 }
 
@@ -248,62 +148,15 @@ fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
     })
 }
 
-/// Options of the schedule, which another schedule does not have.
-const OF_SCHEDULES: [&str; 3] = ["max-lr", "step-size", "gamma"];
-
-impl RunConfig {
-    /// The configuration with the options that were `typed` beside `--resume`.
-    ///
-    /// # Errors
-    /// If an option cannot change, or has an invalid value.
-    pub fn changed(&self, typed: &Words) -> Result<Self, ConfigError> {
-        let before = self.words()?;
-        let mut words = before.clone();
-        let schedule = typed.0.get("schedule");
-        if schedule.is_some_and(|schedule| before.0.get("schedule") != Some(schedule)) {
-            words.0.retain(|option, _| !OF_SCHEDULES.contains(&option.as_str()));
+/// A stored value as it is typed.
+pub fn as_typed(value: &Value) -> String {
+    match value {
+        Value::Null => "none".into(),
+        Value::Bool(on) => if *on { "on" } else { "off" }.into(),
+        Value::String(text) => text.clone(),
+        other => {
+            let number = other.to_string();
+            number.strip_suffix(".0").map_or(number.clone(), ToOwned::to_owned)
         }
-        words.0.extend(typed.of_runs().0);
-        let changed = Self::read(words.to_args())?;
-        let after = changed.words()?;
-        for option in before.0.keys().chain(after.0.keys()) {
-            let value = after.0.get(option);
-            if let (true, Err(reason)) = (before.0.get(option) != value, can_change(option)) {
-                let shown = match (value, typed.0.get(option)) {
-                    (_, Some(typed)) => typed.clone().unwrap_or_default(),
-                    (Some(value), None) => value.clone().unwrap_or_default(),
-                    (None, None) => "none".into(),
-                };
-                let problem = format!("cannot change in a resumed run: {reason}");
-                return Err(ConfigError::new(option.clone(), shown.display(), problem));
-            }
-        }
-        self.check_velocity(&changed)?;
-        Ok(changed)
-    }
-
-    /// Checks that `changed` has a velocity if this configuration has one: the checkpoint holds it, or lacks it.
-    fn check_velocity(&self, changed: &Self) -> Result<(), ConfigError> {
-        let has =
-            |config: &Self| config.recipe.optimizer.takes_momentum() && config.base_rate().momentum > 0.0;
-        if has(self) == has(changed) {
-            return Ok(());
-        }
-        let (before, after) = (&self.recipe, &changed.recipe);
-        let (option, value) = if before.schedule == after.schedule {
-            ("momentum", after.momentum.map_or_else(|| "none".into(), |momentum| momentum.to_string()))
-        } else {
-            ("schedule", name(&after.schedule))
-        };
-        let problem = if has(self) {
-            "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
-        } else {
-            "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
-        };
-        Err(ConfigError::new(option, value, problem))
     }
 }
-
-#[cfg(test)]
-#[path = "changes_tests.rs"]
-mod changes_tests;

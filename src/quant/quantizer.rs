@@ -20,6 +20,7 @@ use super::layers::{flat, values_of};
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
 use crate::model::Network;
+use crate::values::Positive;
 use run_record::Method;
 
 /// Observers of a network, and values derived from them.
@@ -77,7 +78,7 @@ impl Quantizer {
 
     /// Begins, or resumes, `epoch` (from 0).
     pub fn set_epoch(&mut self, epoch: usize) {
-        let past = |after: Option<usize>| after.is_some_and(|after| epoch >= after);
+        let past = |after: Option<Positive>| after.is_some_and(|after| epoch >= after.get());
         self.frozen = past(self.options.freeze_after);
         self.folded = past(self.options.fold_after);
     }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{CALIBRATION, PostTraining, QuantError};
-use crate::values::{Optional, display_names, one_of, one_of_or_none, optional, positive};
+use crate::values::{Optional, Positive, display_names, one_of, one_of_or_none, or_none};
 
 /// Minimum and maximum.
 pub type Range = [f32; 2];
@@ -76,7 +76,7 @@ pub enum QuantizeKind {
 }
 
 /// Quantization of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Quantization")]
 pub struct Quantization {
     /// 8-bit integers: qat (trained with fake quantization) or ptq (trained in floats; ranges of
@@ -91,14 +91,14 @@ pub struct Quantization {
     #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: WeightScheme,
     /// Freeze all ranges after this many epochs of qat.
-    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
-    pub freeze_after: Optional<usize>,
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
+    pub freeze_after: Optional<Positive>,
     /// Use the running statistics of batch norm after this many epochs of qat.
-    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
-    pub fold_after: Optional<usize>,
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = or_none::<Positive>)]
+    pub fold_after: Optional<Positive>,
     /// Training samples that ptq observes at each epoch's end [default: 1024].
-    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
-    pub calibration: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
+    pub calibration: Optional<Positive>,
 }
 
 impl Quantization {
@@ -106,7 +106,7 @@ impl Quantization {
     pub fn post_training(&self) -> Option<PostTraining> {
         (self.quantize? == QuantizeKind::Ptq).then(|| PostTraining {
             scheme: self.weight_scheme,
-            calibration: self.calibration.unwrap_or(CALIBRATION),
+            calibration: self.calibration.map_or(CALIBRATION, Positive::get),
         })
     }
 }

@@ -11,6 +11,7 @@ mod options;
 mod precision;
 mod recorder;
 mod schedule;
+mod schema;
 mod state;
 mod step;
 mod trainer;
@@ -21,11 +22,14 @@ pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};
 pub use evaluation::{Tally, cross_entropy};
 pub use optimizer::{AveragedGradients, Optimizer, OptimizerKind, Rate};
-pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn};
+pub use options::{
+    Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn, Threads,
+};
 pub use precision::LossScale;
 pub use precision::Precision;
 pub use recorder::Recorder;
 pub use schedule::{Schedule, ScheduleKind};
+pub use schema::{OPTIONS, OptionSpec, Scope, spec};
 pub use state::{Position, best_epoch};
 pub use step::{Learner, StepTimes};
 pub use trainer::{Setup, Trainer, Watch};

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::{RunConfig, TrainError};
-use crate::values::display_names;
+use crate::values::{Above0, display_names};
 
 /// Optimizer kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -105,10 +105,10 @@ impl Optimizer {
         let names = recipe.optimizer.moments(options.base_rate().momentum > 0.0);
         Self {
             kind: recipe.optimizer,
-            weight_decay: recipe.weight_decay,
-            l1: recipe.l1 as f32,
-            l2: recipe.l2 as f32,
-            clip_norm: recipe.clip_norm,
+            weight_decay: recipe.weight_decay.get(),
+            l1: recipe.l1.get() as f32,
+            l2: recipe.l2.get() as f32,
+            clip_norm: recipe.clip_norm.map(Above0::get),
             moments: names.iter().map(zeros).collect(),
             updates: 0,
         }

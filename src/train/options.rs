@@ -1,6 +1,6 @@
 //! Options of a training, typed once: what clap reads, `run.json` stores, and the training works with.
 //!
-//! A new option is a field with its help here, a line in `options/rules.rs`, and the place that uses it.
+//! A new option is a field with its help here, a line in `schema.rs`, and the place that uses it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,15 +10,14 @@ use burn_fused::conv::Algorithm;
 use burn_mpi::{Reduction, ShardPlan, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 use super::{BackendKind, OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
-    Optional, Switch, above_0, below_1, from_0, named, not_negative, on_off, one_of, optional, path_or_none,
-    positive, seconds, text, up_to,
+    Above0, Below1, NotNegative, Optional, Positive, Seconds, Switch, bounded, from_0, named, on_off, one_of,
+    or_none, path_or_none, up_to,
 };
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
@@ -29,9 +28,14 @@ pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 /// Maximum number of threads: more than the cores of any machine, and what every system starts.
 const MAX_THREADS: usize = 1024;
 
+bounded! {
+    /// A number of threads.
+    Threads(usize) = up_to(MAX_THREADS, "each takes memory and a core");
+}
+
 /// The complete configuration of a run: `config` in `run.json`, sufficient for `--resume`.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
-#[serde(try_from = "Map<String, Value>")]
+#[serde(remote = "Self")]
 pub struct RunConfig {
     /// Network to train.
     ///
@@ -70,11 +74,11 @@ pub struct RunConfig {
     #[serde(flatten)]
     pub data: DataOptions,
     /// Number of epochs.
-    #[arg(long, value_name = "N", default_value = "3", value_parser = positive, help_heading = "Training")]
-    pub epochs: usize,
+    #[arg(long, value_name = "N", default_value = "3", help_heading = "Training")]
+    pub epochs: Positive,
     /// Gradient accumulation: batches per rank and step, with one all-reduce.
-    #[arg(long, value_name = "K", default_value = "1", value_parser = positive, help_heading = "Training")]
-    pub accumulate: usize,
+    #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
+    pub accumulate: Positive,
     /// Type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights,
     /// optimizer, loss and batch norm's statistics stay in f32.
     #[arg(
@@ -99,41 +103,35 @@ pub struct RunConfig {
     #[serde(flatten)]
     pub communication: Communication,
     /// Number of threads per rank.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "1",
-        value_parser = up_to(MAX_THREADS, "each takes memory and a core"),
-        help_heading = "Distribution"
-    )]
-    pub threads: usize,
+    #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
+    pub threads: Threads,
     /// Steps between log lines of training loss and accuracy. A line is the mean over rank 0's samples of the steps
     /// since the last line, of this epoch; lines of whole epochs are over all ranks.
-    #[arg(long, value_name = "STEPS", default_value = "100", value_parser = positive, help_heading = "Results")]
-    pub log_every: usize,
+    #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
+    pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
     #[arg(
         long,
         value_name = "STEPS",
         default_value = "none",
-        value_parser = optional(positive),
+        value_parser = or_none::<Positive>,
         help_heading = "Results"
     )]
-    pub checkpoint_every: Optional<usize>,
+    pub checkpoint_every: Optional<Positive>,
     /// Checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
     /// newest 3].
     #[arg(
         long,
         value_name = "K",
         default_value = "none",
-        value_parser = optional(positive),
+        value_parser = or_none::<Positive>,
         help_heading = "Results"
     )]
-    pub keep: Optional<usize>,
+    pub keep: Optional<Positive>,
 }
 
 /// The samples of a run.
-#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
     /// Folder of the data set, present on every host.
@@ -151,13 +149,12 @@ pub struct DataOptions {
         long,
         visible_aliases = ["batch-size", "batch"],
         value_name = "N",
-        default_value = "32",
-        value_parser = positive
+        default_value = "32"
     )]
-    pub train_batch_size: usize,
+    pub train_batch_size: Positive,
     /// Test batch size per rank.
-    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
-    pub test_batch_size: usize,
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub test_batch_size: Positive,
     /// Shuffle the training samples in every epoch.
     #[arg(long)]
     pub shuffle: bool,
@@ -168,14 +165,14 @@ pub struct DataOptions {
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
-    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
-    pub train_samples: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
+    pub train_samples: Optional<Positive>,
     /// Test on the first N samples only.
-    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
-    pub test_samples: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
+    pub test_samples: Optional<Positive>,
     /// Expected number of classes; an error if the data set has another number.
-    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
-    pub num_classes: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
+    pub num_classes: Optional<Positive>,
     /// Number of data loader workers: accepted for programs of PyTorch, and without effect.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_0::<usize>)]
     #[serde(skip)]
@@ -183,75 +180,63 @@ pub struct DataOptions {
 }
 
 /// Optimizer, schedule, regularisation and augmentation.
-#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Recipe")]
 pub struct Recipe {
     /// Learning rate.
     ///
     /// --schedule onecycle uses --max-lr instead.
-    #[arg(
-        long,
-        visible_alias = "optimizer-lr",
-        value_name = "X",
-        default_value = "0.0005",
-        value_parser = not_negative
-    )]
-    pub lr: f64,
+    #[arg(long, visible_alias = "optimizer-lr", value_name = "X", default_value = "0.0005")]
+    pub lr: NotNegative,
     /// Weight decay: L2 penalty, added to the gradient inside the optimizer; adamw instead
     /// decays weights by learning rate times X (decoupled).
-    #[arg(
-        long,
-        visible_alias = "optimizer-lr-decay",
-        value_name = "X",
-        default_value = "0.0005",
-        value_parser = not_negative
-    )]
-    pub weight_decay: f64,
+    #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
+    pub weight_decay: NotNegative,
     /// Optimizer, with PyTorch's defaults.
     #[arg(long, value_name = "NAME", default_value = "adam", value_parser = one_of::<OptimizerKind>())]
     pub optimizer: OptimizerKind,
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
-    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(below_1))]
-    pub momentum: Optional<f64>,
+    #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Below1>)]
+    pub momentum: Optional<Below1>,
     /// Learning rate schedule: step and cosine change it by epoch, onecycle by step.
     #[arg(long, value_name = "NAME", default_value = "constant", value_parser = one_of::<ScheduleKind>())]
     pub schedule: ScheduleKind,
     /// OneCycle: maximum learning rate.
-    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
-    pub max_lr: Optional<f64>,
+    #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Above0>)]
+    pub max_lr: Optional<Above0>,
     /// StepLR: epochs between decays [default: 30% of the epochs, at least 1].
-    #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = optional(positive))]
-    pub step_size: Optional<usize>,
+    #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = or_none::<Positive>)]
+    pub step_size: Optional<Positive>,
     /// StepLR: factor of each decay [default: 0.1].
-    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
-    pub gamma: Optional<f64>,
+    #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Above0>)]
+    pub gamma: Optional<Above0>,
     /// Gradient clipping: maximum norm of the gradients over all parameters.
-    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
-    pub clip_norm: Optional<f64>,
+    #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Above0>)]
+    pub clip_norm: Optional<Above0>,
     /// L1 penalty: add X times the sum of |w| over all parameters to the objective.
-    #[arg(long, value_name = "X", default_value = "0", value_parser = not_negative)]
-    pub l1: f64,
+    #[arg(long, value_name = "X", default_value = "0")]
+    pub l1: NotNegative,
     /// L2 penalty: add X times the sum of w^2 over all parameters to the objective; displayed
     /// losses exclude penalties.
-    #[arg(long, value_name = "X", default_value = "0", value_parser = not_negative)]
-    pub l2: f64,
+    #[arg(long, value_name = "X", default_value = "0")]
+    pub l2: NotNegative,
     /// Label smoothing: share of each training label that is distributed over all classes, from 0
     /// to below 1. The test loss is computed without it.
-    #[arg(long, value_name = "X", default_value = "0", value_parser = below_1)]
-    pub label_smoothing: f64,
+    #[arg(long, value_name = "X", default_value = "0")]
+    pub label_smoothing: Below1,
     /// Weights of the classes in the training loss. balanced gives each class the same weight in total, however many
     /// training samples it has. The test loss is computed without them.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
-    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
-    pub early_stopping: Optional<usize>,
+    #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
+    pub early_stopping: Optional<Positive>,
     /// Augment training images, differently in each epoch: crop, flip, rotate or jitter; several as crop,flip.
     #[arg(
         long,
         value_name = "NAMES",
         default_value = "none",
-        value_parser = optional(str::parse::<Augmentation>)
+        value_parser = or_none::<Augmentation>
     )]
     pub augment: Optional<Augmentation>,
 }
@@ -306,14 +291,14 @@ impl SamplesIn {
 }
 
 /// How gradients are averaged over all ranks.
-#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Distribution")]
 pub struct Communication {
     /// Transport of the gradients; nccl between GPUs.
     #[arg(long, default_value = "mpi", value_parser = one_of::<BackendKind>())]
     pub backend: BackendKind,
     /// Network interface of gloo's connections [default: the one with a route to the other hosts].
-    #[arg(long, value_name = "NAME", default_value = "none", value_parser = optional(text))]
+    #[arg(long, value_name = "NAME", default_value = "none", value_parser = or_none::<String>)]
     pub interface: Optional<String>,
     /// gloo's all-reduce algorithm.
     #[arg(
@@ -344,13 +329,13 @@ pub struct Communication {
     pub overlap: Switch,
     /// Maximum size of a gradient bucket in MB; the first has at most 1 MB, and a network smaller
     /// than eight buckets is split into eight of at least 1 MB.
-    #[arg(long, value_name = "MB", default_value = "25", value_parser = above_0)]
-    pub bucket_mb: f64,
+    #[arg(long, value_name = "MB", default_value = "25")]
+    pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
     ///
     /// The error names the missing ranks; finding them takes up to 6 seconds more.
-    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
-    pub comm_timeout: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "120")]
+    pub comm_timeout: Seconds,
 }
 
 impl RunConfig {
@@ -358,11 +343,13 @@ impl RunConfig {
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {
-            Split::Train => (data.train_samples, data.train_batch_size.saturating_mul(self.accumulate)),
-            Split::Test => (data.test_samples, data.test_batch_size),
+            Split::Train => {
+                (data.train_samples, data.train_batch_size.get().saturating_mul(self.accumulate.get()))
+            }
+            Split::Test => (data.test_samples, data.test_batch_size.get()),
         };
         let all = source.len(split);
-        ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
+        ShardPlan { samples: limit.map_or(all, |n| n.get().min(all)), world_size, batch_size }
     }
 
     /// The network with initial weights.
@@ -375,9 +362,9 @@ impl RunConfig {
         let recipe = &self.recipe;
         let momentum = match recipe.schedule {
             ScheduleKind::OneCycle => 0.95,
-            _ => recipe.momentum.unwrap_or(recipe.optimizer.default_momentum()),
+            _ => recipe.momentum.map_or(recipe.optimizer.default_momentum(), Below1::get),
         };
-        Rate { lr: recipe.lr, momentum }
+        Rate { lr: recipe.lr.get(), momentum }
     }
 
     /// The schedule's values for each step, with `steps` steps in an epoch.
@@ -385,11 +372,11 @@ impl RunConfig {
         let recipe = &self.recipe;
         Schedule {
             kind: recipe.schedule,
-            step_size: recipe.step_size.unwrap_or(1),
-            gamma: recipe.gamma.unwrap_or(GAMMA),
-            max_lr: recipe.max_lr.unwrap_or(recipe.lr),
+            step_size: recipe.step_size.map_or(1, Positive::get),
+            gamma: recipe.gamma.unwrap_or(GAMMA).get(),
+            max_lr: recipe.max_lr.map_or(recipe.lr.get(), Above0::get),
             base: self.base_rate(),
-            epochs: self.epochs,
+            epochs: self.epochs.get(),
             steps,
         }
     }
@@ -413,15 +400,15 @@ impl From<&Description> for Dimensions {
 impl DataOptions {
     /// Lowers the limits to what the data set has of training and test samples.
     pub fn clip(&mut self, [train, test]: [usize; 2]) {
-        self.train_samples = self.train_samples.map(|limit| limit.min(train));
-        self.test_samples = self.test_samples.map(|limit| limit.min(test));
+        self.train_samples = self.train_samples.map(|limit| limit.at_most(train));
+        self.test_samples = self.test_samples.map(|limit| limit.at_most(test));
     }
 }
 
 impl Communication {
     /// The longest that a collective may take.
     pub fn timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.comm_timeout)
+        Duration::from_secs_f64(self.comm_timeout.get())
     }
 
     /// The options of gradient averaging.
@@ -431,14 +418,14 @@ impl Communication {
             reduction: self.reduce,
             wire: self.grad_dtype,
             overlap: self.overlap,
-            bucket_bytes: mb(self.bucket_mb),
-            first_bucket_bytes: mb(self.bucket_mb.min(1.0)),
+            bucket_bytes: mb(self.bucket_mb.get()),
+            first_bucket_bytes: mb(self.bucket_mb.get().min(1.0)),
         }
     }
 }
 
 /// Default factor of StepLR: PyTorch's gamma.
-pub const GAMMA: f64 = 0.1;
+pub const GAMMA: Above0 = Above0::known(0.1);
 
 #[cfg(test)]
 mod tests {

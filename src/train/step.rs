@@ -113,7 +113,7 @@ impl<'w> Learner<'w> {
     ) -> Result<(Tally, Signals), CommError> {
         let mut tally = Tally::default();
         self.quantizer.iter_mut().for_each(Quantizer::begin_step);
-        let (count, micro_batch) = (samples.count(), self.options.data.train_batch_size);
+        let (count, micro_batch) = (samples.count(), self.options.data.train_batch_size.get());
         for from in (0..count).step_by(micro_batch) {
             let range = from..(from + micro_batch).min(count);
             let which = if range.end == count { MicroBatch::Last } else { MicroBatch::More };
@@ -218,7 +218,12 @@ impl<'w> Learner<'w> {
         let loaded = Instant::now();
         let scores = spans::forward(|| self.forward(images, &place));
         let (loss, tally) = spans::span(&spans::LOSS, || {
-            cross_entropy(scores, labels, self.options.recipe.label_smoothing, self.class_weights.as_deref())
+            cross_entropy(
+                scores,
+                labels,
+                self.options.recipe.label_smoothing.get(),
+                self.class_weights.as_deref(),
+            )
         });
         let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {

@@ -11,6 +11,7 @@ use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainErro
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
+use crate::values::Positive;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, ShardPlan, SharedError, World};
 use data::shard::digest;
@@ -120,8 +121,10 @@ impl<'w> Trainer<'w> {
         let (plan, shard) = batches::shard(world, options, &source, Split::Train, order_of(options, 0))?;
         check_unused(world, &source, options)?;
         let evaluation = Evaluation::load(world, &source, options)?;
-        let post =
-            options.quantization.post_training().map(|post| post.load(&source, options.data.train_samples));
+        let post = options
+            .quantization
+            .post_training()
+            .map(|post| post.load(&source, options.data.train_samples.map(Positive::get)));
         let post_quantizer = world.agree(post.transpose())?;
         let mut learner = Learner::new(world, options, network, quantizer, collective)?;
         learner.class_weights = options.recipe.class_weights.of(shard.class_counts());
@@ -204,7 +207,8 @@ impl<'w> Trainer<'w> {
 
     /// Whether all epochs are complete, or early stopping has ended the training.
     fn is_done(&self) -> bool {
-        self.position.is_done(self.learner.options.epochs, self.learner.options.recipe.early_stopping)
+        let RunConfig { epochs, recipe, .. } = &self.learner.options;
+        self.position.is_done(epochs.get(), recipe.early_stopping.map(Positive::get))
     }
 
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
@@ -217,7 +221,7 @@ impl<'w> Trainer<'w> {
             let (step, in_epoch, steps) =
                 (self.position.step, self.position.step_in_epoch, self.plan.steps());
             watch.step(&self.position, &self.epoch_tally);
-            let log_every = self.learner.options.log_every;
+            let log_every = self.learner.options.log_every.get();
             let has_line = in_epoch.is_multiple_of(log_every);
             if has_line {
                 watch.line(&self.position, &self.window_tally);
@@ -227,7 +231,7 @@ impl<'w> Trainer<'w> {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
                 self.window_begin = in_epoch;
             }
-            let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
+            let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n.get()));
             // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && in_epoch < steps {
                 self.count_loop(started);
@@ -495,7 +499,7 @@ impl<'w> Trainer<'w> {
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
         // One that began before the last line, with another --log-every or over the end of an epoch, is left out.
-        let log_every = self.learner.options.log_every;
+        let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
             match self.position.window_begin.filter(|&begin| begin >= last_line) {

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Zero padding before a random crop, in pixels.
 const PADDING: i32 = 4;
@@ -39,8 +39,8 @@ impl Change {
 
 /// The augmentations in use, applied in the order of `Change` regardless of the order
 /// in which they were given.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(into = "String")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Augmentation([bool; 4]);
 
 impl FromStr for Augmentation {
@@ -59,6 +59,14 @@ impl FromStr for Augmentation {
             }
         }
         Ok(chosen)
+    }
+}
+
+impl TryFrom<String> for Augmentation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

@@ -5,8 +5,7 @@
 //! rates, loss scales and losses come from data and options: their limits are those of their types.
 
 /// Fields and columns that other numbers are divided by, or that count at least one.
-const ABOVE_0: [&str; 14] = [
-    "accumulate",
+const ABOVE_0: [&str; 12] = [
     "batch",
     "bytes",
     "channels",
@@ -17,7 +16,6 @@ const ABOVE_0: [&str; 14] = [
     "ms_per_step",
     "steps",
     "total_seconds",
-    "train_batch_size",
     "train_seconds",
     "world_size",
 ];

@@ -20,6 +20,7 @@ pub mod profile;
 mod replaced;
 mod run_dir;
 mod run_json;
+mod schema;
 mod sweep_json;
 mod tensor_file;
 mod tensorboard;
@@ -47,6 +48,7 @@ pub use run_json::{
     Status, now, topology,
 };
 pub use run_json::{Phases, StepMs};
+pub use schema::{Affects, OptionSchema, Part, Schema, Takes};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};

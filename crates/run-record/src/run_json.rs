@@ -89,6 +89,9 @@ pub struct RunRecord<C> {
     /// Results of the run.
     #[serde(flatten)]
     pub results: Option<Results>,
+    /// What each option of `config` is.
+    #[serde(default = "crate::Schema::of_older_runs")]
+    pub schema: crate::Schema,
 }
 
 /// Where one rank runs.

@@ -11,7 +11,7 @@ const FIGURES: &str = "topology,quantized,train_accuracy,test_accuracy,int8_test
 
 /// A run with results of each rank, each of which had so many test samples.
 fn with_ranks(mut run: Run, test_samples: &[usize]) -> Run {
-    let is_quantized = run.config.quantize.is_some();
+    let is_quantized = !run.option("quantize").is_null();
     let of_rank = |(rank, &test_samples): (usize, &usize)| {
         let has = |value: f64| (test_samples > 0).then_some(value + rank as f64);
         RankRecord {

@@ -6,6 +6,8 @@ use run_record::{ByClass, ClassRecord, RankPlace, Results, json_problem, out_of_
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::remarks::step_samples;
+
 /// Checks what tables compute with in `run.json`: somebody may have edited the file.
 ///
 /// # Errors
@@ -94,8 +96,7 @@ fn times_agree(run: &Value) -> Result<(), String> {
     if run["history"].as_array().is_some_and(|processes| processes.len() > 1) {
         return Ok(());
     }
-    let option = |name: &str| run["config"][name].as_u64().unwrap_or(1).max(1);
-    let batch = option("train_batch_size").saturating_mul(option("accumulate"));
+    let batch = step_samples(|field| &run["config"][field]) as u64;
     let in_epoch = samples.div_ceil(run["world_size"].as_u64().unwrap_or(1)).div_ceil(batch);
     near("steps", epochs * in_epoch as f64, "samples, epochs_run and batch")?;
     let phases: f64 =

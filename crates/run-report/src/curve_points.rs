@@ -64,7 +64,7 @@ fn steps_of_epoch(run: &Run) -> u64 {
 }
 
 fn log_every(run: &Run) -> u64 {
-    run.record.config.get("log_every").and_then(serde_json::Value::as_u64).unwrap_or(1).max(1)
+    run.option("log_every").as_u64().unwrap_or(1).max(1)
 }
 
 /// Steps before those that the value of `step` is a mean of, where the curve's value before is of the step `before`.

@@ -179,9 +179,9 @@ fn network(row: &Row<'_>) -> Fact {
         run.record.params,
         option("optimizer"),
         option("lr"),
-        run.config.train_batch_size
+        run.option("train_batch_size")
     );
-    fact(Question::Network, "network", run.config.model.clone(), text)
+    fact(Question::Network, "network", run.text("model").to_owned(), text)
 }
 
 fn time(row: &Row<'_>) -> Fact {

@@ -340,7 +340,7 @@ fn is_data_set(path: &Path) -> String {
 fn place(section: &Section) -> (bool, bool) {
     let differ = |of: fn(&Run) -> &str| section.runs.iter().map(of).unique().count() > 1;
     let topologies = differ(|run| run.record.topology.as_str());
-    (!topologies, !(topologies && differ(|run| run.config.backend.as_str())))
+    (!topologies, !(topologies && differ(|run| run.text("backend"))))
 }
 
 /// Whether this is the folder of a sweep or a run, complete or not.

@@ -86,7 +86,17 @@ mod tests {
     #[test]
     fn names_of_mixed_runs_have_what_differs_from_most() {
         let of = |topology, options: &[&str]| {
-            let usual = ["--shuffle", "--epochs", "8", "--batch-size", "16", "--data-root", "a/trees"];
+            let usual = [
+                "--shuffle",
+                "--epochs",
+                "8",
+                "--batch-size",
+                "16",
+                "--data-root",
+                "a/trees",
+                "--model",
+                "mlp",
+            ];
             let options: Vec<&str> = usual.iter().chain(options).copied().collect();
             run(topology, &options, 4.0)
         };

@@ -10,31 +10,30 @@ use super::card::Question;
 use super::glance;
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
-use super::rows::{
-    BACKEND, Interval, MESSAGES, Row, SAMPLES, Spread, chance, tells_classes_apart, times_differ, varied,
-};
-use super::runs::Run;
+use super::rows::{Interval, Row, Spread, chance, tells_classes_apart, times_differ, varied};
+use super::runs::{QUANTIZED, Run};
 use super::summary::{balanced_accuracy, exposed_percent, speed_up, stored_kb, times_smaller};
-use run_record::count;
+use run_record::{Part, count};
 use terminal::digits::seconds as shown;
 
 /// The card's answer where nothing differs.
 const NONE: &str = "none beyond noise";
-/// Settings of the amount of work beside those of the samples, and the seed: rows in which they differ are different
-/// jobs, whose times say nothing about each other.
-const JOB: [&str; 7] = ["data", "epochs", "epochs_run", "processor", "seed", "simd_level", "sweep"];
-/// Settings of the network.
-const NETWORK: [&str; 6] = ["activation", "batch_norm", "conv", "dropout", "fused", "hidden"];
-/// Settings of an integer model.
-const INT8: [&str; 4] = ["calibration", "fold_after", "freeze_after", "weight_scheme"];
-/// Settings of the machine, and of what is said of a training.
-const MACHINE: [&str; 6] =
-    ["device", "log_every", "oversubscribed", "samples_in", "test_batch_size", "threads"];
+/// Whether a setting is of the amount of work, or the seed: rows in which it differs are different jobs, whose times say
+/// nothing about each other.
+fn is_of_job(row: &Row<'_>, name: &str) -> bool {
+    let is_of_run = row.part(name) == Some(Part::Run) || row.is_of_samples(name);
+    is_of_run || ["data", "epochs_run", "processor", "simd_level", "sweep"].contains(&name)
+}
 
 /// Whether a setting is one of the recipe, beside which an accuracy is not compared: those of the optimization, precision
 /// and batch among others.
-fn is_of_recipe(name: &str) -> bool {
-    ![&NETWORK[..], &INT8, &MACHINE, &BACKEND, &MESSAGES].concat().contains(&name)
+fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
+    let is_other = match row.part(name) {
+        Some(Part::Network | Part::Process) => true,
+        Some(Part::Quantization) => name != QUANTIZED,
+        _ => row.is_of_transport(name) || name == "oversubscribed",
+    };
+    !is_other
 }
 
 /// One line each: the fastest topology, mpi against the other backends, accuracy and waiting of many ranks. A
@@ -60,7 +59,7 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 
 /// The rows of each job, and its name where there are several.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
-    groups(rows, |name| JOB.contains(&name) || SAMPLES.contains(&name))
+    groups(rows, is_of_job)
 }
 
 /// A finding in a line, and what it answers on the page's card: the question, its label, and the answer in a word.
@@ -121,16 +120,16 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
 
 /// Rows that are equal in the settings of which `is_kept` is true. If there are several groups, each has its values as a
 /// heading.
-fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&str) -> bool) -> Vec<(String, Vec<Row<'a>>)> {
+fn groups<'a>(rows: &[Row<'a>], is_kept: impl Fn(&Row<'a>, &str) -> bool) -> Vec<(String, Vec<Row<'a>>)> {
     let mut groups: IndexMap<BTreeMap<&String, &String>, Vec<Row<'a>>> = IndexMap::new();
     for row in rows {
-        let kept = row.settings.iter().filter(|(name, _)| is_kept(name)).collect();
+        let kept = row.settings.iter().filter(|(name, _)| is_kept(row, name)).collect();
         groups.entry(kept).or_default().push(row.clone());
     }
     let mut varied = varied(rows);
     let differ = rows.iter().any(|row| row.setting("topology") != rows[0].setting("topology"));
     varied.splice(..0, differ.then(|| "topology".into()));
-    varied.retain(|name| is_kept(name));
+    varied.retain(|name| is_kept(&rows[0], name));
     let groups: Vec<Vec<Row<'a>>> = groups.into_values().collect();
     let heading = |group: &[Row<'a>]| {
         let others = groups.iter().map(|other| &other[0]);

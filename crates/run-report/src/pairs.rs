@@ -2,13 +2,11 @@
 
 use super::quantized::measure;
 use super::remarks::is_sound;
-use super::rows::{BACKEND, Row, Spread, times_differ};
+use super::rows::{Row, Spread, times_differ};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{TRAIN, is_quantized, labels, own_columns, paths, setting, titled};
-
-/// Settings of quantization, which have no effect on a training without.
-const QUANTIZATION: [&str; 5] = ["quantized", "weight_scheme", "freeze_after", "fold_after", "calibration"];
+use run_record::Part;
 
 /// Two rows with otherwise equal settings.
 pub struct Pair<'r, 'a> {
@@ -57,8 +55,9 @@ impl Pair<'_, '_> {
 /// differ.
 pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
     let of_mpi = |base: &'r Row<'a>| {
-        let is_other =
-            move |row: &&Row<'a>| row.setting("backend") != "mpi" && row.equals_except(base, &BACKEND);
+        let is_other = move |row: &&Row<'a>| {
+            row.setting("backend") != "mpi" && row.equals_except(base, |name| base.is_of_backend(name))
+        };
         rows.iter().filter(is_other).map(move |other| Pair { base, other })
     };
     rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
@@ -80,7 +79,7 @@ fn sheet<'r, 'a>(
 
 /// The other backends' times relative to mpi's.
 pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
-    let varied = own_columns(rows).into_iter().filter(|name| !BACKEND.contains(&name.as_str()));
+    let varied = own_columns(rows).into_iter().filter(|name| !rows[0].is_of_backend(name));
     let own = |name: &str| setting(name, |pair: &Pair<'_, '_>| pair.base);
     let mut columns = vec![own("topology"), own("launcher")];
     columns.extend(varied.map(|name| own(&name)));
@@ -119,8 +118,10 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
 /// Quantized rows, each beside the row that differs in quantization alone.
 pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
+    // Of a training without quantization, they have no effect.
+    let is_quantization = |name: &str| rows[0].part(name) == Some(Part::Quantization);
     let of_float =
-        |other: &&Row<'_>| float.iter().find(|row| row.equals_except(other, &QUANTIZATION)).copied();
+        |other: &&Row<'_>| float.iter().find(|row| row.equals_except(other, is_quantization)).copied();
     let pairs: Vec<Pair<'_, '_>> =
         quantized.into_iter().filter_map(|other| Some(Pair { base: of_float(&other)?, other })).collect();
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();

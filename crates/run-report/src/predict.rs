@@ -22,6 +22,7 @@
 //! ⌈s/(bp)⌉ steps.
 
 use super::link::Link;
+use super::remarks::step_samples;
 use super::runs::{Run, wait_seconds};
 
 /// An all-reduce algorithm.
@@ -83,9 +84,10 @@ pub struct Work {
 impl Work {
     /// The work that `run` measured.
     pub fn of(run: &Run) -> Self {
-        let (config, results) = (&run.config, &run.results);
-        let width = if config.grad_dtype == "f32" { 4 } else { 2 };
-        let (first, capacity) = bucket_limits(run.record.params, config.bucket_mb);
+        let results = &run.results;
+        let width = if run.text("grad_dtype") == "f32" { 4 } else { 2 };
+        let bucket_mb = run.option("bucket_mb").as_f64().unwrap_or_default();
+        let (first, capacity) = bucket_limits(run.record.params, bucket_mb);
         Self {
             compute_ms: (results.ms_per_step - 1e3 * wait_seconds(results) / results.steps as f64).max(0.0),
             backward_ms: results.step_ms.backward,
@@ -93,9 +95,9 @@ impl Work {
                 .into_iter()
                 .map(|values| (values * width) as f64)
                 .collect(),
-            overlap: config.overlap,
+            overlap: *run.option("overlap") == true,
             samples: results.per_rank.iter().map(|rank| rank.train_samples).sum(),
-            batch: config.train_batch_size.saturating_mul(config.accumulate),
+            batch: step_samples(|field| run.option(field)),
         }
     }
 

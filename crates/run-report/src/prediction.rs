@@ -10,7 +10,7 @@ use super::page::Part;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::predict::{Algorithm, Work, rank_counts};
 use super::remarks::is_sound;
-use super::rows::{BACKEND, Row, group};
+use super::rows::{Row, group};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, significant};
 use super::summary::STEP;
@@ -53,8 +53,10 @@ fn part(section: &Section, link: &Link) -> Part {
         return part;
     }
     // Rows that do the same computation on any topology.
-    let except = [&BACKEND[..], &["topology", "oversubscribed", "launcher", "mpi"]].concat();
-    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, &except)).collect();
+    let is_excepted = |name: &str| {
+        base.is_of_backend(name) || ["topology", "oversubscribed", "launcher", "mpi"].contains(&name)
+    };
+    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, is_excepted)).collect();
     let mut sheet = table(section, &work, link, source, &measured);
     if !is_sound(base) {
         sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
@@ -136,7 +138,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                  gradients in {} bucket{}{}.",
                 source.path.display(),
                 source.record.topology,
-                source.config.backend,
+                source.text("backend"),
                 work.compute_ms,
                 work.backward_ms,
                 bytes,

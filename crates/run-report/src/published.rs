@@ -19,9 +19,9 @@ use run_record::files::read_regular;
 
 use super::ReportError;
 use super::csv_table::all_quotes_closed;
-use super::remarks::tested;
-use super::rows::{Row, compare, varied};
-use super::runs::Section;
+use super::remarks::{shown, tested};
+use super::rows::{Row, compare, is_off, varied};
+use super::runs::{QUANTIZED, Section};
 use super::sheet::{Cell, Column, Field, Sheet};
 use super::summary::{Beside, Measure, TRAIN, with_tests};
 
@@ -166,8 +166,6 @@ fn hosts(rows: &[Row<'_>]) -> String {
 /// Column that names the hardware.
 pub const HARDWARE: &str = "hardware";
 
-/// Settings of our rows beside a file without such a column: what a report does not mention it did not use.
-const UNUSED: [(&str, &str); 3] = [("accumulate", "1"), ("precision", "no"), ("quantized", "no")];
 /// A setting that the report does not tell.
 const NOT_STATED: &str = "not stated";
 
@@ -238,7 +236,12 @@ impl Figures {
     /// of a run are equal. An empty cell, and one that is not stated, match any value.
     pub fn is_of(&self, line: &Line, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
         let has = |name: &str| self.header.iter().any(|column| column == name);
-        let uses_no_other = UNUSED.iter().all(|(name, value)| has(name) || row.setting(name) == *value);
+        // What a report does not mention it did not use.
+        let uses_no_other =
+            row.first().record.schema.0.iter().filter(|(_, of)| of.technique).all(|(field, of)| {
+                let name = if field == "quantize" { QUANTIZED } else { field };
+                has(name) || is_off(row.setting(name)) || row.setting(name) == shown(&of.default)
+            });
         uses_no_other
             && described.iter().all(|name| {
                 let is_known = rows.iter().any(|row| row.settings.contains_key(*name));

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexMap;
 use itertools::Itertools;
-use run_record::{Change, FailedAttempt, LEAST_RISE, count};
+use run_record::{Affects, Change, FailedAttempt, LEAST_RISE, count};
 use serde_json::Value;
 
-use super::rows::{BACKEND, Interval, Row, SAMPLES, typed, varied};
+use super::rows::{Interval, Row, typed, varied};
 use super::runs::{Run, one_line};
 use super::summary::speed_up;
 
@@ -74,6 +74,12 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     [basis(rows, baseline)].into_iter().chain(footnotes).chain(rules.into_iter().flatten()).collect()
 }
 
+/// Samples of one rank in a training step, by the options that `option` has; at least 1.
+pub fn step_samples<'a>(option: impl Fn(&str) -> &'a Value) -> usize {
+    let number = |field| option(field).as_u64().unwrap_or(1).max(1) as usize;
+    number("train_batch_size").saturating_mul(number("accumulate"))
+}
+
 /// What times, accuracies and memory are of.
 fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     let has_speed_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
@@ -123,7 +129,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     // What tells the samples of rows apart, of which each row is one or the other.
     let mut varied = varied(rows);
     varied.retain(|name| {
-        [&["data", "test_available", "test_samples"][..], &SAMPLES].concat().contains(&name.as_str())
+        ["data", "test_available", "test_samples"].contains(&name.as_str()) || rows[0].is_of_samples(name)
     });
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows {
@@ -138,12 +144,14 @@ pub fn tested(rows: &[Row<'_>]) -> String {
 
 /// More ranks make fewer updates where the batch is each rank's.
 fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
-    let except = [&BACKEND[..], &["topology", "oversubscribed", "launcher"]].concat();
+    let is_excepted = |name: &str| {
+        rows[0].is_of_backend(name) || ["topology", "oversubscribed", "launcher"].contains(&name)
+    };
     let mut varied = varied(rows);
-    varied.retain(|name| !except.contains(&name.as_str()));
+    varied.retain(|name| !is_excepted(name));
     let mut found: BTreeMap<Vec<String>, Option<String>> = BTreeMap::new();
     for few in rows {
-        let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
+        let same = |row: &&Row<'_>| row.equals_except(few, is_excepted) && row.ranks() > few.ranks();
         let Some(many) = rows.iter().rev().find(same) else {
             found.entry(few.told(&varied)).or_default();
             continue;
@@ -315,12 +323,11 @@ fn attempt(failed: &FailedAttempt) -> String {
     }
 }
 
-/// Options that have no effect on results.
-const WITHOUT_EFFECT: [&str; 4] = ["checkpoint_every", "comm_timeout", "keep", "log_every"];
-
 /// The changes of a run's options that affect results, as a setting that distinguishes runs; `None` without any.
 pub fn changed_setting(run: &Run) -> Option<String> {
-    let lines = changes(run, |change| !WITHOUT_EFFECT.contains(&change.field.as_str()));
+    let is_nothing =
+        |field: &str| run.record.schema.row(field).is_some_and(|row| row.affects == Affects::Nothing);
+    let lines = changes(run, |change| !is_nothing(&change.field));
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 

@@ -5,9 +5,11 @@ use itertools::Itertools;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
+use run_record::Part;
+
 use super::allreduce::median;
 use super::remarks::REPEATS;
-use super::runs::Run;
+use super::runs::{QUANTIZED, Run};
 
 /// Median and range of a measurement over repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,12 +52,6 @@ pub struct Row<'a> {
     pub settings: BTreeMap<String, String>,
 }
 
-/// Settings of the transport. gloo's options are settings of mpi runs as well, without an effect.
-pub const BACKEND: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
-/// Settings of what is sent over it, and of how. Neither these nor those have an effect on one rank.
-pub const MESSAGES: [&str; 6] = ["bucket_mb", "grad_dtype", "launcher", "mpi", "overlap", "reduce"];
-/// Options that say which samples are used.
-pub const SAMPLES: [&str; 3] = ["data_root", "model", "train_samples"];
 /// Settings with a fixed column, or a footnote.
 const PLACED: [&str; 5] = ["backend", "changed", "launcher", "oversubscribed", "topology"];
 
@@ -82,7 +78,7 @@ impl<'a> Row<'a> {
 
     /// Seeds of the runs, of which only a sweep's rows have several.
     pub fn seeds(&self) -> BTreeSet<u64> {
-        self.runs.iter().map(|run| run.config.seed).collect()
+        self.runs.iter().map(|run| run.seed()).collect()
     }
 
     /// Whether repeats ended with the same weights; `None` of one run, and of several seeds, whose weights differ.
@@ -97,26 +93,49 @@ impl<'a> Row<'a> {
         self.first().record.world_size
     }
 
-    /// Whether the rows have equal settings, except for those named in `except`.
-    pub fn equals_except(&self, other: &Self, except: &[&str]) -> bool {
-        let names = self.settings.keys().chain(other.settings.keys());
-        names
-            .filter(|name| !except.contains(&name.as_str()))
-            .all(|name| self.setting(name) == other.setting(name))
+    /// What a setting is about; none of one that is no option of this version.
+    pub fn part(&self, name: &str) -> Option<Part> {
+        let field = if name == QUANTIZED { "quantize" } else { name };
+        self.first().record.schema.row(field).map(|row| row.part)
+    }
+
+    /// Whether a setting is the backend, or of one backend alone. One rank communicates over none.
+    pub fn is_of_backend(&self, name: &str) -> bool {
+        let row = self.first().record.schema.row(name);
+        let needs = row.and_then(|row| row.only_with.as_ref()).map(|(other, _)| other.as_str());
+        name == "backend" || needs == Some("backend")
+    }
+
+    /// Whether a setting is of the transport, or of what is sent over it, and of how.
+    pub fn is_of_transport(&self, name: &str) -> bool {
+        self.part(name) == Some(Part::Communication) || ["launcher", "mpi"].contains(&name)
+    }
+
+    /// Whether a setting says which samples are trained on.
+    pub fn is_of_samples(&self, name: &str) -> bool {
+        name == "model" || (self.part(name) == Some(Part::Data) && name != "test_samples")
+    }
+
+    /// Whether the rows have equal settings, except for those of which `except` is true.
+    pub fn equals_except(&self, other: &Self, except: impl Fn(&str) -> bool) -> bool {
+        let mut names = self.settings.keys().chain(other.settings.keys()).filter(|name| !except(name));
+        names.all(|name| self.setting(name) == other.setting(name))
     }
 
     /// The row on `topology` that this one's speed-up is relative to: equal in all
     /// settings of the computation, and among those the closest in transport settings. One rank communicates with none,
     /// so that its row over another backend will do.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
-        let transport = [&BACKEND[..], &MESSAGES].concat();
-        let except = [&transport[..], &["topology", "oversubscribed"]].concat();
         let alone = |row: &Row<'a>| row.ranks() == 1 || row.setting("backend") == self.setting("backend");
+        let is_excepted =
+            |name: &str| self.is_of_transport(name) || ["topology", "oversubscribed"].contains(&name);
         let same = |row: &&Row<'a>| {
-            row.setting("topology") == topology && alone(row) && self.equals_except(row, &except)
+            row.setting("topology") == topology && alone(row) && self.equals_except(row, is_excepted)
         };
-        let nearness =
-            |row: &&Row<'a>| transport.iter().filter(|name| self.setting(name) == row.setting(name)).count();
+        let is_near = |row: &Row<'a>, name: &String| {
+            self.is_of_transport(name) && self.setting(name) == row.setting(name)
+        };
+        let nearness = |row: &&Row<'a>| self.settings.keys().filter(|name| is_near(row, name)).count();
         rows.iter().filter(same).max_by_key(nearness)
     }
 
@@ -282,7 +301,7 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
 /// Whether `name` is the digest of the training samples or the size of the test set, and options tell those of `rows`
 /// apart already.
 pub fn is_told(name: &str, rows: &[Row<'_>]) -> bool {
-    let told = |a: &Row<'_>, b: &Row<'_>| SAMPLES.iter().any(|name| a.setting(name) != b.setting(name));
+    let told = |a: &Row<'_>, b: &Row<'_>| !a.equals_except(b, |name| !a.is_of_samples(name));
     let same = |a: &Row<'_>, b: &Row<'_>| a.setting(name) == b.setting(name);
     ["data", "test_available"].contains(&name)
         && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    EpochRow, Method, RecordError, Results, RunDir, Status, checkpoint, json_problem, overfits_after, quoted,
+    Affects, EpochRow, OptionSchema, RecordError, Results, RunDir, Status, checkpoint, overfits_after, quoted,
 };
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::checks;
@@ -25,8 +24,6 @@ pub struct Run {
     pub sweep: Option<String>,
     /// Its record.
     pub record: RunRecord,
-    /// Its options.
-    pub config: Config,
     /// Its results.
     pub results: Results,
     /// The digest of its run.json; no two runs have the same.
@@ -37,9 +34,21 @@ impl Run {
     /// Every option and other property that distinguishes runs, by name, as text.
     /// Options that were not given are omitted.
     pub fn settings(&self) -> BTreeMap<String, String> {
+        let RunRecord { config, schema, .. } = &self.record;
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
-        for (name, value) in self.record.config.iter().filter(|(_, value)| !value.is_null()) {
-            settings.insert(name.clone(), shown(value));
+        for (field, value) in config {
+            let row = schema.row(field);
+            // gloo's algorithm beside another backend is as the one that is not typed.
+            let is_met = schema.has_effect(config, field);
+            let value = row.filter(|_| !is_met).map_or(value, |row| &row.default);
+            // An option that is typed at its default is as one that is not typed.
+            let is_unset = |row: &OptionSchema| {
+                let is_default = !row.unset.is_null() && compare(&shown(value), &shown(&row.unset)).is_eq();
+                row.affects == Affects::Nothing || is_default
+            };
+            if !value.is_null() && !row.is_some_and(is_unset) {
+                settings.insert(field.clone(), shown(value));
+            }
         }
         // A limit that the data set does not reach is none.
         let data = &self.record.data;
@@ -51,23 +60,8 @@ impl Run {
                 settings.remove(name);
             }
         }
-        // An option that is typed at its default is as one that is not typed, and the number of classes is checked
-        // only.
-        for (name, default) in DEFAULTS {
-            if settings.get(name).is_some_and(|value| compare(value, default).is_eq()) {
-                settings.remove(name);
-            }
-        }
-        // What does not affect the results.
-        for name in ["checkpoint_every", "comm_timeout", "keep", "log_every", "num_classes"] {
-            settings.remove(name);
-        }
-        if self.config.backend != "gloo" {
-            settings.remove("interface");
-            settings.insert("gloo_algorithm".into(), GLOO_ALGORITHM.into());
-        }
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
-        settings.insert("quantized".into(), quantize);
+        settings.insert(QUANTIZED.into(), quantize);
         // Its values so far were others.
         settings.extend(changed_setting(self).map(|lines| ("changed".into(), lines)));
         settings.insert("launcher".into(), self.record.launcher.clone());
@@ -86,12 +80,27 @@ impl Run {
         }
         // Early stopping makes trainings of different lengths. One that it did not end is as long as any other.
         let trained = self.results.epochs_run.to_string();
-        if self.config.early_stopping.is_some() && settings.get("epochs") != Some(&trained) {
+        if !self.option("early_stopping").is_null() && settings.get("epochs") != Some(&trained) {
             settings.insert("epochs_run".into(), trained);
         }
         let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
         settings.insert("mpi".into(), mpi.split(',').next().unwrap_or_default().trim().into());
         settings
+    }
+
+    /// The value of an option; null where it was not typed.
+    pub fn option(&self, field: &str) -> &Value {
+        self.record.config.get(field).unwrap_or(&Value::Null)
+    }
+
+    /// The text of an option; empty of another type.
+    pub fn text(&self, field: &str) -> &str {
+        self.option(field).as_str().unwrap_or_default()
+    }
+
+    /// The seed of weights and shuffling.
+    pub fn seed(&self) -> u64 {
+        self.option("seed").as_u64().unwrap_or_default()
     }
 
     /// The processors of its machines.
@@ -170,8 +179,7 @@ fn finished(path: &Path) -> Result<Run, String> {
     let other =
         |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
-    let config = Config::of(&record.config)
-        .map_err(|error| other(RecordError::damaged(&file, json_problem(&error))))?;
+    record.schema.check(&record.config).map_err(|problem| other(RecordError::damaged(&file, problem)))?;
     let (ranks, named) = (record.world_size, quoted(&shown));
     let resume = match checkpoint::list(&path.join("checkpoints")) {
         Ok(steps) if steps.is_empty() => "run it again with --overwrite: it has no checkpoint".to_owned(),
@@ -181,7 +189,7 @@ fn finished(path: &Path) -> Result<Run, String> {
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) => {
             check_history(path, &results)?;
-            Ok(Run { path: path.to_owned(), sweep: None, record, config, results, digest: sha256(&text) })
+            Ok(Run { path: path.to_owned(), sweep: None, record, results, digest: sha256(&text) })
         }
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
@@ -283,45 +291,8 @@ pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
 /// `run.json`, whose options are values by their names.
 pub type RunRecord = run_record::RunRecord<Map<String, Value>>;
 
-/// The options that reports compute with, as `run.json` has them.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Config {
-    /// Name of the network.
-    pub model: String,
-    /// Transport of the gradients.
-    pub backend: String,
-    /// Seed of weights and shuffling.
-    pub seed: u64,
-    /// Samples of one rank's training batch.
-    pub train_batch_size: usize,
-    /// Batches of one rank whose gradients make one step.
-    pub accumulate: usize,
-    /// Epochs without a lower test loss after which a training ends.
-    pub early_stopping: Option<usize>,
-    /// How the network is quantized.
-    pub quantize: Option<Method>,
-    /// Type in which gradients are sent.
-    pub grad_dtype: String,
-    /// Whether gradients are reduced during backward.
-    pub overlap: bool,
-    /// Size of a bucket of gradients in MB of 2^20 bytes.
-    pub bucket_mb: f64,
-}
-
-impl Config {
-    /// The options in `config`.
-    ///
-    /// # Errors
-    /// If one is missing, or of another type.
-    pub fn of(config: &Map<String, Value>) -> Result<Self, serde_json::Error> {
-        serde_json::from_value(Value::Object(config.clone()))
-    }
-}
-
-/// Values of options that are not in `run.json` unless they are typed, and mean the same typed.
-pub const DEFAULTS: [(&str, &str); 3] = [("calibration", "1024"), ("hidden", "32"), ("momentum", "0")];
-/// gloo's all-reduce algorithm that is not typed.
-pub const GLOO_ALGORITHM: &str = "ring";
+/// The setting that is `no` without quantization, of the option `quantize`.
+pub const QUANTIZED: &str = "quantized";
 
 #[cfg(test)]
 mod tests {

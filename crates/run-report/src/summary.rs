@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use itertools::Itertools;
 use run_record::checkpoint::{MODEL, list};
-use run_record::{INT8_FILE, method_of};
+use run_record::{INT8_FILE, Method, method_of};
+use serde::Deserialize;
 
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, chance, is_told, varied};
@@ -390,7 +391,8 @@ pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
     // `mpiburn quantize` may have put another kind of model there since.
     let stored = method_of(&last.join(INT8_FILE));
-    if stored.zip(run.config.quantize).is_some_and(|(stored, trained)| stored != trained) {
+    let trained = Method::deserialize(run.option("quantize")).ok();
+    if stored.zip(trained).is_some_and(|(stored, trained)| stored != trained) {
         return None;
     }
     Some([kb(MODEL)?, kb(INT8_FILE)?]).filter(|[_, int8]| *int8 > 0.0)
@@ -403,7 +405,7 @@ pub fn times_smaller(run: &Run) -> f64 {
 
 /// Sample standard deviation over the seeds of a row, at least two; repeats of one seed have one value.
 fn deviation(row: &Row<'_>, read: fn(&Run) -> f64) -> f64 {
-    let by_seed: BTreeMap<u64, f64> = row.runs.iter().map(|run| (run.config.seed, read(run))).collect();
+    let by_seed: BTreeMap<u64, f64> = row.runs.iter().map(|run| (run.seed(), read(run))).collect();
     let count = by_seed.len() as f64;
     let mean = by_seed.values().sum::<f64>() / count;
     (by_seed.values().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt()

@@ -2,27 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::runs::{Config, Run, RunRecord};
-use run_record::{DataRecord, RankPlace, RankRecord, Results, Status, StepMs};
+use super::runs::{Run, RunRecord};
+use run_record::{DataRecord, RankPlace, RankRecord, Results, Schema, Status, StepMs};
 use serde_json::{Map, Value};
-
-/// `config` of a run with the default options.
-const DEFAULT: &str = r#"{
-    "model": "convnet", "activation": "relu", "batch_norm": false, "dropout": 0.0, "hidden": null, "init": null,
-    "seed": 123, "data_root": "data/digits", "train_batch_size": 32, "test_batch_size": 128, "shuffle": false,
-    "train_samples": null, "test_samples": null, "num_classes": null, "epochs": 3, "lr": 0.0005,
-    "weight_decay": 0.0005, "optimizer": "adam", "momentum": null, "schedule": "constant", "max_lr": null,
-    "step_size": null, "gamma": null, "clip_norm": null, "l1": 0.0, "l2": 0.0, "label_smoothing": 0.0,
-    "early_stopping": null, "augment": null, "quantize": null, "weight_scheme": "channel", "freeze_after": null,
-    "fold_after": null, "calibration": null, "precision": "no", "device": "flex", "fused": true,
-    "conv": "winograd", "accumulate": 1, "backend": "mpi", "interface": null, "gloo_algorithm": "ring",
-    "reduce": "native", "grad_dtype": "f32", "overlap": true, "bucket_mb": 25.0, "comm_timeout": 120.0,
-    "threads": 1, "log_every": 100, "checkpoint_every": null, "keep": null
-}"#;
 
 /// `config` of a run with these options, `--name value` or `--name`.
 fn config(options: &[&str]) -> Map<String, Value> {
-    let mut config: Map<String, Value> = serde_json::from_str(DEFAULT).expect("valid JSON");
+    let rows = Schema::of_older_runs().0;
+    let mut config: Map<String, Value> = rows.into_iter().map(|(field, row)| (field, row.default)).collect();
     let words = options.iter().flat_map(|word| word.split('='));
     let mut words = words.peekable();
     while let Some(option) = words.next() {
@@ -47,7 +34,6 @@ fn config(options: &[&str]) -> Map<String, Value> {
 /// A completed run of `train` with `options` on NxC that took `train_seconds`.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
     let options = config(options);
-    let config = Config::of(&options).expect("valid options");
     let limit = |name: &str| options[name].as_u64().map_or(60_000, |limit| limit as usize);
     let (machines, processes) = topology;
     let world_size = machines * processes;
@@ -64,7 +50,10 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
     let steps = 60_000usize.div_ceil(32 * world_size) * epochs;
     let exposed = if world_size > 1 { 0.1 * train_seconds } else { 0.0 };
     Run {
-        path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.backend)),
+        path: PathBuf::from(format!(
+            "results/{machines}x{processes}-{}",
+            options["backend"].as_str().expect("text")
+        )),
         sweep: None,
         digest: String::new(),
         results: Results {
@@ -103,7 +92,6 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             best_epoch: None,
             stopped_early_after: None,
         },
-        config: config.clone(),
         record: RunRecord {
             status: Status::Completed,
             error: None,
@@ -138,6 +126,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             failed_checkpoints: None,
             versions: [("mpi".to_owned(), "Open MPI v4.1.4, package: Debian".to_owned())].into(),
             results: None,
+            schema: Schema::of_older_runs(),
             config: options,
         },
     }

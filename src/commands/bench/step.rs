@@ -17,8 +17,8 @@ use crate::commands::{agree_on_products, check_random_batch, memory, outputs, se
 use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
 use crate::model::ModelKind;
-use crate::options::{ConfigError, Part, RunConfig, StepArgs, part};
-use crate::train::{LabelledBytes, Learner, Precision};
+use crate::options::{ConfigError, RunConfig, StepArgs};
+use crate::train::{LabelledBytes, Learner, Precision, Scope, spec};
 use data::Split;
 use data::generate::noise;
 
@@ -46,12 +46,14 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     }
     check_random_batch(config)?;
     let does = "bench step measures steps on random samples";
-    warn_of_ignored(world, does, &args.typed, |option| part(option) == Part::Run);
+    warn_of_ignored(world, does, &args.typed, |option| {
+        spec(option).is_some_and(|spec| spec.scope == Scope::Training)
+    });
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
     set_up(world, config)?;
     agree_on_products(world, config)?;
     let (device, dimensions) = (config.device.device(), config.model.dimensions());
-    let batch = config.data.train_batch_size;
+    let batch = config.data.train_batch_size.get();
     let network = config.network(dimensions, &device.clone().autodiff());
     memory::check_step(world, config, &network, batch, false)?;
     let global = batch * world.size();
@@ -123,7 +125,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         precision: config.precision,
         fused: config.fused,
         conv: config.fused.then_some(config.conv),
-        threads: config.threads,
+        threads: config.threads.get(),
         simd: Level::current(),
         steps: args.steps,
         share_of_product: product_flop_per_s.map(|product| overlap_on.per_second(flop_per_step) / product),

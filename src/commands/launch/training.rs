@@ -7,7 +7,8 @@ use launch::Training;
 use run_record::NamedRun;
 
 use crate::commands::Refused;
-use crate::options::{Cli, Command, Part, TrainArgs, part};
+use crate::options::{Cli, Command, TrainArgs};
+use crate::train::spec;
 
 /// Tells the ranks to note their steps and to tag their lines.
 const NOTE_STEPS: &str = "--note-steps";
@@ -49,7 +50,7 @@ pub fn of(program: &[String]) -> Result<Option<Training>, Refused> {
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {
-        (args.resume.is_some() && part(option) != Part::Job)
+        (args.resume.is_some() && spec(option).is_some())
             || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
     });
     if args.trace.trace_steps.as_ref().is_none_or(|range| *range.start() <= step) {

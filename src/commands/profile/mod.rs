@@ -77,12 +77,12 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         train: args.train,
         int8: args.int8,
         batches: args.batches,
-        batch: config.data.train_batch_size,
+        batch: config.data.train_batch_size.get(),
         ranks: world.size(),
         device: config.device.to_string(),
         precision: config.precision.to_string(),
         fused: config.fused,
-        threads: config.threads,
+        threads: config.threads.get(),
         simd: Level::current().to_string(),
         checkpoint: args.run.path().map(|path| path.display().to_string()),
         checkpoint_bytes: checkpoint_bytes as u64,
@@ -126,7 +126,7 @@ fn training(
     batches: usize,
 ) -> anyhow::Result<(Times, Vec<BucketReport>)> {
     let mut learner = learner(world, config, network)?;
-    let total = config.data.train_batch_size * world.size();
+    let total = config.data.train_batch_size.get() * world.size();
     world.barrier()?;
     let times = alternate(batches, || {
         learner.sync.watch(spans::watcher())?;

@@ -6,15 +6,17 @@ use crate::commands::checkpoint::Opened;
 use crate::commands::subject::{BATCHES, Subject};
 use crate::commands::{check_random_batch, warn_of_ignored};
 use crate::device::DeviceKind;
-use crate::options::{ConfigError, Part, ProfileArgs, RunConfig, Words, part};
-use crate::train::Precision;
+use crate::options::{ConfigError, ProfileArgs, RunConfig, Words, as_typed};
+use crate::train::{OptionSpec, Precision, Scope, spec};
 use data::Split;
+use run_record::Part;
+use serde_json::Value;
 
 /// The network and samples that the options name, the same on every rank.
 pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
-    let is_ignored = |option: &str| match part(option) {
-        Part::Run => option != "data-root" || args.run.path().is_none(),
-        Part::Recipe | Part::Transport => !args.train,
+    let is_ignored = |option: &str| match spec(option).map(|spec| spec.scope) {
+        Some(Scope::Training) => option != "data-root" || args.run.path().is_none(),
+        Some(Scope::Step) => !args.train,
         _ => false,
     };
     let does = match (args.run.path(), args.train) {
@@ -27,7 +29,7 @@ pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
         let typed = args.config.clone().completed()?;
         check(&typed, args)?;
         check_random_batch(&typed)?;
-        let samples = BATCHES * typed.data.train_batch_size * world.size();
+        let samples = BATCHES * typed.data.train_batch_size.get() * world.size();
         return Subject::initial(world, typed, samples, args.int8);
     };
     let checked = [if args.train { Split::Train } else { Split::Test }];
@@ -46,29 +48,33 @@ pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
 /// # Errors
 /// If a typed option is another network than the run's, or does not fit the run's options.
 fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, ConfigError> {
-    let own = stored.words()?;
-    let mut words = own.clone();
-    words.0.retain(|option, _| match part(option) {
-        Part::Network => true,
-        // Inference is in f32, and a momentum belongs to its optimizer.
-        Part::Recipe if option == "precision" => train,
-        Part::Recipe => option != "momentum" || !typed.has("optimizer"),
-        _ => ["data-root", "num-classes", "train-batch-size"].contains(&option.as_str()),
-    });
-    words.0.extend(typed.of_runs().0);
-    let config = RunConfig::read(words.to_args())?;
-    let made = config.words()?;
-    for option in typed.0.keys().filter(|option| part(option) == Part::Network) {
-        let value = made.0.get(option);
-        if value != own.0.get(option) {
-            let shown = value.cloned().flatten().unwrap_or_default();
-            let made = match own.0.get(option) {
-                Some(Some(own)) => format!("with --{option} {}", own.display()),
-                Some(None) => format!("with --{option}"),
-                None => format!("without --{option}"),
+    let own = stored.fields();
+    let is_kept = |spec: &OptionSpec| match (spec.scope, spec.part) {
+        (Scope::Network, _) => true,
+        (Scope::Step, Part::Recipe) => match spec.field {
+            // Inference is in f32, and a momentum belongs to its optimizer.
+            "precision" => train,
+            "momentum" => !typed.has("optimizer"),
+            _ => true,
+        },
+        _ => ["data_root", "num_classes", "train_batch_size"].contains(&spec.field),
+    };
+    let mut fields = own.clone();
+    fields.retain(|field, _| spec(field).is_some_and(is_kept));
+    typed.overlay(&mut fields)?;
+    let config = RunConfig::from_fields(fields)?;
+    for (field, value) in config.fields() {
+        let is_network = spec(&field).is_some_and(|spec| spec.scope == Scope::Network);
+        if is_network && value != own[&field] {
+            let option = field.replace('_', "-");
+            let made = match &own[&field] {
+                Value::Null | Value::Bool(false) => format!("without --{option}"),
+                Value::Bool(true) => format!("with --{option}"),
+                own => format!("with --{option} {}", as_typed(own)),
             };
+            let shown = if value == true { String::new() } else { as_typed(&value) };
             let problem = format!("the network of the checkpoint was made {made}; leave the option out");
-            return Err(ConfigError::new(option.clone(), shown.display(), problem));
+            return Err(ConfigError::new(option, shown, problem));
         }
     }
     Ok(config)

@@ -42,7 +42,7 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
     for config in [&mut old, &mut new] {
         config.data.clip([record.data.train_available, record.data.test_available]);
     }
-    let changes = differences(&serde_json::to_value(old)?, &serde_json::to_value(new)?);
+    let changes = differences(&old.fields(), &new.fields());
     let shown = |Change { field, from, to }: &Change| {
         format!("{} {}, now {}", field.replace('_', "-"), as_typed(from), as_typed(to))
     };

@@ -117,7 +117,7 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
     for ((option, typed), available) in typed.into_iter().zip(available) {
-        if let Some(typed) = typed.filter(|&typed| typed > available && world.is_root()) {
+        if let Some(typed) = typed.filter(|&typed| typed.get() > available && world.is_root()) {
             let noted = if is_noted { ", which run.json notes" } else { "" };
             log::warn!("--{option} {typed}: the data set has {available}; all are used{noted}");
         }
@@ -180,7 +180,7 @@ pub(super) fn check_data(
         return Err(ConfigError::new("augment", augment, problem));
     }
     let classes = data.classes;
-    if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
+    if let Some(n) = config.data.num_classes.filter(|&n| n.get() != classes) {
         return Err(ConfigError::new(
             "num-classes",
             n,
@@ -198,7 +198,9 @@ pub(super) fn check_data(
     let splits = [(Split::Train, "train-samples", "training"), (Split::Test, "test-samples", "test")];
     for (split, option, name) in splits {
         let samples = config.plan(source, split, plan.world_size).samples;
-        if let Some(n) = config.quantization.calibration.filter(|&n| split == Split::Train && n > samples) {
+        if let Some(n) =
+            config.quantization.calibration.filter(|&n| split == Split::Train && n.get() > samples)
+        {
             let problem = format!("the run trains on {}; name at most as many", count(samples, "sample"));
             return Err(ConfigError::new("calibration", n, problem));
         }
@@ -212,7 +214,7 @@ pub(super) fn check_data(
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         }
     }
-    let (steps, epochs) = (plan.steps(), config.epochs);
+    let (steps, epochs) = (plan.steps(), config.epochs.get());
     steps.checked_mul(epochs).ok_or_else(|| {
         let problem = format!("of {steps} steps are more than {} steps; lower it", usize::MAX);
         ConfigError::new("epochs", epochs, problem)

@@ -12,6 +12,7 @@ use crate::layout::stored;
 use crate::model::{HIDDEN, ModelKind};
 use crate::options::{ConfigError, RunConfig, RunRecord, Words, as_typed};
 use crate::train::{Position, Schedule, ScheduleKind};
+use crate::values::Positive;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{MODEL, verify};
 use run_record::files::same_file;
@@ -91,8 +92,8 @@ impl Resumed {
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let config = &record.config;
-        let fields = serde_json::to_value(&before)?;
-        let mut changed = covered::differences(&fields, &serde_json::to_value(config)?);
+        let fields = before.fields();
+        let mut changed = covered::differences(&fields, &config.fields());
         let root = &fields["data_root"];
         if typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
             // The same folder with other samples, which the history notes.
@@ -176,7 +177,7 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
         ));
     }
     let all = data.train_available;
-    let limit = config.data.train_samples.unwrap_or(all);
+    let limit = config.data.train_samples.map_or(all, Positive::get);
     let takes = |samples: usize| all > 0 && samples.min(all) == limit.min(all);
     let is_default_mlp = config.model == ModelKind::Mlp && config.network.hidden.is_none();
     let is_met = [
@@ -210,7 +211,7 @@ fn ends_wrongly(
 ) -> Option<String> {
     let Position { epoch, step_in_epoch, step, .. } = *position;
     let patience = config.recipe.early_stopping;
-    if changed.is_empty() || !position.is_done(config.epochs, patience) {
+    if changed.is_empty() || !position.is_done(config.epochs.get(), patience.map(Positive::get)) {
         return None;
     }
     if step_in_epoch > 0 {
@@ -219,10 +220,10 @@ fn ends_wrongly(
             epoch + 1
         ));
     }
-    if epoch > config.epochs {
+    if epoch > config.epochs.get() {
         return Some(format!("{epoch} epochs are done"));
     }
-    let more = match epoch >= config.epochs {
+    let more = match epoch >= config.epochs.get() {
         true => "--epochs N",
         false => "--early-stopping none",
     };

@@ -1,10 +1,15 @@
 //! Changes of a stored configuration.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
+use run_record::Affects;
 
 use super::super::tests::train;
 use super::*;
+use crate::commands::sweep_tests::completed;
 use crate::options::one_line;
+use crate::values::Positive;
 
 /// These options as they are typed.
 fn typed(options: &str) -> Result<Words, String> {
@@ -23,8 +28,13 @@ fn resume(options: &str, others: &str) -> Result<RunConfig, String> {
     train(options).unwrap().changed(&typed).map_err(|error| error.to_string())
 }
 
+/// What a report tells of a run of `config`.
+fn settings(config: &RunConfig) -> BTreeMap<String, String> {
+    completed(config, "1x1".parse().unwrap(), "mpirun").settings()
+}
+
 #[test]
-fn a_configuration_is_made_again_from_its_options() {
+fn a_configuration_is_made_again_from_what_is_stored() {
     for options in [
         "",
         "--schedule step --epochs 9 --lr 0.1 --optimizer sgd --momentum 0.9 --clip-norm 1e-3",
@@ -35,12 +45,12 @@ fn a_configuration_is_made_again_from_its_options() {
         "--quantize ptq --calibration 100 --num-classes 10 --init file.safetensors --data-root a/b=c",
     ] {
         let config = train(options).unwrap();
-        assert_eq!(RunConfig::read(config.words().unwrap().to_args()), Ok(config), "{options}");
+        assert_eq!(RunConfig::from_fields(config.fields()), Ok(config), "{options}");
     }
 }
 
 /// Each option of a training alone, with a value that is not its default: what is stored makes it again, also with
-/// `--resume`.
+/// `--resume`, and a report tells such runs apart unless the option affects nothing.
 #[test]
 fn each_option_is_made_again_from_what_is_stored() {
     let command = RunConfig::augment_args(clap::Command::new("train"));
@@ -53,6 +63,7 @@ fn each_option_is_made_again_from_what_is_stored() {
         "--schedule onecycle --max-lr 0.5",
         "--model mlp --quantize qat --epochs 9",
         "--quantize ptq",
+        "--backend gloo",
     ];
     let mut options = 0;
     // --num-workers has no effect, and is not stored.
@@ -61,25 +72,94 @@ fn each_option_is_made_again_from_what_is_stored() {
         let listed: Vec<String> =
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let words: Vec<String> = match takes(arg) {
-            Takes::Nothing => vec![format!("--{option}")],
+            sweep::Takes::Nothing => vec![format!("--{option}")],
             _ if listed.is_empty() => values.map(|value| format!("--{option}={value}")).to_vec(),
             _ => listed.iter().map(|value| format!("--{option}={value}")).collect(),
         };
-        let mut has_changed = false;
+        let (mut has_changed, mut is_told) = (false, false);
         for (word, others) in words.iter().flat_map(|word| beside.map(|others| (word, others))) {
             let Ok(config) = RunConfig::read(others.split_whitespace().chain([&**word])) else { continue };
-            has_changed |= config != RunConfig::read(others.split_whitespace()).unwrap();
-            let typed = config.words().unwrap();
-            assert_eq!(RunConfig::read(typed.to_args()), Ok(config.clone()), "{option}: {typed}");
+            let plain = RunConfig::read(others.split_whitespace()).unwrap();
+            has_changed |= config != plain;
+            is_told |= settings(&config) != settings(&plain);
             let stored = serde_json::to_value(&config).unwrap();
             let read = serde_json::from_value::<RunConfig>(stored).unwrap();
-            assert_eq!(read, config, "{option}: {typed}");
-            assert_eq!(read.changed(&Words::default()), Ok(config), "{option} in a resumed run: {typed}");
+            assert_eq!(read, config, "{others} {word}");
+            assert_eq!(read.changed(&Words::default()), Ok(config), "{others} {word}, in a resumed run");
         }
         assert!(has_changed, "{option} has no other value here");
+        let affects = spec(option).expect("a row").affects;
+        assert_eq!(is_told, affects != Affects::Nothing, "{option} in a report");
         options += 1;
     }
     assert!(options > 45, "{options}");
+}
+
+/// A stored value and a typed one have the same bounds.
+#[test]
+fn each_option_refuses_what_is_stored_as_what_is_typed() {
+    let command = RunConfig::augment_args(clap::Command::new("train"));
+    let wrong = ["0", "-1", "1.5", "2", "1e300", "1e-300", "18446744073709551615", "-0.5"];
+    let (mut accepted, mut refused) = (0, 0);
+    for (field, default) in DEFAULTS.iter() {
+        let option = option(field);
+        let arg = command.get_arguments().find(|arg| arg.get_id() == field.as_str()).expect("an option");
+        let is_text = default.is_string() || ["augment", "init", "interface"].contains(&field.as_str());
+        if is_text || default.is_boolean() || !arg.get_possible_values().is_empty() {
+            let stored: Map<String, Value> = [(field.clone(), 0.5.into())].into_iter().collect();
+            let error = RunConfig::from_fields(stored).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{option} 0.5: ")), "{error}");
+            continue;
+        }
+        for text in wrong {
+            let Ok(value) = serde_json::from_str::<Value>(text) else { panic!("{text}") };
+            let stored: Map<String, Value> = [(field.clone(), value.clone())].into_iter().collect();
+            let typed = RunConfig::parsed([format!("{option}={value}")]);
+            let read = RunConfig::from_fields(stored);
+            match typed.and_then(RunConfig::completed) {
+                Ok(typed) => {
+                    accepted += 1;
+                    assert_eq!(read, Ok(typed), "{option} {text}");
+                }
+                Err(error) => {
+                    refused += 1;
+                    let (stored, typed) = (read.unwrap_err().to_string(), error.to_string());
+                    // Of a seed, which has no bounds, serde tells.
+                    let is_same = stored == typed || field == "seed" && stored.starts_with(&typed[..10]);
+                    assert!(is_same, "{stored}; typed: {typed}");
+                }
+            }
+        }
+    }
+    assert!(accepted > 50 && refused > 100, "{accepted} accepted, {refused} refused");
+}
+
+/// Whoever adds an option adds its row.
+#[test]
+fn every_option_has_its_row_and_every_field_its_schema() {
+    let command = RunConfig::augment_args(clap::Command::new("train"));
+    let rows: Vec<&str> = OPTIONS.iter().map(|spec| spec.field).collect();
+    let mut options: Vec<&str> = command.get_arguments().map(|arg| arg.get_id().as_str()).collect();
+    options.retain(|option| *option != "help");
+    let (mut sorted, mut expected) = (rows.clone(), options);
+    sorted.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(sorted, expected);
+    let Schema(schema) = schema();
+    assert!(schema.keys().eq(DEFAULTS.keys()));
+    for (field, row) in &schema {
+        let kind = match DEFAULTS[field] {
+            Value::Bool(false) => Takes::Flag,
+            Value::Bool(true) => Takes::Switch,
+            _ => Takes::Value,
+        };
+        assert_eq!(row.takes, kind, "{field}");
+        if let Some((other, value)) = &row.only_with {
+            let known = [(other.clone(), value.as_str().into())].into_iter().collect();
+            let problem = RunConfig::from_fields(known).err().map(|error| error.to_string());
+            assert!(problem.is_none_or(|problem| problem.contains("needs its highest")), "{field}");
+        }
+    }
 }
 
 #[test]
@@ -90,7 +170,7 @@ fn changes_are_those_of_the_options() {
     let expected = train(&format!("{expected} --step-size 1")).unwrap();
     assert_eq!(config, expected);
     assert_eq!(resume("--clip-norm 1", "--clip-norm none").unwrap(), train("").unwrap());
-    assert_eq!(resume("", "--optimizer-lr 0.5").unwrap().recipe.lr, 0.5, "an alias");
+    assert_eq!(resume("", "--optimizer-lr 0.5").unwrap().recipe.lr.get(), 0.5, "an alias");
     let cosine = resume("--schedule step --gamma 0.5", "--schedule cosine").unwrap();
     assert_eq!(cosine, train("--schedule cosine").unwrap());
     let falling = "--schedule step --gamma 0.5 --step-size 2";
@@ -98,7 +178,7 @@ fn changes_are_those_of_the_options() {
     assert_eq!(resume("", falling).unwrap(), train(falling).unwrap());
     let cycle = train("--schedule onecycle --max-lr 0.01").unwrap();
     assert_eq!(resume("", "--max-lr 0.01 --schedule onecycle").unwrap(), cycle);
-    assert_eq!(resume("", "--keep 2").unwrap().keep, Some(2));
+    assert_eq!(resume("", "--keep 2").unwrap().keep, Some(Positive::known(2)));
     assert_eq!(resume("", "--overlap off").unwrap(), train("--overlap off").unwrap());
 }
 
@@ -109,8 +189,8 @@ fn options_that_are_the_runs_own_may_be_repeated() {
     }
     // All options with all of their defaults, of which `none` is the most frequent one.
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
-    let defaults = values(&command, &command.clone().get_matches_from([""; 0]));
-    let defaults = defaults.into_iter().filter(|(option, _)| NAMES.contains(&option[2..]));
+    let defaults = super::super::words::values(&command, &command.clone().get_matches_from([""; 0]));
+    let defaults = defaults.into_iter().filter(|(option, _)| spec(&option[2..]).is_some());
     let switches = ["--shuffle", "--batch-norm", "--quantized"];
     let defaults: Vec<String> = defaults
         .filter(|(option, _)| !switches.contains(&option.as_str()))
@@ -180,7 +260,7 @@ fn ranks_compare_values_of_new_runs_and_what_a_resumed_one_is_given() {
     let has = |option: &str, value: &str| {
         new("--fused off --shuffle").contains(&(option.to_owned(), value.to_owned()))
     };
-    assert!(has("--fused", "off") && has("--overlap", "on") && has("--shuffle", "true"), "as they are typed");
+    assert!(has("--fused", "off") && has("--overlap", "on") && has("--shuffle", "on"));
     let given = |options: &str| {
         let config = RunConfig::read(options.split_whitespace()).unwrap();
         config.compared(Some(&typed(options).unwrap()))

@@ -1,0 +1,195 @@
+//! What each option of a run is: `schema` in `run.json`, from the trainer's table of options. Reports read it, and know
+//! no more of an option than its row.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The rows of the fields of `config`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Schema(pub BTreeMap<String, OptionSchema>);
+
+/// What an option is. The usual answers are left out of the file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OptionSchema {
+    /// What it is about.
+    pub part: Part,
+    /// How it is typed.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub takes: Takes,
+    /// What `config` has where it is not typed.
+    pub default: Value,
+    /// What it is where `config` has null, if that is a value that can be typed.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub unset: Value,
+    /// What it affects.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub affects: Affects,
+    /// Whether it may change in a resumed run.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub may_change: bool,
+    /// Another field and its value, without which the option has no effect.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub only_with: Option<(String, String)>,
+    /// Whether it is a technique: off by default, and named by published figures where it was used.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub technique: bool,
+}
+
+/// What an option is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// The samples.
+    Data,
+    /// The network and its operators.
+    Network,
+    /// How weights are trained.
+    Recipe,
+    /// Integer models.
+    Quantization,
+    /// How gradients are averaged.
+    Communication,
+    /// The length of a run, and its random numbers.
+    Run,
+    /// How a process works, and what it writes.
+    Process,
+}
+
+/// How an option is typed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Takes {
+    /// Alone.
+    Flag,
+    /// With `on` or `off`.
+    Switch,
+    /// With a value.
+    #[default]
+    Value,
+}
+
+/// What an option affects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Affects {
+    /// Neither results nor times.
+    Nothing,
+    /// The tests.
+    Test,
+    /// Times alone.
+    Times,
+    /// The weights, and what is measured of them.
+    #[default]
+    Results,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_usual<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+impl Schema {
+    /// The options of runs from before `run.json` had a schema.
+    ///
+    /// # Panics
+    /// Never: the file is part of the program.
+    pub fn of_older_runs() -> Self {
+        serde_json::from_str(include_str!("older_schema.json")).expect("it is a schema")
+    }
+
+    /// The row of a field.
+    pub fn row(&self, field: &str) -> Option<&OptionSchema> {
+        self.0.get(field)
+    }
+
+    /// Whether a field is about `part`.
+    pub fn is_of(&self, field: &str, part: Part) -> bool {
+        self.row(field).is_some_and(|row| row.part == part)
+    }
+
+    /// Whether `field` has an effect beside the other options in `config`.
+    pub fn has_effect(&self, config: &Map<String, Value>, field: &str) -> bool {
+        let Some(row) = self.row(field) else { return true };
+        let is_met =
+            |(other, value): &(String, String)| config.get(other).is_some_and(|other| other == value);
+        row.affects != Affects::Nothing && row.only_with.as_ref().is_none_or(is_met)
+    }
+
+    /// Checks that the values of `config` are of the types of their defaults: somebody may have edited them.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self, config: &Map<String, Value>) -> Result<(), String> {
+        let wrong = |(field, row): (&String, &OptionSchema)| {
+            let value = config.get(field).unwrap_or(&row.default);
+            let (is_one, expected) = match &row.default {
+                Value::Bool(_) => (value.is_boolean(), "true or false"),
+                Value::String(_) => (value.is_string(), "text"),
+                Value::Number(number) if number.is_u64() => (value.is_u64(), "a whole number from 0"),
+                Value::Number(_) => (value.is_number(), "a number"),
+                _ => (true, ""),
+            };
+            (!is_one).then(|| format!("config.{field}: {value} where {expected} is expected"))
+        };
+        self.0.iter().find_map(wrong).map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_answers_are_left_out_of_the_file_and_read_again() {
+        let schema = Schema::of_older_runs();
+        let text = serde_json::to_string(&schema).unwrap();
+        assert_eq!(serde_json::from_str::<Schema>(&text).unwrap(), schema);
+        let row = serde_json::to_value(schema.row("lr")).unwrap();
+        assert_eq!(row, serde_json::json!({"part": "recipe", "default": 0.0005}));
+        let row = serde_json::to_value(schema.row("freeze_after")).unwrap();
+        let only_with = serde_json::json!(["quantize", "qat"]);
+        assert_eq!(row, serde_json::json!({"part": "quantization", "default": null, "only_with": only_with}));
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_named() {
+        let schema = Schema::of_older_runs();
+        for (field, value, expected) in [
+            ("lr", Value::from(1), None),
+            ("lr", "much".into(), Some("config.lr: \"much\" where a number is expected")),
+            (
+                "accumulate",
+                (-1).into(),
+                Some("config.accumulate: -1 where a whole number from 0 is expected"),
+            ),
+            ("overlap", "on".into(), Some("config.overlap: \"on\" where true or false is expected")),
+            ("backend", Value::Null, Some("config.backend: null where text is expected")),
+            ("momentum", 0.5.into(), None),
+            ("unknown", Value::Null, None),
+        ] {
+            let config = [(field.to_owned(), value)].into_iter().collect();
+            assert_eq!(schema.check(&config).err().as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn an_option_has_an_effect_beside_the_value_that_it_needs() {
+        let schema = Schema::of_older_runs();
+        let config = |backend: &str| [("backend".to_owned(), Value::from(backend))].into_iter().collect();
+        for (field, mpi, gloo) in [
+            ("interface", false, true),
+            ("gloo_algorithm", false, true),
+            ("lr", true, true),
+            ("keep", false, false),
+            ("unknown", true, true),
+        ] {
+            let has = |backend| schema.has_effect(&config(backend), field);
+            assert_eq!((has("mpi"), has("gloo")), (mpi, gloo), "{field}");
+        }
+    }
+}

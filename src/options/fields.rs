@@ -1,0 +1,196 @@
+//! A configuration and its fields in `run.json`: how it is read, compared, and changed in a resumed run.
+
+use std::ffi::OsString;
+use std::sync::LazyLock;
+
+use ::launch::sweep;
+use clap::{Args, Command, FromArgMatches};
+use run_record::{OptionSchema, Schema, Takes, json_problem};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::{ConfigError, RunConfig, Words, as_typed, one_line};
+use crate::train::{OPTIONS, OptionSpec, spec};
+use crate::values::{name, takes};
+
+/// The fields of a configuration of defaults.
+static DEFAULTS: LazyLock<Map<String, Value>> =
+    LazyLock::new(|| RunConfig::parsed([""; 0]).expect("defaults are valid").fields());
+
+/// The table of a training's options, as `run.json` has it.
+pub fn schema() -> Schema {
+    let command = RunConfig::augment_args(Command::new("train"));
+    let row = |spec: &OptionSpec| {
+        let default = DEFAULTS.get(spec.field)?.clone();
+        let takes = command.get_arguments().find(|arg| arg.get_id() == spec.field).map(takes);
+        let row = OptionSchema {
+            part: spec.part,
+            takes: match takes? {
+                sweep::Takes::Nothing => Takes::Flag,
+                sweep::Takes::Switch => Takes::Switch,
+                sweep::Takes::Value => Takes::Value,
+            },
+            default,
+            unset: spec.left_out.map_or(Value::Null, Into::into),
+            affects: spec.affects,
+            may_change: spec.change.is_ok(),
+            only_with: spec.only_with.map(|(field, value)| (field.to_owned(), value.to_owned())),
+            technique: spec.technique,
+        };
+        Some((spec.field.to_owned(), row))
+    };
+    Schema(OPTIONS.iter().filter_map(row).collect())
+}
+
+impl RunConfig {
+    /// The configuration that these words of a command line make.
+    ///
+    /// # Errors
+    /// The first option that is unknown or invalid, alone or together with others.
+    pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
+        Self::parsed(words)?.completed()
+    }
+
+    /// The same, with options that may not fit each other.
+    fn parsed(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
+        let command = Self::augment_args(Command::new("train").no_binary_name(true).args_override_self(true));
+        let read = command.try_get_matches_from(words).and_then(|found| Self::from_arg_matches(&found));
+        read.map_err(|error| ConfigError::Words(one_line(&error)))
+    }
+
+    /// The fields that `run.json` has of it.
+    pub fn fields(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(fields)) => fields,
+            other => unreachable!("a configuration is an object of valid text: {other:?}"),
+        }
+    }
+
+    /// The configuration of stored fields, which somebody may have edited. A field that is missing is at its default.
+    ///
+    /// # Errors
+    /// The first field that is unknown or invalid, alone or together with others.
+    pub fn from_fields(stored: Map<String, Value>) -> Result<Self, ConfigError> {
+        let mut fields = DEFAULTS.clone();
+        for (field, value) in stored.iter().filter(|(_, value)| !value.is_null()) {
+            if fields.insert(field.clone(), value.clone()).is_none() {
+                let problem = format!(
+                    "`config.{field}` is no option of this version: correct the name, or put a copy back"
+                );
+                return Err(ConfigError::Words(problem));
+            }
+        }
+        let read = |fields| Self::deserialize(Value::Object(fields));
+        // serde does not tell which of flattened fields is wrong.
+        let name = |(field, value): (String, Value)| {
+            let alone = DEFAULTS.iter().map(|(other, default)| (other.clone(), default.clone()));
+            let error = read(alone.chain([(field.clone(), value.clone())]).collect()).err()?;
+            Some(ConfigError::new(field.replace('_', "-"), as_typed(&value), json_problem(&error)))
+        };
+        match read(fields) {
+            Ok(config) => config.completed(),
+            Err(error) => {
+                Err(stored.into_iter().find_map(name).unwrap_or(ConfigError::Words(json_problem(&error))))
+            }
+        }
+    }
+
+    /// The options with their values as `run.json` has them, by which ranks compare them: of those that are given
+    /// alone if `typed` says which.
+    pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
+        let value = |(field, value): (String, Value)| {
+            let is_own = typed.is_some_and(|typed| !typed.sets(&field));
+            let text = if is_own { "the run's own".to_owned() } else { as_typed(&value) };
+            (option(&field), text)
+        };
+        self.fields().into_iter().map(value).collect()
+    }
+
+    /// The configuration with the options that were `typed` beside `--resume`.
+    ///
+    /// # Errors
+    /// If an option cannot change, or has an invalid value.
+    pub fn changed(&self, typed: &Words) -> Result<Self, ConfigError> {
+        let mut fields = self.fields();
+        let before = fields.clone();
+        typed.overlay(&mut fields)?;
+        if fields["schedule"] != before["schedule"] {
+            // Another schedule does not have these options.
+            let is_of_schedules = |field: &String| {
+                spec(field).is_some_and(|spec| spec.only_with.is_some_and(|(with, _)| with == "schedule"))
+            };
+            fields.retain(|field, _| !is_of_schedules(field) || typed.sets(field));
+        }
+        let changed = Self::from_fields(fields)?;
+        for (field, value) in &changed.fields() {
+            let is_fixed = spec(field).and_then(|spec| spec.change.err()).filter(|_| before[field] != *value);
+            if let Some(reason) = is_fixed {
+                let problem = format!("cannot change in a resumed run: {reason}");
+                let shown = if *value == true { String::new() } else { as_typed(value) };
+                return Err(ConfigError::new(field.replace('_', "-"), shown, problem));
+            }
+        }
+        self.check_velocity(&changed)?;
+        Ok(changed)
+    }
+
+    /// Checks that `changed` has a velocity if this configuration has one: the checkpoint holds it, or lacks it.
+    fn check_velocity(&self, changed: &Self) -> Result<(), ConfigError> {
+        let has =
+            |config: &Self| config.recipe.optimizer.takes_momentum() && config.base_rate().momentum > 0.0;
+        if has(self) == has(changed) {
+            return Ok(());
+        }
+        let (before, after) = (&self.recipe, &changed.recipe);
+        let (option, value) = if before.schedule == after.schedule {
+            ("momentum", after.momentum.map_or_else(|| "none".into(), |momentum| momentum.to_string()))
+        } else {
+            ("schedule", name(&after.schedule))
+        };
+        let problem = if has(self) {
+            "cannot end momentum in a resumed run: the checkpoint's moments are of a run with momentum"
+        } else {
+            "cannot begin momentum in a resumed run: the checkpoint's moments are of a run without momentum"
+        };
+        Err(ConfigError::new(option, value, problem))
+    }
+}
+
+impl Words {
+    /// Sets the fields of the options that were typed.
+    ///
+    /// # Errors
+    /// If one has an invalid value.
+    pub fn overlay(&self, fields: &mut Map<String, Value>) -> Result<(), ConfigError> {
+        let typed = RunConfig::parsed(self.of_runs().to_args())?.with_one_name()?.fields();
+        fields.extend(typed.into_iter().filter(|(field, _)| self.sets(field)));
+        Ok(())
+    }
+
+    /// Whether the option of this field is among them, or another name of it.
+    fn sets(&self, field: &str) -> bool {
+        self.has(&field.replace('_', "-")) || field == "quantize" && self.has("quantized")
+    }
+}
+
+/// The option of a field.
+fn option(field: &str) -> String {
+    format!("--{}", field.replace('_', "-"))
+}
+
+impl Serialize for RunConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for RunConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Self::from_fields(Map::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+#[path = "fields_tests.rs"]
+mod fields_tests;

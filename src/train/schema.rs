@@ -1,0 +1,152 @@
+//! What each option of a training is: the one table, which `run.json` has as `schema`.
+
+use std::borrow::Cow;
+
+use run_record::{Affects, Part};
+
+use crate::model::HIDDEN;
+use crate::quant::CALIBRATION;
+
+/// Which work of the program an option has an effect on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// What a checkpoint's weights are of.
+    Network,
+    /// Every process.
+    Process,
+    /// A training step.
+    Step,
+    /// A whole training alone: `profile` and `bench step` have no use for it.
+    Training,
+}
+
+/// An option of a training.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionSpec {
+    /// Its field in `config`; the option has dashes.
+    pub field: &'static str,
+    /// What it is about.
+    pub part: Part,
+    /// The work that it has an effect on.
+    pub scope: Scope,
+    /// What it affects.
+    pub affects: Affects,
+    /// Whether it can change in a resumed run: the reason why it cannot.
+    pub change: Result<(), &'static str>,
+    /// It has an effect only where another option has this value.
+    pub only_with: Option<(&'static str, &'static str)>,
+    /// What it is where `config` has null.
+    pub left_out: Option<usize>,
+    /// Whether it is a technique, which a published figure names where it was used.
+    pub technique: bool,
+}
+
+impl OptionSpec {
+    const fn new(field: &'static str, part: Part, scope: Scope, affects: Affects) -> Self {
+        let (change, only_with) = (Ok(()), None);
+        Self { field, part, scope, affects, change, only_with, left_out: None, technique: false }
+    }
+
+    const fn fixed(self, reason: &'static str) -> Self {
+        Self { change: Err(reason), ..self }
+    }
+
+    const fn only_with(self, field: &'static str, value: &'static str) -> Self {
+        Self { only_with: Some((field, value)), ..self }
+    }
+
+    const fn left_out(self, value: usize) -> Self {
+        Self { left_out: Some(value), ..self }
+    }
+
+    const fn technique(self) -> Self {
+        Self { technique: true, ..self }
+    }
+}
+
+const NETWORK: &str = "the checkpoint's weights are of this network";
+const CLASSES: &str = "the checkpoint's weights are of these classes";
+const SAMPLES: &str = "the checkpoint counts steps of these samples";
+const PRECISION: &str = "the checkpoint's loss scale and weights are of this precision";
+const RANGES: &str = "the checkpoint's ranges are of this quantization";
+
+/// The options, in the order of `config`, which has neither `quantized`, another name of `quantize` with a value, nor
+/// `num_workers`, which has no effect.
+pub const OPTIONS: &[OptionSpec] = {
+    use Affects::{Nothing, Results, Test, Times};
+    use Part::{Communication, Data, Network, Process, Quantization, Recipe, Run};
+    use Scope::{Step, Training};
+    const fn new(field: &'static str, part: Part, scope: Scope, affects: Affects) -> OptionSpec {
+        OptionSpec::new(field, part, scope, affects)
+    }
+    &[
+        new("model", Network, Scope::Network, Results).fixed(NETWORK),
+        new("activation", Network, Scope::Network, Results).fixed(NETWORK),
+        new("batch_norm", Network, Scope::Network, Results).fixed(NETWORK),
+        new("dropout", Network, Scope::Network, Results),
+        new("hidden", Network, Scope::Network, Results)
+            .fixed(NETWORK)
+            .only_with("model", "mlp")
+            .left_out(HIDDEN),
+        new("init", Recipe, Training, Results).fixed("the weights are the checkpoint's"),
+        new("seed", Run, Scope::Process, Results)
+            .fixed("the order of the samples, augmentation and dropout so far are of this seed"),
+        new("fused", Network, Scope::Process, Results),
+        new("conv", Network, Scope::Process, Results),
+        new("data_root", Data, Training, Results),
+        new("train_batch_size", Recipe, Scope::Process, Results).fixed(SAMPLES),
+        new("test_batch_size", Process, Training, Test),
+        new("shuffle", Recipe, Training, Results).fixed(SAMPLES),
+        new("samples_in", Process, Training, Times),
+        new("train_samples", Data, Training, Results).fixed(SAMPLES),
+        new("test_samples", Data, Training, Test),
+        new("num_classes", Data, Training, Nothing).fixed(CLASSES),
+        new("num_workers", Data, Training, Nothing),
+        new("epochs", Run, Training, Results),
+        new("accumulate", Recipe, Training, Results).fixed(SAMPLES).technique(),
+        new("precision", Recipe, Step, Results).fixed(PRECISION).technique(),
+        new("lr", Recipe, Step, Results),
+        new("weight_decay", Recipe, Step, Results),
+        new("optimizer", Recipe, Step, Results).fixed("the checkpoint has this optimizer's moments"),
+        new("momentum", Recipe, Step, Results).left_out(0),
+        new("schedule", Recipe, Training, Results),
+        new("max_lr", Recipe, Training, Results).only_with("schedule", "onecycle"),
+        new("step_size", Recipe, Training, Results).only_with("schedule", "step"),
+        new("gamma", Recipe, Training, Results).only_with("schedule", "step"),
+        new("clip_norm", Recipe, Step, Results),
+        new("l1", Recipe, Step, Results),
+        new("l2", Recipe, Step, Results),
+        new("label_smoothing", Recipe, Step, Results),
+        new("class_weights", Recipe, Step, Results),
+        new("early_stopping", Recipe, Training, Results),
+        new("augment", Recipe, Training, Results),
+        new("quantize", Quantization, Scope::Process, Results).fixed(RANGES).technique(),
+        new("quantized", Quantization, Scope::Process, Results).fixed(RANGES),
+        new("weight_scheme", Quantization, Scope::Process, Results).fixed(RANGES),
+        new("freeze_after", Quantization, Training, Results).only_with("quantize", "qat"),
+        new("fold_after", Quantization, Training, Results).only_with("quantize", "qat"),
+        new("calibration", Quantization, Training, Results)
+            .only_with("quantize", "ptq")
+            .left_out(CALIBRATION),
+        new("device", Process, Scope::Process, Results)
+            .fixed("a checkpoint resumes only on the device it was written on"),
+        new("backend", Communication, Step, Results),
+        new("interface", Communication, Step, Times).only_with("backend", "gloo"),
+        new("gloo_algorithm", Communication, Step, Results).only_with("backend", "gloo"),
+        new("reduce", Communication, Step, Results),
+        new("grad_dtype", Communication, Step, Results),
+        new("overlap", Communication, Step, Times),
+        new("bucket_mb", Communication, Step, Results),
+        new("comm_timeout", Communication, Scope::Process, Nothing),
+        new("threads", Process, Scope::Process, Results),
+        new("log_every", Process, Training, Nothing),
+        new("checkpoint_every", Process, Training, Nothing),
+        new("keep", Process, Training, Nothing),
+    ]
+};
+
+/// The option of this name, which may have dashes, or of this field; none of an option that no run has.
+pub fn spec(name: &str) -> Option<&'static OptionSpec> {
+    let field: Cow<'_, str> = if name.contains('-') { name.replace('-', "_").into() } else { name.into() };
+    OPTIONS.iter().find(|spec| spec.field == field)
+}
