@@ -17,9 +17,9 @@ pub const DEADLINE: Duration = Duration::from_secs(2);
 /// later than the deadline (`stay`) or is stopped (`stop`). Each ends the job.
 pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation: &str) -> Outcome {
     let length = 10_007;
-    let (operation, mine) = match operation {
-        "reduce-scatter" => (Operation::ReduceScatter(Reduction::Native), 0..length),
-        "all-gather" => (Operation::AllGather { length }, chunk_range(length, world.size(), world.rank())),
+    let mine = match operation {
+        "reduce-scatter" => 0..length,
+        "all-gather" => chunk_range(length, world.size(), world.rank()),
         other => return Err(format!("no check of {other}").into()),
     };
     for bucket in 0..2 {
@@ -32,7 +32,12 @@ pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation
                 other => return Err(format!("no rank can {other}").into()),
             }
         }
-        collective.start(bucket, operation, wire(0, mine.len(), |_| 1.0))?;
+        let buffer = wire(0, mine.len(), |_| 1.0);
+        let operation = match operation {
+            "reduce-scatter" => Operation::reduce_scatter(bucket, &buffer, Reduction::Native),
+            _ => Operation::all_gather(bucket, &buffer, length),
+        };
+        collective.start(operation, buffer)?;
         collective.wait(bucket)?;
     }
     Err("a rank was not missed".into())
@@ -63,7 +68,8 @@ pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
     if world.rank() + 1 < world.size() {
         // All at once, so that their timeouts are one.
         for gloo in &mut all {
-            gloo.start(2, Operation::AllReduce(Reduction::Native), wire(0, 10_000, |_| 1.0))?;
+            let buffer = wire(0, 10_000, |_| 1.0);
+            gloo.start(Operation::all_reduce(2, &buffer, Reduction::Native), buffer)?;
         }
         for (gloo, algorithm) in all.iter_mut().zip(GlooAlgorithm::ALL) {
             let text = gloo.wait(2).err().ok_or("a rank was not missed")?.to_string();

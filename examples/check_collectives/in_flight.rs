@@ -1,5 +1,6 @@
 //! Several operations in flight at once, which come back in any order.
 
+use burn_mpi::lab::Call;
 use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
 
 use crate::values::{SUMMED, sum, value, wire};
@@ -12,8 +13,8 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     let name = collective.transport().to_owned();
     for round in 0..20 {
         for bucket in 0..LENGTHS.len() {
-            let operation = operation_of(bucket, round);
-            collective.start(bucket, operation, input(world, bucket, operation))?;
+            let (operation, buffer) = operation_of(world, bucket, round);
+            collective.start(operation, buffer)?;
             // Ranks poll differently.
             if (bucket + round).is_multiple_of(world.rank() + 1) {
                 collective.poll()?;
@@ -37,34 +38,30 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     report(world, &format!("{name}: operations in flight come back right, in any order"))
 }
 
-fn operation_of(bucket: usize, round: usize) -> Operation {
-    match (bucket + round) % 5 {
-        0 => Operation::AllReduce(Reduction::Native),
-        1 => Operation::ReduceScatter(Reduction::Ordered),
-        2 => Operation::AllReduce(Reduction::Ordered),
-        3 => Operation::ReduceScatter(Reduction::Native),
-        _ => Operation::AllGather { length: LENGTHS[bucket] },
-    }
-}
-
-fn input(world: &World, bucket: usize, operation: Operation) -> Wire {
-    let length = LENGTHS[bucket];
-    let mine = match operation {
-        Operation::AllGather { .. } => chunk_range(length, world.size(), world.rank()),
-        _ => 0..length,
+/// An operation, and this rank's buffer.
+fn operation_of(world: &World, bucket: usize, round: usize) -> (Operation, Wire) {
+    let (length, kind) = (LENGTHS[bucket], (bucket + round) % 5);
+    let mine = if kind == 4 { chunk_range(length, world.size(), world.rank()) } else { 0..length };
+    let buffer = wire(bucket % SUMMED, mine.len(), |i| value(world.rank(), mine.start + i + bucket));
+    let operation = match kind {
+        0 => Operation::all_reduce(bucket, &buffer, Reduction::Native),
+        1 => Operation::reduce_scatter(bucket, &buffer, Reduction::Ordered),
+        2 => Operation::all_reduce(bucket, &buffer, Reduction::Ordered),
+        3 => Operation::reduce_scatter(bucket, &buffer, Reduction::Native),
+        _ => Operation::all_gather(bucket, &buffer, length),
     };
-    wire(bucket % SUMMED, mine.len(), |i| value(world.rank(), mine.start + i + bucket))
+    (operation, buffer)
 }
 
 fn came_back(world: &World, collective: &mut dyn Collective, bucket: usize, round: usize) -> Outcome {
     let (length, size) = (LENGTHS[bucket], world.size());
-    let operation = operation_of(bucket, round);
-    let expected = match operation {
-        Operation::AllGather { .. } => {
+    let (operation, _) = operation_of(world, bucket, round);
+    let expected = match operation.call {
+        Call::AllGather => {
             let owner = |i: usize| i / length.div_ceil(size);
             wire(bucket % SUMMED, length, |i| value(owner(i), i + bucket))
         }
-        Operation::ReduceScatter(_) => {
+        Call::ReduceScatter => {
             let mine = chunk_range(length, size, world.rank());
             wire(bucket % SUMMED, mine.len(), |i| sum(size, mine.start + i + bucket))
         }

@@ -15,19 +15,19 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
             let mine = chunk_range(length, size, rank);
             for how in [Reduction::Native, Reduction::Ordered] {
                 let buffer = wire(kind, length, |i| value(rank, i));
-                collective.start(3, Operation::ReduceScatter(how), buffer)?;
+                collective.start(Operation::reduce_scatter(3, &buffer, how), buffer)?;
                 poll_until_done(collective, 3)?;
                 let part = collective.wait(3)?;
                 let expected = wire(kind, mine.len(), |i| sum(size, mine.start + i));
                 assert!(part == expected, "{name} reduce-scatter {how:?}: type {kind}, {length} elements");
 
-                collective.start(3, Operation::AllGather { length }, part)?;
+                collective.start(Operation::all_gather(3, &part, length), part)?;
                 let all = collective.wait(3)?;
                 let expected = wire(kind, length, |i| sum(size, i));
                 assert!(all == expected, "{name} all-gather: type {kind}, {length} elements");
             }
             let buffer = wire(kind, length, |i| awkward(rank, i));
-            collective.start(0, Operation::ReduceScatter(Reduction::Ordered), buffer)?;
+            collective.start(Operation::reduce_scatter(0, &buffer, Reduction::Ordered), buffer)?;
             let part = collective.wait(0)?;
             let all = awkward_sum(kind, length, size);
             let width = all.element().width();
@@ -41,7 +41,7 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     for length in LENGTHS {
         let mine = chunk_range(length, size, rank);
         let part = wire(BYTES, mine.len(), |i| (mine.start + i) as f32 % 251.0);
-        collective.start(0, Operation::AllGather { length }, part)?;
+        collective.start(Operation::all_gather(0, &part, length), part)?;
         let expected = wire(BYTES, length, |i| i as f32 % 251.0);
         assert!(collective.wait(0)? == expected, "{name} all-gather of {length} bytes");
     }
@@ -68,10 +68,10 @@ fn refusals(world: &World, collective: &mut dyn Collective, name: &str) -> Outco
     let mut buffer = bytes();
     let error = collective.all_reduce(&mut buffer, Reduction::Native).err().ok_or("bytes were summed")?;
     assert!(error.to_string().contains("bytes have no sum"), "{error}");
-    let error = collective.start(0, Operation::ReduceScatter(Reduction::Native), bytes());
+    let error = collective.start(Operation::reduce_scatter(0, &bytes(), Reduction::Native), bytes());
     assert!(error.err().ok_or("bytes were summed")?.to_string().contains("bytes have no sum"));
-    let long = Operation::AllGather { length: 5 * world.size() };
-    let error = collective.start(0, long, bytes()).err().ok_or("a chunk of 4 was taken for one of 5")?;
+    let long = Operation::all_gather(0, &bytes(), 5 * world.size());
+    let error = collective.start(long, bytes()).err().ok_or("a chunk of 4 was taken for one of 5")?;
     assert!(error.to_string().contains("passes 4 elements"), "{error}");
     collective.all_reduce(&mut wire(0, 1, |_| 1.0), Reduction::Native)?;
     report(world, &format!("{name}: sums of bytes and chunks of a wrong length are refused"))

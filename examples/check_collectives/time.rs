@@ -48,7 +48,7 @@ fn median(
             world.barrier()?;
             let started = Instant::now();
             if way == 1 {
-                transport.start(0, Operation::AllReduce(Reduction::Native), buffer)?;
+                transport.start(Operation::all_reduce(0, &buffer, Reduction::Native), buffer)?;
                 buffer = transport.wait(0)?;
             } else {
                 let how = if way == 0 { Reduction::Native } else { Reduction::Ordered };

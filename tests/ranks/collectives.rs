@@ -126,8 +126,8 @@ impl Collective for Spoilt {
         self.inner.world_size()
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
-        self.inner.start(bucket, operation, buffer)
+    fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+        self.inner.start(operation, buffer)
     }
 
     fn poll(&mut self) -> Result<usize, CommError> {

@@ -1,15 +1,10 @@
 //! The operations of all ranks over NCCL: non-blocking ones by bucket, and blocking ones.
 
-use std::time::{Duration, Instant};
-
 use burn_mpi::lab::{Call, Element, Primitives};
-use burn_mpi::{Collective, CommError, Operation, Reduction, Wire, World, chunk_range};
+use burn_mpi::{Collective, CommError, Operation, Reduction, Started, Wire, World};
 
 use crate::NAME;
 use crate::communicator::{Communicator, Pending};
-
-/// How long a rank whose operation broke waits for a peer to announce why it leaves.
-const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Collective operations over NCCL, of ranks that have a GPU each.
 ///
@@ -25,15 +20,12 @@ pub struct NcclCollective {
 }
 
 struct InFlight {
+    operation: Operation,
     started: Started,
     /// `None` once complete.
     pending: Option<Pending>,
     /// What is sent, and once complete the result.
     buffer: Wire,
-    /// Whether what arrives are the terms of all ranks, one after the other.
-    sums_terms: bool,
-    /// Elements of the result.
-    length: usize,
 }
 
 impl InFlight {
@@ -41,17 +33,18 @@ impl InFlight {
     fn advance(&mut self, communicator: &mut Communicator) -> Result<(), CommError> {
         let Some(pending) = &self.pending else { return Ok(()) };
         let is_complete = communicator.is_complete(pending);
-        let is_complete = is_complete.map_err(|reason| self.started.broken(&communicator.world, reason))?;
+        let is_complete = is_complete.map_err(|reason| communicator.world.broken(&self.started, reason))?;
         if let Some(pending) = self.pending.take_if(|_| is_complete) {
             let buffer = &mut self.buffer;
             buffer.resize(pending.result_bytes() / buffer.element().width());
             communicator.collect(pending, buffer.bytes_mut());
-            if self.sums_terms {
+            // What arrives are the terms of all ranks, one after the other.
+            if self.operation.order == Reduction::Ordered {
                 let mut sum = buffer.zeros_like(buffer.len() / communicator.world.size());
                 sum.sum_of_chunks(buffer);
                 *buffer = sum;
             }
-            buffer.resize(self.length);
+            buffer.resize(self.operation.result_length(communicator.world.rank(), communicator.world.size()));
         }
         Ok(())
     }
@@ -75,52 +68,38 @@ impl NcclCollective {
     }
 
     fn position(&self, bucket: Option<usize>) -> Option<usize> {
-        self.in_flight.iter().position(|operation| operation.started.bucket == bucket)
+        self.in_flight.iter().position(|op| op.operation.bucket == bucket)
     }
 
-    fn check(&self, started: &Started, operation: Operation, buffer: &Wire) -> Result<(), CommError> {
+    /// Checks an operation that starts now.
+    fn check(&self, operation: Operation, buffer: &Wire) -> Result<Started, CommError> {
         let world = self.world();
+        let started = world.started(NAME, operation.call.name(), operation.bucket, buffer.bytes().len());
         let checked = operation.check(buffer, world.rank(), world.size());
-        checked.map_err(|reason| started.error(world, reason))
+        checked.map(|()| started).map_err(|reason| world.failed(&started, reason))
     }
 
     /// Starts an operation that was checked, padded to equal parts: NCCL has no others.
     fn begin(&mut self, started: Started, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
-        let (rank, size) = (self.world().rank(), self.world().size());
-        let whole = buffer.len();
-        let chunk = whole.div_ceil(size);
-        let (call, written, length) = match operation {
-            Operation::AllReduce(Reduction::Native) => (Call::AllReduce, whole, whole),
+        let Operation { call, order, element, length, .. } = operation;
+        let size = self.world().size();
+        let chunk = length.div_ceil(size);
+        let (call, read, written) = match (call, order) {
+            (Call::AllReduce, Reduction::Native) => (call, length, length),
             // All terms come to the rank that sums them.
-            Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, whole * size, whole),
-            Operation::ReduceScatter(how) => {
-                buffer.resize(chunk * size);
-                let mine = chunk_range(whole, size, rank).len();
-                match how {
-                    Reduction::Native => (Call::ReduceScatter, chunk, mine),
-                    Reduction::Ordered => (Call::AllToAll, chunk * size, mine),
-                }
-            }
-            Operation::AllGather { length } => {
-                let chunk = length.div_ceil(size);
-                buffer.resize(chunk);
-                (Call::AllGather, chunk * size, length)
-            }
-            other => {
-                return Err(CommError::Unsupported { operation: other.name(), transport: NAME.to_owned() });
-            }
+            (Call::AllReduce, Reduction::Ordered) => (Call::AllGather, length, length * size),
+            (Call::ReduceScatter, Reduction::Native) => (call, chunk * size, chunk),
+            (Call::ReduceScatter, Reduction::Ordered) => (Call::AllToAll, chunk * size, chunk * size),
+            (Call::AllGather, _) => (call, chunk, chunk * size),
+            _ => return Err(CommError::Unsupported { operation: call.name(), transport: NAME.to_owned() }),
         };
-        let element = buffer.element();
+        buffer.resize(read);
         let mut pending = None;
         if written > 0 {
             let call = self.communicator.start_call(call, element, buffer.bytes(), written * element.width());
-            pending = Some(call.map_err(|reason| started.broken(self.world(), reason))?);
+            pending = Some(call.map_err(|reason| self.world().broken(&started, reason))?);
         }
-        let sums_terms = matches!(
-            operation,
-            Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered)
-        );
-        self.in_flight.push(InFlight { started, pending, buffer, sums_terms, length });
+        self.in_flight.push(InFlight { operation, started, pending, buffer });
         Ok(())
     }
 
@@ -165,12 +144,12 @@ impl Collective for NcclCollective {
         self.world().size()
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
-        assert!(self.position(Some(bucket)).is_none(), "bucket {bucket} is in flight");
-        let started = Started::now(operation.name(), Some(bucket), buffer.bytes().len());
-        self.check(&started, operation, &buffer)?;
+    fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+        let bucket = operation.bucket;
+        assert!(self.position(bucket).is_none(), "bucket {} is in flight", bucket.unwrap_or_default());
+        let started = self.check(operation, &buffer)?;
         // NCCL connects ranks in the first call that needs it, and then waits for them.
-        let _waiting = self.world().watch(NAME, "launch", Some(bucket));
+        let _waiting = self.world().watch(NAME, "launch", bucket);
         self.begin(started, operation, buffer)
     }
 
@@ -189,15 +168,15 @@ impl Collective for NcclCollective {
         let Some(at) = self.position(Some(bucket)) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.world().watch(NAME, self.in_flight[at].started.operation, Some(bucket));
+        let _waiting = self.world().watch(NAME, self.in_flight[at].operation.call.name(), Some(bucket));
         self.complete(Some(bucket))
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        let operation = Operation::AllReduce(how);
-        let started = Started::now(operation.name(), None, buffer.bytes().len());
-        self.check(&started, operation, buffer)?;
-        let _waiting = self.world().watch(NAME, operation.name(), None);
+        let mut operation = Operation::all_reduce(0, buffer, how);
+        operation.bucket = None;
+        let started = self.check(operation, buffer)?;
+        let _waiting = self.world().watch(NAME, operation.call.name(), None);
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.begin(started, operation, taken)?;
         *buffer = self.complete(None)?;
@@ -215,57 +194,17 @@ impl Primitives for NcclCollective {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let started = Started::now(call.name(), None, from.len().max(to.len()));
-        let world = self.world();
+        let (world, bytes) = (self.world(), from.len().max(to.len()));
+        let started = world.started(NAME, call.name(), None, bytes);
         let checked = call.check(element, from, to, world.rank(), world.size());
-        checked.map_err(|reason| started.error(world, reason))?;
+        checked.map_err(|reason| world.failed(&started, reason))?;
         let _waiting = world.watch(NAME, call.name(), None);
         let done = match call {
             // NCCL has no barrier.
             Call::Barrier => self.run(Call::AllReduce, Element::Byte, &[], &mut [0]),
-            _ if started.bytes == 0 => Ok(()),
+            _ if bytes == 0 => Ok(()),
             _ => self.run(call, element, from, to),
         };
-        done.map_err(|reason| started.broken(self.world(), reason))
-    }
-}
-
-/// An operation, as its errors name it.
-pub struct Started {
-    operation: &'static str,
-    bucket: Option<usize>,
-    bytes: usize,
-    at: Instant,
-}
-
-impl Started {
-    pub fn now(operation: &'static str, bucket: Option<usize>, bytes: usize) -> Self {
-        Self { operation, bucket, bytes, at: Instant::now() }
-    }
-
-    /// The error of an operation that failed, or was not carried out, for `reason`.
-    fn error(&self, world: &World, reason: String) -> CommError {
-        let bucket = self.bucket.map_or_else(String::new, |bucket| format!(" of bucket {bucket}"));
-        CommError::Operation {
-            rank: world.rank(),
-            host: world.host().to_owned(),
-            operation: format!("{NAME} {}{bucket}", self.operation),
-            bytes: self.bytes,
-            elapsed: self.at.elapsed(),
-            reason,
-        }
-    }
-
-    /// The error of an operation that broke for `reason`, perhaps because a peer has exited: then the reason of the
-    /// peer is the one to report.
-    pub fn broken(&self, world: &World, reason: String) -> CommError {
-        let began = Instant::now();
-        while began.elapsed() < PEER_REASON_TIMEOUT {
-            if let Some(departure) = world.departure() {
-                return departure;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        self.error(world, reason)
+        done.map_err(|reason| self.world().broken(&started, reason))
     }
 }

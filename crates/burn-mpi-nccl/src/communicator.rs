@@ -10,7 +10,6 @@ use burn_mpi::lab::{Call, Element};
 use burn_mpi::{CommError, World};
 
 use crate::NAME;
-use crate::collective::Started;
 use crate::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::gpu::{Gpu, choose};
 use crate::library::{Comm, Nccl, SUM, datatype};
@@ -61,7 +60,7 @@ impl Communicator {
         let stream = world.agree(gpu.enter().and_then(|_current| gpu.cuda.stream()))?;
         let id = if world.is_root() { nccl.unique_id() } else { Ok(Vec::new()) };
         let id = world.broadcast_bytes(world.agree(id)?)?;
-        let started = Started::now(START, None, 0);
+        let started = world.started(NAME, START, None, 0);
         let world = world.clone();
         let mut this =
             Self { world, nccl, gpu, comm: None, stream, free: Vec::new(), in_flight: 0, broken: None };
@@ -72,7 +71,7 @@ impl Communicator {
         });
         // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
         // this rank's exit.
-        this.comm = Some(connected.map_err(|reason| started.broken(&this.world, reason))?);
+        this.comm = Some(connected.map_err(|reason| this.world.broken(&started, reason))?);
         log::debug!("nccl: rank {} on {}", this.world.rank(), this.describe());
         Ok(this)
     }

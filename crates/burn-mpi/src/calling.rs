@@ -33,7 +33,7 @@ const WITHIN: &str = " > ";
 
 /// One exchange of this rank, as it tells the others of it.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Exchange {
+pub struct Announcement {
     /// Equal on ranks in the same exchange.
     pub tag: u64,
     /// Of the exchanges of its kind, if they are counted.
@@ -43,7 +43,7 @@ pub struct Exchange {
     pub name: String,
 }
 
-impl Exchange {
+impl Announcement {
     /// Its bytes when it is sent.
     pub const BYTES: usize = 256;
     /// Those of a name, and of a host's.
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_exchange_is_known_by_all_calls_around_it() {
-        let gather = || Exchange::of("gather", 0, "node0");
+        let gather = || Announcement::of("gather", 0, "node0");
         let plain = gather();
         let (outer, inner) = {
             let _outer = calling("save_record");
@@ -118,18 +118,21 @@ mod tests {
             (outer, gather())
         };
         assert_eq!(inner.name, "save_record > agree > gather");
-        let differing = |sent: [&Exchange; 2]| match Exchange::compare(&sent.map(Exchange::bytes).concat()) {
-            Err(CommError::Shared(SharedError::OutOfStep { rank: 1, calls, others, .. })) => [calls, others],
-            other => panic!("{other:?}"),
-        };
+        let differing =
+            |sent: [&Announcement; 2]| match Announcement::compare(&sent.map(Announcement::bytes).concat()) {
+                Err(CommError::Shared(SharedError::OutOfStep { rank: 1, calls, others, .. })) => {
+                    [calls, others]
+                }
+                other => panic!("{other:?}"),
+            };
         assert_eq!(differing([&plain, &outer]), ["save_record", "gather"]);
         assert_eq!(differing([&outer, &inner]), ["save_record > agree > gather", "save_record > gather"]);
         assert_eq!(plain.tag, gather().tag, "calls that have ended are not in it");
         let long = calling("ü".repeat(200));
-        let cut = Exchange::of("gather", u64::MAX, &"h".repeat(200));
+        let cut = Announcement::of("gather", u64::MAX, &"h".repeat(200));
         drop(long);
-        assert!(cut.name.len() <= Exchange::ROOM && cut.name.ends_with("ü > gather"), "{}", cut.name);
-        assert_eq!(cut.bytes().len(), Exchange::BYTES);
-        assert!(Exchange::compare(&[cut.bytes(), cut.bytes()].concat()).is_ok());
+        assert!(cut.name.len() <= Announcement::ROOM && cut.name.ends_with("ü > gather"), "{}", cut.name);
+        assert_eq!(cut.bytes().len(), Announcement::BYTES);
+        assert!(Announcement::compare(&[cut.bytes(), cut.bytes()].concat()).is_ok());
     }
 }

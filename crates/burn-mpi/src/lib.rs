@@ -92,11 +92,12 @@ mod train;
 mod world;
 
 pub use activity::Waiting;
+pub use collective::Collective;
 pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::GlooCollective;
+pub use collective::operation::Operation;
 pub use collective::wire::{Wire, chunk_range};
-pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};
@@ -108,6 +109,7 @@ pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;
+pub use member::Started;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec};
@@ -131,7 +133,8 @@ pub mod lab {
     pub use crate::collective::gloo::sys::gloo_version;
     #[cfg(feature = "mpi")]
     pub use crate::collective::mpi::mpi_library;
-    pub use crate::collective::primitives::{Call, Primitives};
+    pub use crate::collective::operation::Call;
+    pub use crate::collective::primitives::Primitives;
     pub use crate::collective::wire::Element;
     pub use crate::cores::{cores_and_cpus, memory_limit};
     pub use crate::ddp::options::bucket_limits;

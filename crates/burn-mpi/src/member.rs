@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::CommError;
 use crate::activity::{Activity, Waiting};
-use crate::collective::wire::Element;
-use crate::{Call, CommError, Operation, Wire};
 
 /// One rank of a job: all that its transports, its exchanges and its guard have to know of it.
 #[derive(Debug, Clone)]
@@ -27,43 +26,6 @@ impl Member {
     /// Enters an operation of `transport`, on `bucket` if it has one, until the result is dropped.
     pub fn enter(&self, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
         Activity::enter(&self.activity, transport, operation, bucket)
-    }
-
-    /// Checks `call` on these buffers, which starts.
-    ///
-    /// # Errors
-    /// As [`Call::check`].
-    ///
-    /// # Panics
-    /// As [`Call::check`].
-    pub fn check(
-        &self,
-        transport: &'static str,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &[u8],
-    ) -> Result<Started, CommError> {
-        let started = self.started(transport, call.name(), from.len().max(to.len()));
-        match call.check(element, from, to, self.rank, self.size) {
-            Ok(()) => Ok(started),
-            Err(reason) => Err(self.error(&started, reason)),
-        }
-    }
-
-    /// Checks the buffer of `operation`, which starts.
-    ///
-    /// # Errors
-    /// As [`Operation::check`].
-    pub fn check_operation(
-        &self,
-        transport: &'static str,
-        operation: Operation,
-        buffer: &Wire,
-    ) -> Result<(), CommError> {
-        operation.check(buffer, self.rank, self.size).map_err(|reason| {
-            self.error(&self.started(transport, operation.name(), buffer.bytes().len()), reason)
-        })
     }
 
     /// The time of this rank's clock.
@@ -98,10 +60,7 @@ impl Member {
             reason: reason.into(),
         }
     }
-}
 
-#[cfg(feature = "gloo")]
-impl Member {
     /// How long a rank whose connection broke waits for its peer to send the reason.
     pub const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -119,13 +78,13 @@ impl Member {
     }
 }
 
-/// An operation of a rank, as its errors name it.
+/// An operation that a rank has started, as errors name it ([`World::started`](crate::World::started)).
 #[derive(Debug, Clone, Copy)]
 pub struct Started {
-    pub transport: &'static str,
-    pub operation: &'static str,
-    pub bucket: Option<usize>,
-    pub bytes: usize,
+    pub(crate) transport: &'static str,
+    pub(crate) operation: &'static str,
+    pub(crate) bucket: Option<usize>,
+    pub(crate) bytes: usize,
     /// On the rank's clock.
-    pub at: Duration,
+    pub(crate) at: Duration,
 }

@@ -10,13 +10,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::activity::Waiting;
-use crate::calling::{Exchange, calling};
+use crate::calling::{Announcement, calling};
 #[cfg(feature = "mpi")]
 use crate::collective::mpi::Mpi;
 use crate::host::Place;
 #[cfg(feature = "mpi")]
 use crate::host::oversubscribed;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::threads::seat::Seat;
 use crate::{CommError, Primitives, SharedError, Wire};
 
@@ -120,7 +120,7 @@ impl World {
     ///
     /// Names are those in error messages: `transport` as in
     /// [`Collective::transport`](crate::Collective::transport), `operation` as in
-    /// [`Operation::name`](crate::Operation::name), `broadcast` or `barrier`, and `bucket` if the
+    /// [`Call::name`](crate::lab::Call::name), `broadcast` or `barrier`, and `bucket` if the
     /// operation has one.
     ///
     /// ```no_run
@@ -142,11 +142,27 @@ impl World {
         self.member().activity.with(|state| *state.ending.get_or_insert(false))
     }
 
-    /// The error of a rank that has announced that it leaves; `None` if no rank has. The connections of a transport break
-    /// when a peer exits; the transport then returns this error in place of its own. The announcement may arrive seconds
-    /// after the connection has broken. Ranks that are threads announce nothing.
-    pub fn departure(&self) -> Option<CommError> {
-        self.member().activity.departure().map(|departure| departure.error())
+    /// An operation of a transport of another crate, which starts now on so many bytes. Names are those of
+    /// [`watch`](Self::watch).
+    pub fn started(
+        &self,
+        transport: &'static str,
+        operation: &'static str,
+        bucket: Option<usize>,
+        bytes: usize,
+    ) -> Started {
+        Started { bucket, ..self.member().started(transport, operation, bytes) }
+    }
+
+    /// The error of an operation that failed, or was not carried out, for `reason`.
+    pub fn failed(&self, of: &Started, reason: impl Into<String>) -> CommError {
+        self.member().error(of, reason)
+    }
+
+    /// The error of an operation whose connections broke for `reason`. They break when a peer exits: the peer's own
+    /// error is returned if it announces within 3 seconds that it leaves. Ranks that are threads announce nothing.
+    pub fn broken(&self, of: &Started, reason: String) -> CommError {
+        self.member().broken(of, Member::PEER_REASON_TIMEOUT, reason)
     }
 
     /// This process's rank, from 0.
@@ -217,14 +233,14 @@ impl World {
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
     fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
-        let exchange = Exchange::of("lengths", 0, self.host());
+        let exchange = Announcement::of("lengths", 0, self.host());
         let mut all = vec![[0u64; 2]; self.size()];
         self.control().borrow_mut().all_gather(
             bytemuck::bytes_of(&[mine as u64, exchange.tag]),
             bytemuck::cast_slice_mut(&mut all),
         )?;
         if all.iter().any(|[_, tag]| *tag != all[0][1]) {
-            Exchange::compare(&self.all_gather(&exchange.bytes())?)?;
+            Announcement::compare(&self.all_gather(&exchange.bytes())?)?;
         }
         Ok(all.iter().map(|[length, _]| *length as usize).collect())
     }
@@ -273,7 +289,7 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
-        let exchange = Exchange::of("broadcast", 0, self.host());
+        let exchange = Announcement::of("broadcast", 0, self.host());
         let mut header = [bytes.len() as u64, exchange.tag];
         self.control().borrow_mut().broadcast(bytemuck::bytes_of_mut(&mut header), 0)?;
         let [length, tag] = header;

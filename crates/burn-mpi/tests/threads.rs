@@ -97,15 +97,17 @@ fn operations_in_flight_are_right_in_any_order() {
                 let sums = summed(ranks, length);
                 let mine = chunk_range(length, ranks, rank);
                 for how in Reduction::ALL {
-                    let input = || Wire::F32(values(rank, length));
-                    collective.start(0, Operation::AllReduce(how), input())?;
-                    collective.start(1, Operation::ReduceScatter(how), input())?;
+                    let input = Wire::F32(values(rank, length));
+                    collective.start(Operation::all_reduce(0, &input, how), input.clone())?;
+                    collective.start(Operation::reduce_scatter(1, &input, how), input)?;
                     // Not to be taken for the first.
                     let twice = values(rank, length).into_iter().map(|value| 2.0 * value).collect();
-                    collective.start(2, Operation::AllReduce(Reduction::Ordered), Wire::F32(twice))?;
+                    let twice = Wire::F32(twice);
+                    collective.start(Operation::all_reduce(2, &twice, Reduction::Ordered), twice)?;
                     let part = Wire::F32(sums[mine.clone()].to_vec());
-                    collective.start(3, Operation::AllGather { length }, part)?;
-                    collective.start(4, Operation::AllReduce(how), Wire::F32(Vec::new()))?;
+                    collective.start(Operation::all_gather(3, &part, length), part)?;
+                    let empty = Wire::F32(Vec::new());
+                    collective.start(Operation::all_reduce(4, &empty, how), empty)?;
                     collective.poll()?;
                     // Ranks wait in different orders.
                     for at in 0..5 {
@@ -134,7 +136,8 @@ fn a_rank_that_only_looks_does_not_stop_the_time() {
         if world.rank() == 1 {
             sleep(world, Duration::from_secs(5));
         }
-        collective.start(0, Operation::AllReduce(Reduction::Native), Wire::F32(vec![1.0]))?;
+        let value = Wire::F32(vec![1.0]);
+        collective.start(Operation::all_reduce(0, &value, Reduction::Native), value)?;
         while !collective.is_done(0) {
             collective.poll()?;
         }
@@ -259,15 +262,19 @@ fn different_calls_are_an_error_that_names_them() {
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("all-reduce of 4 f32") && text.contains("all-reduce of 3 f32"), "{text}");
         // Padded to chunks of the same length.
-        for how in [Operation::AllReduce(Reduction::Ordered), Operation::ReduceScatter(Reduction::Native)] {
+        for (call, order) in [(Call::AllReduce, Reduction::Ordered), (Call::ReduceScatter, Reduction::Native)]
+        {
             let failure = run(2, &simulated(seed), |world| {
                 let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
-                collective.start(0, how, Wire::F32(vec![1.0; 5 + world.rank()]))?;
+                let buffer = Wire::F32(vec![1.0; 5 + world.rank()]);
+                let mut operation = Operation::all_reduce(0, &buffer, order);
+                operation.call = call;
+                collective.start(operation, buffer)?;
                 collective.wait(0).map(drop)
             });
             let text = failure.unwrap_err().to_string();
             let [five, six] = ["of 5 f32, call 1", "of 6 f32, call 1"];
-            assert!(text.contains(how.name()) && text.contains(five) && text.contains(six), "{text}");
+            assert!(text.contains(call.name()) && text.contains(five) && text.contains(six), "{text}");
         }
         let failure = run(2, &simulated(seed), |world| match world.rank() {
             0 => world.gather(&1).map(drop),
@@ -286,15 +293,15 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
             assert!(failure.contains("exceeded the deadline of 120 s"), "seed {seed}: {failure}");
         }
     };
-    let all_reduce = Operation::AllReduce(Reduction::Ordered);
     let value = || Wire::F32(vec![1.0]);
+    let all_reduce = Operation::all_reduce(0, &value(), Reduction::Ordered);
     let two = |world: &World| -> Result<_, CommError> {
         let [mut one, mut other] = [
             connect(world, Backend::Mpi, &Transport::default())?,
             connect(world, Backend::Mpi, &Transport::default())?,
         ];
-        one.start(0, all_reduce, value())?;
-        other.start(0, all_reduce, value())?;
+        one.start(all_reduce, value())?;
+        other.start(all_reduce, value())?;
         Ok((one, other))
     };
     // Each waits in another collective for the second part of a sum.
@@ -309,7 +316,7 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         if world.rank() == 1 {
             sleep(world, Duration::MAX);
         }
-        other.start(0, all_reduce, value())?;
+        other.start(all_reduce, value())?;
         other.wait(0).map(drop)
     });
     // Each sends a long message before it receives the other's.
@@ -328,7 +335,8 @@ fn a_rank_that_polls_keeps_no_deadline_from_passing() {
         if world.rank() == 0 {
             return world.barrier();
         }
-        collective.start(0, Operation::AllReduce(Reduction::Native), Wire::F32(vec![1.0]))?;
+        let value = Wire::F32(vec![1.0]);
+        collective.start(Operation::all_reduce(0, &value, Reduction::Native), value)?;
         while !collective.is_done(0) {
             collective.poll()?;
         }
@@ -339,15 +347,16 @@ fn a_rank_that_polls_keeps_no_deadline_from_passing() {
     // One that computes between its polls is late, and no more.
     let late = run_with_lines(2, &simulated(0), |world| {
         let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
-        let operation = Operation::AllReduce(Reduction::Native);
+        let value = || Wire::F32(vec![1.0]);
+        let operation = |bucket| Operation::all_reduce(bucket, &value(), Reduction::Native);
         for bucket in 0..=world.rank() {
-            collective.start(bucket, operation, Wire::F32(vec![1.0]))?;
+            collective.start(operation(bucket), value())?;
         }
         for _ in 0..10_000 * world.rank() {
             collective.poll()?;
         }
         if world.rank() == 0 {
-            collective.start(1, operation, Wire::F32(vec![1.0]))?;
+            collective.start(operation(1), value())?;
         }
         collective.wait(0).and(collective.wait(1)).map(drop)
     });

@@ -8,45 +8,13 @@
 //! number, so it never makes a call that others do not make.
 
 use std::collections::HashMap;
-use std::fmt;
 
-use super::pending::{ANNOUNCEMENTS, BLOCKING, Blocking, COMPARISON, Job, Link, Step};
+use super::operation::BLOCKING;
+use super::pending::{ANNOUNCEMENTS, Launch, Link, Transfer};
 use super::wire::Element;
-use crate::calling::Exchange;
-use crate::member::{Member, Started};
+use crate::calling::Announcement;
+use crate::member::Member;
 use crate::{Call, CommError, Operation, Primitives, SharedError, Wire};
-
-/// What has to be equal in a call of all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Signature {
-    pub call: Call,
-    /// The operation that a [`Collective`](crate::Collective) starts with it; `None` of a blocking call.
-    pub started: Option<Operation>,
-    pub element: Element,
-    /// Elements of each rank's part, or of the whole of a started one.
-    pub length: usize,
-}
-
-impl fmt::Display for Signature {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { call, started, element, length } = self;
-        match started {
-            None => f.write_str(call.name())?,
-            Some(operation @ (Operation::AllReduce(order) | Operation::ReduceScatter(order))) => {
-                write!(f, "non-blocking {} ({order})", operation.name())?;
-            }
-            Some(operation) => write!(f, "non-blocking {}", operation.name())?,
-        }
-        if *call != Call::Barrier {
-            write!(f, " of {length} {element}")?;
-        }
-        match call {
-            Call::Broadcast { root: peer } | Call::Scatter { root: peer } => write!(f, " from rank {peer}"),
-            Call::Reduce { root: peer } | Call::Gather { root: peer } => write!(f, " to rank {peer}"),
-            _ => Ok(()),
-        }
-    }
-}
 
 /// Calls that are remembered at most; a period that is longer is compared in every turn.
 const MEMORY: usize = 4096;
@@ -58,23 +26,25 @@ const CONTEXT: usize = 64;
 #[derive(Default)]
 pub(crate) struct Calls {
     made: u64,
-    latest: Vec<Signature>,
+    latest: Vec<Operation>,
     /// The position of the call that is expected next.
     expected: usize,
 }
 
 impl Calls {
     /// Notes the next call. Unless it is expected, returns what all ranks have to compare first.
-    pub fn note(&mut self, signature: Signature, host: &str) -> Option<Exchange> {
-        let is_expected = self.latest.get(self.expected) == Some(&signature);
+    pub fn note(&mut self, operation: Operation, host: &str) -> Option<Announcement> {
+        // Ranks may number their buckets differently.
+        let operation = Operation { bucket: operation.bucket.map(|_| 0), ..operation };
+        let is_expected = self.latest.get(self.expected) == Some(&operation);
         if self.latest.len() == MEMORY {
             self.latest.drain(..MEMORY / 2);
             self.expected = self.expected.saturating_sub(MEMORY / 2);
         }
-        self.latest.push(signature);
+        self.latest.push(operation);
         self.made += 1;
         self.expected = if is_expected { self.expected + 1 } else { self.after_the_same() };
-        (!is_expected).then(|| Exchange::of(&format!("{signature}, call {}", self.made), self.made, host))
+        (!is_expected).then(|| Announcement::of(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
     /// The position after the latest earlier place where the most calls up to there are those up to now.
@@ -95,11 +65,12 @@ pub(crate) struct Messages(HashMap<Call, (u64, usize)>);
 impl Messages {
     /// Notes the next message of `length` bytes. Unless the one before had the same, returns what both ranks have
     /// to compare first.
-    fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Exchange> {
+    fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Announcement> {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
         let is_expected = std::mem::replace(last, length) == length;
-        (!is_expected).then(|| Exchange::of(&format!("message {number} of {length} bytes"), *number, host))
+        (!is_expected)
+            .then(|| Announcement::of(&format!("message {number} of {length} bytes"), *number, host))
     }
 }
 
@@ -125,28 +96,32 @@ impl<L: Link> Checked<L> {
     }
 
     /// Notes the next call of all ranks; returns what has to be compared unless it is expected.
-    pub(super) fn note(&mut self, signature: Signature) -> Result<Option<Exchange>, CommError> {
+    pub(super) fn note(&mut self, operation: Operation) -> Result<Option<Announcement>, CommError> {
         self.check_failed()?;
         let Member { size, host, .. } = self.link.member();
-        Ok(if *size == 1 { None } else { self.calls.note(signature, host) })
+        Ok(if *size == 1 { None } else { self.calls.note(operation, host) })
     }
 
     /// Starts a comparison.
-    pub(super) fn announce(&mut self, call: &Exchange, bucket: usize) -> Result<L::Request, CommError> {
-        let (mine, whole) = (Wire::Bytes(call.bytes()), Exchange::BYTES);
-        let all = mine.zeros_like(whole * self.link.member().size);
-        let operation = Operation::AllGather { length: all.len() };
-        let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
-        self.link.start(Job::new(self.link.member(), L::NAME, step, mine, all))
+    pub(super) fn announce(
+        &mut self,
+        call: &Announcement,
+        bucket: Option<usize>,
+    ) -> Result<L::Request, CommError> {
+        let mine = Wire::Bytes(call.bytes());
+        let all = mine.zeros_like(mine.len() * self.link.member().size);
+        let operation = Operation { bucket, ..Operation::all_gather(0, &mine, all.len()) };
+        let transfer = self.link.transfer(operation, ANNOUNCEMENTS, all.len());
+        self.link.start(Launch { transfer, announcement: None, buffers: (mine, all) })
     }
 
     /// Whether an announcement is compared, without waiting. If nothing was sent, ranks that differ
     /// may begin anew.
     pub(super) fn is_compared(&mut self, request: &mut L::Request, anew: bool) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(request)? else { return Ok(false) };
-        let compared = Exchange::compare(all.bytes());
+        let compared = Announcement::compare(all.bytes());
         match &compared {
-            Err(_) if anew && Exchange::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
+            Err(_) if anew && Announcement::are_of_one_number(all.bytes()) => self.calls = Calls::default(),
             Err(error) => self.failed = Some(error.clone()),
             Ok(()) => {}
         }
@@ -154,22 +129,23 @@ impl<L: Link> Checked<L> {
     }
 
     /// Compares a message with what its other rank has of it.
-    fn compare_message(&mut self, call: Call, of: &Started, message: &Exchange) -> Result<(), CommError> {
-        let mine = message.bytes();
+    fn compare_message(&mut self, message: Transfer, announcement: &Announcement) -> Result<(), CommError> {
+        let (mine, call) = (announcement.bytes(), message.operation.call);
         let mut theirs = vec![0; mine.len()];
         let (from, to) = match call {
             Call::Send { .. } => (&mine[..], &mut [][..]),
             _ => (&[][..], &mut theirs[..]),
         };
-        let comparison = self.link.member().started(L::NAME, COMPARISON, Exchange::BYTES);
-        let (channel, element) = (ANNOUNCEMENTS, Element::Byte);
-        self.link.call(Blocking { channel, of: comparison, call, element, from, to })?;
+        let (element, length) = (Element::Byte, Announcement::BYTES);
+        let operation = Operation { element, length, ..message.operation };
+        let comparison = self.link.transfer(operation, ANNOUNCEMENTS, length);
+        self.link.call(comparison, from, to)?;
         let Call::Receive { from } = call else { return Ok(()) };
         // As if the sender were rank 0, which others are compared with.
-        Exchange::compare(&[theirs, mine].concat()).map_err(|error| match error {
+        Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
             CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                 let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                self.link.member().error(of, reason)
+                self.link.member().error(&message.of, reason)
             }
             other => other,
         })
@@ -188,25 +164,22 @@ impl<L: Link> Primitives for Checked<L> {
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.check_failed()?;
         let member = self.link.member();
-        let of = member.check(L::NAME, call, element, from, to)?;
+        let transfer = self.link.check(call, element, from, to)?;
         let peer = if let Call::Send { .. } | Call::Receive { .. } = call { call.peer() } else { None };
         let announcement = match peer {
             Some(_) if member.size == 1 || L::PROBES_MESSAGES => None,
-            Some(_) => self.messages.note(call, of.bytes, &member.host),
-            None => {
-                let length = call.part(from.len(), to.len(), member.size) / element.width();
-                self.note(Signature { call, started: None, element, length })?
-            }
+            Some(_) => self.messages.note(call, transfer.of.bytes, &member.host),
+            None => self.note(transfer.operation)?,
         };
         if let Some(announcement) = announcement {
             let member = self.link.member();
             let _waiting = member.enter(&self.label, call.name(), None);
             member.activity.with(|state| state.what = announcement.wait_of(&self.label));
             if peer.is_some() {
-                let compared = self.compare_message(call, &of, &announcement);
+                let compared = self.compare_message(transfer, &announcement);
                 compared.inspect_err(|error| self.failed = Some(error.clone()))?;
             } else {
-                let mut request = self.announce(&announcement, BLOCKING)?;
+                let mut request = self.announce(&announcement, Some(BLOCKING))?;
                 self.link.pause()?;
                 while !self.is_compared(&mut request, true)? {
                     self.link.pause()?;
@@ -223,9 +196,13 @@ impl<L: Link> Primitives for Checked<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Reduction;
 
-    fn sum(length: usize) -> Signature {
-        Signature { call: Call::AllReduce, started: None, element: Element::F32, length }
+    fn sum(length: usize) -> Operation {
+        Operation {
+            bucket: None,
+            ..Operation::all_reduce(0, &Wire::F32(vec![0.0; length]), Reduction::Native)
+        }
     }
 
     /// The numbers of the calls that are compared.
@@ -255,16 +232,16 @@ mod tests {
     fn an_error_names_the_rank_and_both_calls() {
         let of = |length, host| Calls::default().note(sum(length), host).expect("the first").bytes();
         let [five, same, fifty] = [of(5, "node0"), of(5, "node1"), of(50, "node2")];
-        assert!(Exchange::compare(&[&five[..], &same].concat()).is_ok());
+        assert!(Announcement::compare(&[&five[..], &same].concat()).is_ok());
         let all = [five.clone(), same, fifty].concat();
-        let error = Exchange::compare(&all).unwrap_err().to_string();
+        let error = Announcement::compare(&all).unwrap_err().to_string();
         let line =
             "rank 2 on node2 is in all-reduce of 50 f32, call 1, and rank 0 in all-reduce of 5 f32, call 1:";
         assert!(error.starts_with(line), "{error}");
         let mut calls = Calls::default();
         calls.note(sum(1), "node1");
         let later = calls.note(sum(5), "node1").expect("another").bytes();
-        assert!(Exchange::are_of_one_number(&all));
-        assert!(!Exchange::are_of_one_number(&[five, later].concat()));
+        assert!(Announcement::are_of_one_number(&all));
+        assert!(!Announcement::are_of_one_number(&[five, later].concat()));
     }
 }

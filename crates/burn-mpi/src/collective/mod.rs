@@ -10,67 +10,13 @@ pub(crate) mod connect;
 pub(crate) mod gloo;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+pub(crate) mod operation;
 pub(crate) mod pending;
 pub(crate) mod primitives;
 pub(crate) mod wire;
 
-use self::pending::BLOCKING;
-use self::wire::Element;
+use self::operation::{BLOCKING, Operation};
 use crate::{CommError, Reduction, Wire};
-
-/// An operation that [`Collective::start`] begins.
-///
-/// Operations may be added: a transport returns [`CommError::Unsupported`] for those that it does
-/// not implement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Sums the buffers of all ranks, which have equal lengths. Returns the sum on every rank.
-    AllReduce(Reduction),
-    /// Sums the buffers of all ranks, which have equal lengths. Returns this rank's
-    /// [`chunk_range`](crate::chunk_range) of the sum.
-    ReduceScatter(Reduction),
-    /// Gathers `length` elements, of which each rank contributes its
-    /// [`chunk_range`](crate::chunk_range). Returns all of them on every rank.
-    AllGather {
-        /// Elements of all ranks together, the same number on every rank.
-        length: usize,
-    },
-}
-
-impl Operation {
-    /// The name of the operation in errors, such as `reduce-scatter`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce(_) => "all-reduce",
-            Self::ReduceScatter(_) => "reduce-scatter",
-            Self::AllGather { .. } => "all-gather",
-        }
-    }
-
-    /// Checks the buffer that `rank` of `ranks` passes. A transport calls this before it sends anything.
-    ///
-    /// # Errors
-    /// The reason of a [`CommError::Operation`]: a sum of bytes, or a chunk of a wrong length.
-    ///
-    /// # Panics
-    /// If `ranks` is 0 and the operation is an all-gather.
-    pub fn check(self, buffer: &Wire, rank: usize, ranks: usize) -> Result<(), String> {
-        let found = buffer.len();
-        match self {
-            Self::AllReduce(_) | Self::ReduceScatter(_) if buffer.element() == Element::Byte => {
-                Err("bytes have no sum; use f32, f64, bf16 or f16".to_owned())
-            }
-            Self::AllGather { length } => match wire::chunk_range(length, ranks, rank).len() {
-                expected if expected == found => Ok(()),
-                expected => Err(format!(
-                    "this rank passes {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
-                )),
-            },
-            _ => Ok(()),
-        }
-    }
-}
 
 /// Collective operations of one transport.
 ///
@@ -97,11 +43,11 @@ impl Operation {
 /// let mut collective = connect(&world, Backend::Mpi, &Transport::default())?;
 /// // Each rank gets the sum of its chunk, changes it, and collects all chunks.
 /// let gradients = Wire::F32(vec![1.0; 1001]);
-/// collective.start(0, Operation::ReduceScatter(Reduction::Native), gradients)?;
+/// collective.start(Operation::reduce_scatter(0, &gradients, Reduction::Native), gradients)?;
 /// collective.poll()?;
 /// let sums = collective.wait(0)?;
 /// assert_eq!(sums.len(), chunk_range(1001, world.size(), world.rank()).len());
-/// collective.start(0, Operation::AllGather { length: 1001 }, sums)?;
+/// collective.start(Operation::all_gather(0, &sums, 1001), sums)?;
 /// assert_eq!(collective.wait(0)?.len(), 1001);
 /// # Ok(())
 /// # }
@@ -114,11 +60,12 @@ impl Operation {
 ///
 /// ```
 /// use burn::module::Module;
+/// use burn_mpi::lab::Call;
 /// use burn_mpi::{Collective, CommError, GradientSync, Operation, SyncOptions, Wire, World};
 ///
 /// #[derive(Default)]
 /// struct OneProcess {
-///     pending: Vec<(usize, Wire)>,
+///     pending: Vec<(Option<usize>, Wire)>,
 /// }
 ///
 /// impl Collective for OneProcess {
@@ -130,10 +77,10 @@ impl Operation {
 ///         1
 ///     }
 ///
-///     fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
-///         match operation {
-///             Operation::AllReduce(_) | Operation::ReduceScatter(_) | Operation::AllGather { .. } => {
-///                 self.pending.push((bucket, buffer));
+///     fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+///         match operation.call {
+///             Call::AllReduce | Call::ReduceScatter | Call::AllGather => {
+///                 self.pending.push((operation.bucket, buffer));
 ///                 Ok(())
 ///             }
 ///             other => Err(CommError::Unsupported {
@@ -148,11 +95,11 @@ impl Operation {
 ///     }
 ///
 ///     fn is_done(&self, bucket: usize) -> bool {
-///         self.pending.iter().any(|op| op.0 == bucket)
+///         self.pending.iter().any(|op| op.0 == Some(bucket))
 ///     }
 ///
 ///     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-///         let at = self.pending.iter().position(|op| op.0 == bucket);
+///         let at = self.pending.iter().position(|op| op.0 == Some(bucket));
 ///         Ok(self.pending.swap_remove(at.expect("the bucket was started")).1)
 ///     }
 /// }
@@ -174,7 +121,8 @@ impl Operation {
 ///   [`Call::check`](crate::lab::Call::check);
 /// - registers its waits with [`World::watch`](crate::World::watch), so that the deadline can name missing ranks;
 /// - calls [`World::is_ending`](crate::World::is_ending) while it waits, if its operations need to be aborted;
-/// - returns [`World::departure`](crate::World::departure) if a peer has closed its connection.
+/// - returns [`World::failed`](crate::World::failed) for an operation that fails, and
+///   [`World::broken`](crate::World::broken) if a peer may have closed its connection.
 pub trait Collective {
     /// The transport's name in errors, tables and records, such as `mpi`.
     fn transport(&self) -> &str;
@@ -188,7 +136,7 @@ pub trait Collective {
     /// Number of ranks.
     fn world_size(&self) -> usize;
 
-    /// Starts `operation` on `buffer` under the number `bucket`.
+    /// Starts `operation` on `buffer`, for which it was made.
     ///
     /// # Errors
     /// [`CommError::Unsupported`] if the transport has no such operation; [`CommError::Operation`]
@@ -196,8 +144,8 @@ pub trait Collective {
     /// all-gather has a wrong length.
     ///
     /// # Panics
-    /// If `bucket` is already in flight.
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError>;
+    /// If the bucket of `operation` is already in flight.
+    fn start(&mut self, operation: Operation, buffer: Wire) -> Result<(), CommError>;
 
     /// Makes progress on the operations in flight, without waiting. Returns the number of
     /// operations that are not complete.
@@ -226,33 +174,9 @@ pub trait Collective {
     /// # Errors
     /// If the transport fails or the deadline passes, or if the buffer is bytes.
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
-        self.start(BLOCKING, Operation::AllReduce(how), taken)?;
+        let operation = Operation::all_reduce(BLOCKING, buffer, how);
+        self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;
         *buffer = self.wait(BLOCKING)?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
-    use crate::clock::Clock;
-    use crate::member::Member;
-
-    #[test]
-    fn bytes_are_gathered_and_not_summed() {
-        let member = |rank| {
-            let activity = Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL);
-            Member::new(rank, 2, "node0".into(), activity)
-        };
-        let bytes = Wire::Bytes(vec![1, 2]);
-        let sum = member(0).check_operation("mpi", Operation::ReduceScatter(Reduction::Native), &bytes);
-        let error = sum.unwrap_err().to_string();
-        assert!(error.contains("rank 0 on node0: mpi reduce-scatter") && error.contains("no sum"), "{error}");
-        let gather = Operation::AllGather { length: 3 };
-        assert!(member(0).check_operation("gloo", gather, &bytes).is_ok());
-        let error = member(1).check_operation("gloo", gather, &bytes).unwrap_err().to_string();
-        assert!(error.ends_with("passes 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
     }
 }

@@ -6,57 +6,38 @@
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
-use super::compared::{Checked, Signature};
-use crate::calling::Exchange;
-use crate::collective::wire::{Element, chunk_range};
+use super::compared::Checked;
+use super::operation::BLOCKING;
+use crate::calling::Announcement;
+use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
-/// A call that is to be started, and the operation that it is part of.
+/// A call that a transport makes: an operation, one stage of it, or a comparison.
 #[derive(Clone, Copy)]
-pub struct Step {
-    pub bucket: usize,
+pub struct Transfer {
+    /// The operation, with the call of this transfer. A non-blocking one is an all-reduce (in place, in the second
+    /// buffer), a reduce-scatter, an all-to-all or an all-gather.
     pub operation: Operation,
-    /// Elements of the operation, before they are padded to equal parts.
-    pub whole: usize,
-    /// An all-reduce (in place, in the second buffer), a reduce-scatter, an all-to-all or an all-gather.
-    pub call: Call,
     /// Below [`CHANNELS`].
     pub channel: usize,
-}
-
-/// A non-blocking call, which reads `from` and writes `to`.
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "threads compare before, and name no bytes"))]
-pub struct Job {
-    pub step: Step,
     pub of: Started,
-    /// What to compare first, if that is [within](Comparison::Within) the call.
-    pub announcement: Option<Exchange>,
-    pub from: Wire,
-    pub to: Wire,
 }
 
-impl Job {
-    /// One that starts now.
-    pub fn new(member: &Member, transport: &'static str, step: Step, from: Wire, to: Wire) -> Self {
-        let is_announcement = step.channel == ANNOUNCEMENTS;
-        let operation = if is_announcement { COMPARISON } else { step.operation.name() };
-        let bucket = (step.bucket != BLOCKING).then_some(step.bucket);
-        let bytes = from.bytes().len().max(to.bytes().len());
-        let of = Started { bucket, ..member.started(transport, operation, bytes) };
-        Self { step, of, announcement: None, from, to }
+impl Transfer {
+    /// The same by another call.
+    pub fn by(self, call: Call) -> Self {
+        Self { operation: Operation { call, ..self.operation }, ..self }
     }
 }
 
-/// A blocking call, on buffers that [`Call::check`] has checked, and not all of them empty.
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "errors of threads say by themselves of what"))]
-pub struct Blocking<'a> {
-    pub channel: usize,
-    pub of: Started,
-    pub call: Call,
-    pub element: Element,
-    pub from: &'a [u8],
-    pub to: &'a mut [u8],
+/// A non-blocking transfer that is to be started.
+pub struct Launch {
+    pub transfer: Transfer,
+    /// What ranks compare first, if the transport compares [within](Link::COMPARES_WITHIN) its calls.
+    pub announcement: Option<Announcement>,
+    /// What is read, and what is written.
+    pub buffers: (Wire, Wire),
 }
 
 /// A comparison of calls, in errors.
@@ -67,17 +48,6 @@ pub const CHANNELS: usize = 3;
 
 /// The channel of announcements.
 pub const ANNOUNCEMENTS: usize = 2;
-
-/// How a transport compares calls that are not expected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[cfg_attr(not(feature = "gloo"), expect(dead_code, reason = "gloo alone compares within its calls"))]
-pub enum Comparison {
-    /// By an all-gather on the last channel; then they are started.
-    Before,
-    /// As part of each call: a transport that runs one call after the other cannot go on with a second one
-    /// on some ranks while others wait for the first.
-    Within,
-}
 
 /// A transport's calls between ranks on [`CHANNELS`], each of which matches its own.
 pub trait Link {
@@ -90,8 +60,10 @@ pub trait Link {
     /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
     const SUMS_IN_ORDER: bool = false;
 
-    /// How ranks compare calls before they make them.
-    const COMPARISON: Comparison = Comparison::Before;
+    /// Whether ranks compare calls that are not expected as part of each call, not by an all-gather on the last channel
+    /// before they start it: a transport that runs one call after the other cannot go on with a second one on some ranks
+    /// while others wait for the first.
+    const COMPARES_WITHIN: bool = false;
 
     /// Whether it looks at the length of a message before it receives it.
     const PROBES_MESSAGES: bool = true;
@@ -104,11 +76,11 @@ pub trait Link {
         None
     }
 
-    /// Makes a blocking call.
-    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError>;
+    /// Makes a blocking call, on buffers that [`check`](Self::check) has checked, and not all of them empty.
+    fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
 
     /// Starts a non-blocking one.
-    fn start(&mut self, job: Job) -> Result<Self::Request, CommError>;
+    fn start(&mut self, launch: Launch) -> Result<Self::Request, CommError>;
 
     /// Both buffers, once the call is complete. All calls in flight are tested in the order of their start.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
@@ -116,14 +88,40 @@ pub trait Link {
     /// Between two tests of a rank that waits.
     fn pause(&mut self) -> Result<(), CommError>;
 
-    /// Makes a blocking call on channel 0, which may follow calls in flight, and which ranks have compared.
+    /// A call of `operation` on buffers of at most so many bytes, which begins now.
+    fn transfer(&self, operation: Operation, channel: usize, bytes: usize) -> Transfer {
+        let name = if channel == ANNOUNCEMENTS { COMPARISON } else { operation.call.name() };
+        let bucket = operation.bucket.filter(|&bucket| bucket != BLOCKING);
+        let of = Started { bucket, ..self.member().started(Self::NAME, name, bytes) };
+        Transfer { operation, channel, of }
+    }
+
+    /// Checks the buffers of a blocking call, which begins now on channel 0.
+    fn check(&self, call: Call, element: Element, from: &[u8], to: &[u8]) -> Result<Transfer, CommError> {
+        let member = self.member();
+        let length = call.part(from.len(), to.len(), member.size) / element.width();
+        let operation = Operation { call, order: Reduction::Native, element, length, bucket: None };
+        let transfer = self.transfer(operation, 0, from.len().max(to.len()));
+        let checked = call.check(element, from, to, member.rank, member.size);
+        checked.map(|()| transfer).map_err(|reason| member.error(&transfer.of, reason))
+    }
+
+    /// Checks the buffer with which an operation starts.
+    fn check_buffer(&self, operation: Operation, buffer: &Wire) -> Result<(), CommError> {
+        let member = self.member();
+        operation.check(buffer, member.rank, member.size).map_err(|reason| {
+            member.error(&member.started(Self::NAME, operation.call.name(), buffer.bytes().len()), reason)
+        })
+    }
+
+    /// Makes a blocking call, which may follow calls in flight, and which ranks have compared.
     fn make(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let of = self.member().check(Self::NAME, call, element, from, to)?;
+        let transfer = self.check(call, element, from, to)?;
         // Open MPI treats two empty buffers as aliased, which is an error.
-        if of.bytes == 0 && call.has_parts() {
+        if transfer.of.bytes == 0 && call.has_parts() {
             return Ok(());
         }
-        self.call(Blocking { channel: 0, of, call, element, from, to })
+        self.call(transfer, from, to)
     }
 }
 
@@ -138,15 +136,13 @@ pub struct PendingOps<L: Link> {
 }
 
 struct PendingOp<Q> {
-    step: Step,
-    /// Elements of the result.
-    length: usize,
+    operation: Operation,
     stage: Stage<Q>,
 }
 
 enum Stage<Q> {
     /// Not started: ranks compare it, or one before it.
-    Announced { announcement: Option<Q>, job: Job },
+    Announced { comparison: Option<Q>, launch: Launch },
     /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
     Whole(Q),
     /// The all-to-all of chunks is in flight; the sums of an all-reduce are gathered afterwards.
@@ -157,9 +153,6 @@ enum Stage<Q> {
     Done(Wire),
 }
 
-/// The bucket number of blocking calls; no caller uses it.
-pub(crate) const BLOCKING: usize = usize::MAX;
-
 impl<Q> PendingOp<Q> {
     fn is_done(&self) -> bool {
         matches!(self.stage, Stage::Done(_))
@@ -169,8 +162,8 @@ impl<Q> PendingOp<Q> {
         matches!(self.stage, Stage::Announced { .. })
     }
 
-    fn finish(&mut self, mut result: Wire) {
-        result.resize(self.length);
+    fn finish(&mut self, mut result: Wire, member: &Member) {
+        result.resize(self.operation.result_length(member.rank, member.size));
         self.stage = Stage::Done(result);
     }
 
@@ -180,16 +173,16 @@ impl<Q> PendingOp<Q> {
         match &mut self.stage {
             Stage::Whole(request) => {
                 if let Some((_, result)) = link.test(request)? {
-                    self.finish(result);
+                    self.finish(result, link.member());
                 }
             }
             Stage::Exchange(request) => {
                 if let Some((all, chunks)) = link.test(request)? {
                     let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
                     sum.sum_of_chunks(&chunks);
-                    match self.step.operation {
-                        Operation::AllReduce(_) => self.stage = Stage::Exchanged { sum, all },
-                        _ => self.finish(sum),
+                    match self.operation.call {
+                        Call::AllReduce => self.stage = Stage::Exchanged { sum, all },
+                        _ => self.finish(sum, link.member()),
                     }
                 }
             }
@@ -199,8 +192,9 @@ impl<Q> PendingOp<Q> {
             && *gathers
         {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
-            let step = Step { call: Call::AllGather, channel: 1, ..self.step };
-            self.stage = Stage::Whole(link.start(Job::new(link.member(), L::NAME, step, sum, all))?);
+            let transfer = link.transfer(self.operation, 1, all.bytes().len()).by(Call::AllGather);
+            let launch = Launch { transfer, announcement: None, buffers: (sum, all) };
+            self.stage = Stage::Whole(link.start(launch)?);
         }
         *gathers &= !matches!(self.stage, Stage::Exchange(_) | Stage::Exchanged { .. });
         Ok(())
@@ -222,8 +216,8 @@ impl<L: Link> PendingOps<L> {
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
-    fn operation_of(&self, bucket: usize) -> Option<Operation> {
-        self.ops.iter().find(|op| op.step.bucket == bucket).map(|op| op.step.operation)
+    fn operation_of(&self, bucket: Option<usize>) -> Option<Operation> {
+        self.ops.iter().map(|op| op.operation).find(|operation| operation.bucket == bucket)
     }
 
     /// Starts the operations that are compared, in the order in which all ranks start them.
@@ -231,26 +225,27 @@ impl<L: Link> PendingOps<L> {
         self.checked.check_failed()?;
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
             let stage = std::mem::replace(&mut self.ops[at].stage, Stage::Done(Wire::Bytes(Vec::new())));
-            let Stage::Announced { mut announcement, job } = stage else { unreachable!("found above") };
-            if let Some(request) = &mut announcement
+            let Stage::Announced { mut comparison, launch } = stage else { unreachable!("found above") };
+            if let Some(request) = &mut comparison
                 && !self.checked.is_compared(request, false)?
             {
-                self.ops[at].stage = Stage::Announced { announcement, job };
+                self.ops[at].stage = Stage::Announced { comparison, launch };
                 return Ok(());
             }
             // An operation that could not be started has no result.
-            let begun = self.begin(job);
+            let begun = self.begin(launch);
             self.ops[at].stage = begun.inspect_err(|error| self.checked.failed = Some(error.clone()))?;
         }
         Ok(())
     }
 
     /// Starts the first stage of an operation.
-    fn begin(&mut self, job: Job) -> Result<Stage<L::Request>, CommError> {
-        Ok(match job.step.call {
-            _ if job.step.whole == 0 && job.announcement.is_none() => Stage::Done(job.to),
-            Call::AllToAll => Stage::Exchange(self.checked.link.start(job)?),
-            _ => Stage::Whole(self.checked.link.start(job)?),
+    fn begin(&mut self, launch: Launch) -> Result<Stage<L::Request>, CommError> {
+        let Operation { call, length, .. } = launch.transfer.operation;
+        Ok(match call {
+            _ if length == 0 && launch.announcement.is_none() => Stage::Done(launch.buffers.1),
+            Call::AllToAll => Stage::Exchange(self.checked.link.start(launch)?),
+            _ => Stage::Whole(self.checked.link.start(launch)?),
         })
     }
 
@@ -263,7 +258,7 @@ impl<L: Link> PendingOps<L> {
     fn complete(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.poll()?;
-            let done = |op: &PendingOp<L::Request>| op.step.bucket == bucket && op.is_done();
+            let done = |op: &PendingOp<L::Request>| op.operation.bucket == Some(bucket) && op.is_done();
             if let Some(at) = self.ops.iter().position(done)
                 && let Stage::Done(result) = self.ops.remove(at).stage
             {
@@ -287,25 +282,19 @@ impl<L: Link> Collective for PendingOps<L> {
         self.link().member().size
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
-        assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        self.link().member().check_operation(L::NAME, operation, &buffer)?;
-        let Member { rank, size, .. } = *self.link().member();
-        let (whole, length) = match operation {
-            Operation::AllReduce(_) => (buffer.len(), buffer.len()),
-            Operation::ReduceScatter(_) => (buffer.len(), chunk_range(buffer.len(), size, rank).len()),
-            Operation::AllGather { length } => (length, length),
-        };
-        let call = match operation {
-            Operation::AllReduce(Reduction::Native) if !self.halves => Call::AllReduce,
-            Operation::ReduceScatter(Reduction::Native) => Call::ReduceScatter,
-            Operation::AllReduce(_) if L::SUMS_IN_ORDER => Call::AllReduce,
-            Operation::ReduceScatter(_) if L::SUMS_IN_ORDER => Call::ReduceScatter,
+    fn start(&mut self, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
+        let Operation { order, length, bucket, .. } = operation;
+        let number = bucket.unwrap_or(BLOCKING);
+        assert!(self.operation_of(bucket).is_none(), "bucket {number} is in flight");
+        self.link().check_buffer(operation, &buffer)?;
+        let size = self.link().member().size;
+        let call = match operation.call {
             // A native all-reduce of two ranks has the same bits.
-            Operation::AllReduce(_) | Operation::ReduceScatter(_) => Call::AllToAll,
-            Operation::AllGather { .. } => Call::AllGather,
+            Call::AllReduce if self.halves && !L::SUMS_IN_ORDER => Call::AllToAll,
+            sum if sum.sums() && order == Reduction::Ordered && !L::SUMS_IN_ORDER => Call::AllToAll,
+            call => call,
         };
-        let chunk = whole.div_ceil(size);
+        let chunk = length.div_ceil(size);
         let (from, to) = match call {
             Call::AllReduce => (buffer.zeros_like(0), buffer),
             _ => {
@@ -314,19 +303,20 @@ impl<L: Link> Collective for PendingOps<L> {
                 (buffer, to)
             }
         };
-        let step = Step { bucket, operation, whole, call, channel: 0 };
-        let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
-        let job = Job::new(self.link().member(), L::NAME, step, from, to);
-        let stage = match self.checked.note(signature)? {
-            Some(announcement) if L::COMPARISON == Comparison::Before => {
-                Stage::Announced { announcement: Some(self.checked.announce(&announcement, bucket)?), job }
-            }
-            None if self.ops.iter().any(PendingOp::is_announced) => {
-                Stage::Announced { announcement: None, job }
-            }
-            announcement => self.begin(Job { announcement, ..job })?,
+        let bytes = from.bytes().len().max(to.bytes().len());
+        let transfer = self.link().transfer(operation, 0, bytes).by(call);
+        let mut launch =
+            Launch { transfer, announcement: self.checked.note(operation)?, buffers: (from, to) };
+        let comparison = match launch.announcement.take_if(|_| !L::COMPARES_WITHIN) {
+            Some(announcement) => Some(self.checked.announce(&announcement, bucket)?),
+            None => None,
         };
-        self.ops.push(PendingOp { step, length, stage });
+        let stage = if comparison.is_some() || self.ops.iter().any(PendingOp::is_announced) {
+            Stage::Announced { comparison, launch }
+        } else {
+            self.begin(launch)?
+        };
+        self.ops.push(PendingOp { operation, stage });
         Ok(())
     }
 
@@ -345,14 +335,14 @@ impl<L: Link> Collective for PendingOps<L> {
     }
 
     fn is_done(&self, bucket: usize) -> bool {
-        self.ops.iter().any(|op| op.step.bucket == bucket && op.is_done())
+        self.ops.iter().any(|op| op.operation.bucket == Some(bucket) && op.is_done())
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let Some(operation) = self.operation_of(bucket) else {
+        let Some(Operation { call, .. }) = self.operation_of(Some(bucket)) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.link().member().enter(&self.checked.label, operation.name(), Some(bucket));
+        let _waiting = self.link().member().enter(&self.checked.label, call.name(), Some(bucket));
         self.complete(bucket)
     }
 
@@ -370,12 +360,12 @@ impl<L: Link> Collective for PendingOps<L> {
             return self.checked.call(Call::AllReduce, buffer.element(), &[], buffer.bytes_mut());
         }
         let _waiting = self.link().member().enter(&self.checked.label, "all-reduce", None);
-        self.link().member().check_operation(L::NAME, Operation::AllReduce(how), buffer)?;
-        let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
-        self.start(BLOCKING, Operation::AllReduce(how), taken)?;
+        let operation = Operation::all_reduce(BLOCKING, buffer, how);
+        self.link().check_buffer(operation, buffer)?;
+        self.start(operation, std::mem::replace(buffer, Wire::Bytes(Vec::new())))?;
         let reduced = self.complete(BLOCKING);
         // One that has failed is not waited for again.
-        self.ops.retain(|op| op.step.bucket != BLOCKING);
+        self.ops.retain(|op| op.operation.bucket != Some(BLOCKING));
         *buffer = reduced?;
         Ok(())
     }

@@ -227,8 +227,8 @@ where
 }
 
 /// The elements of a buffer of `length` that belong to `rank` of `ranks` in a
-/// [reduce-scatter](crate::Operation::ReduceScatter) and an
-/// [all-gather](crate::Operation::AllGather).
+/// [reduce-scatter](crate::Operation::reduce_scatter) and an
+/// [all-gather](crate::Operation::all_gather).
 ///
 /// Chunks are `length / ranks` long, rounded up; the last ranks have fewer elements, or none.
 ///

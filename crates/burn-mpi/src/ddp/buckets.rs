@@ -317,7 +317,7 @@ impl Buckets {
         self.step.started += 1;
         if let Some(wire) = self.pack(bucket) {
             self.notify(SyncEvent::BucketBegin(bucket));
-            self.collective.start(bucket, Operation::AllReduce(self.options.reduction), wire)?;
+            self.collective.start(Operation::all_reduce(bucket, &wire, self.options.reduction), wire)?;
             self.notify(SyncEvent::BucketEnd(bucket));
         }
         Ok(())

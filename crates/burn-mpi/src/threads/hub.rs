@@ -13,12 +13,11 @@ use super::state::{Draw, Input, Phase, Rank, Rendezvous, State, Ticket, Wanted};
 use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
 use crate::clock::Clock;
-use crate::collective::wire::Element;
 use crate::host::Place;
 use crate::member::Member;
 use crate::process::print_line;
 use crate::threads::state::result;
-use crate::{Call, CommError};
+use crate::{Call, CommError, Operation};
 
 /// All ranks of one job.
 pub(crate) struct Hub {
@@ -100,8 +99,7 @@ impl Hub {
         &self,
         rank: usize,
         channel: u64,
-        call: Call,
-        element: Element,
+        operation: Operation,
         from: &[u8],
         to: &[u8],
     ) -> Result<Ticket, CommError> {
@@ -117,8 +115,9 @@ impl Hub {
             .calls
             .entry(ticket)
             .or_insert_with(|| Rendezvous { inputs: (0..size).map(|_| None).collect(), taken: 0 });
-        let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
-        rendezvous.inputs[rank] = Some(Input { call, element, bytes: bytes.to_vec() });
+        let bytes =
+            if matches!(operation.call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
+        rendezvous.inputs[rank] = Some(Input { operation, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
         self.wake();
         Ok(ticket)
@@ -158,8 +157,8 @@ impl Hub {
             .iter()
             .map(|input| input.as_ref().map_or(&[][..], |input| &input.bytes))
             .collect();
-        if let Some(Input { call, element, .. }) = &rendezvous.inputs[rank] {
-            result(*call, *element, rank, &bytes, to);
+        if let Some(Input { operation, .. }) = &rendezvous.inputs[rank] {
+            result(*operation, rank, &bytes, to);
         }
         rendezvous.taken += 1;
         if rendezvous.taken == size {

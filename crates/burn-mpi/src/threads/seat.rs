@@ -9,7 +9,7 @@ use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
 use crate::collective::compared::Checked;
-use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps};
+use crate::collective::pending::{CHANNELS, Launch, Link, PendingOps, Transfer};
 use crate::member::Member;
 use crate::process::identify;
 use crate::{Call, Collective, CommError, Primitives, Wire, World};
@@ -91,14 +91,13 @@ impl Link for Memory {
         self.seat.member()
     }
 
-    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
-        let Seat { hub, rank, .. } = &self.seat;
-        let Blocking { channel, call, element, from, to, .. } = blocking;
-        match call {
+    fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let (Seat { hub, rank, .. }, Transfer { operation, channel, .. }) = (&self.seat, transfer);
+        match operation.call {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),
             _ => {
-                let ticket = hub.post(*rank, self.first + channel as u64, call, element, from, to)?;
+                let ticket = hub.post(*rank, self.first + channel as u64, operation, from, to)?;
                 hub.wait(*rank, Wanted::Call(ticket))?;
                 hub.take(*rank, ticket, to);
                 Ok(())
@@ -106,11 +105,11 @@ impl Link for Memory {
         }
     }
 
-    fn start(&mut self, job: Job) -> Result<Self::Request, CommError> {
+    fn start(&mut self, launch: Launch) -> Result<Self::Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        let Job { step, from, to, .. } = job;
-        let channel = self.first + step.channel as u64;
-        let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;
+        let Launch { transfer: Transfer { operation, channel, .. }, buffers: (from, to), .. } = launch;
+        let channel = self.first + channel as u64;
+        let ticket = hub.post(*rank, channel, operation, from.bytes(), to.bytes())?;
         Ok((ticket, Some((from, to))))
     }
 

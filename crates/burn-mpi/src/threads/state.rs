@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::activity::Departure;
 use crate::collective::pending::CHANNELS;
 use crate::collective::wire::Element;
-use crate::{Call, CommError, Wire};
+use crate::{Call, CommError, Operation, Wire};
 
 /// What the hub knows.
 #[derive(Default)]
@@ -49,8 +49,7 @@ pub(super) struct Rendezvous {
 }
 
 pub(super) struct Input {
-    pub call: Call,
-    pub element: Element,
+    pub operation: Operation,
     pub bytes: Vec<u8>,
 }
 
@@ -114,7 +113,7 @@ impl State {
     /// Ranks whose inputs `rank` needs for a call and that are missing.
     pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
         let rendezvous = self.calls.get(&ticket);
-        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.call));
+        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.operation.call));
         let is_missing = move |other: &usize| match (rendezvous, call) {
             (Some(rendezvous), Some(call)) => {
                 needs(call, rank, *other) && rendezvous.inputs[*other].is_none()
@@ -181,13 +180,13 @@ impl Draw {
     }
 }
 
-/// Writes the result of `call` on `rank` into `to`, from the input of each rank.
-pub(super) fn result(call: Call, element: Element, rank: usize, inputs: &[&[u8]], to: &mut [u8]) {
+/// Writes the result of `operation` on `rank` into `to`, from the input of each rank.
+pub(super) fn result(operation: Operation, rank: usize, inputs: &[&[u8]], to: &mut [u8]) {
     let mine = |from: usize| {
         let part = inputs[from].len() / inputs.len();
         &inputs[from][rank * part..(rank + 1) * part]
     };
-    let terms = match call {
+    let terms = match operation.call {
         Call::Send { .. } | Call::Receive { .. } | Call::Barrier => return,
         Call::Reduce { root } | Call::Gather { root } if rank != root => return,
         Call::Broadcast { root } => vec![inputs[root]],
@@ -195,8 +194,8 @@ pub(super) fn result(call: Call, element: Element, rank: usize, inputs: &[&[u8]]
         Call::ReduceScatter | Call::AllToAll => (0..inputs.len()).map(mine).collect(),
         _ => inputs.to_vec(),
     };
-    match call.sums() {
-        true => sum(element, &terms, to),
+    match operation.call.sums() {
+        true => sum(operation.element, &terms, to),
         false => to.copy_from_slice(&terms.concat()),
     }
 }

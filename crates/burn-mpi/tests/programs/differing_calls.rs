@@ -18,8 +18,8 @@ const WAYS: [(&str, Way); 12] = [
         let mut collective = connect(world, backend, &Transport::default())?;
         for length in [30_000, 7] {
             let length = if odd { length / 2 } else { length };
-            let all_reduce = Operation::AllReduce(Reduction::Native);
-            collective.start(length, all_reduce, Wire::F32(vec![1.0; length]))?;
+            let buffer = Wire::F32(vec![1.0; length]);
+            collective.start(Operation::all_reduce(length, &buffer, Reduction::Native), buffer)?;
             collective.wait(length)?;
         }
         Ok(())

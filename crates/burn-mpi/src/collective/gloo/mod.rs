@@ -17,14 +17,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::calling::Exchange;
+use crate::calling::Announcement;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
-use crate::collective::pending::{
-    ANNOUNCEMENTS, BLOCKING, Blocking, Comparison, Job, Link, PendingOps, Step,
-};
+use crate::collective::pending::{ANNOUNCEMENTS, Launch, Link, PendingOps, Transfer};
 use crate::collective::wire::Element;
-use crate::member::{Member, Started};
+use crate::member::Member;
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
 /// The transport's name.
@@ -84,42 +82,39 @@ impl Context {
     }
 
     /// Compares the call of an operation with those of the other ranks.
-    fn compare(&mut self, of: &Started, announcement: &Exchange) -> Result<(), CommError> {
+    fn compare(&mut self, transfer: Transfer, announcement: &Announcement) -> Result<(), CommError> {
         let mine = announcement.bytes();
         let mut all = vec![0; mine.len() * self.member.size];
-        let (channel, call, element) = (ANNOUNCEMENTS, Call::AllGather, Element::Byte);
-        self.run(Blocking { channel, of: *of, call, element, from: &mine, to: &mut all })?;
-        Exchange::compare(&all)
+        let operation = Operation { call: Call::AllGather, element: Element::Byte, ..transfer.operation };
+        self.run(Transfer { operation, channel: ANNOUNCEMENTS, ..transfer }, &mine, &mut all)?;
+        Announcement::compare(&all)
     }
 
     /// Runs a call, which every rank runs at this point. An all-reduce in rank order has two parts: each rank sums
     /// its chunk of the buffer, which is padded to equal chunks, and the sums are gathered.
-    fn run_job(&mut self, job: Job) -> Result<(Wire, Wire), CommError> {
-        let Job { step: Step { call, channel, operation, whole, .. }, of, announcement, from, mut to } = job;
+    fn launch(&mut self, launch: Launch) -> Result<(Wire, Wire), CommError> {
+        let Launch { transfer, announcement, buffers: (from, mut to) } = launch;
         if let Some(announcement) = announcement {
-            self.compare(&of, &announcement)?;
+            self.compare(transfer, &announcement)?;
         }
-        let element = to.element();
-        if whole == 0 {
+        let Operation { call, order, length, .. } = transfer.operation;
+        if length == 0 {
             // Nothing to do.
-        } else if channel == ANNOUNCEMENTS || operation != Operation::AllReduce(Reduction::Ordered) {
-            let (from, to) = (from.bytes(), to.bytes_mut());
-            self.run(Blocking { channel, of, call, element, from, to })?;
+        } else if (call, order) != (Call::AllReduce, Reduction::Ordered) {
+            self.run(transfer, from.bytes(), to.bytes_mut())?;
         } else {
             let chunk = to.len().div_ceil(self.member.size);
             to.resize(chunk * self.member.size);
             let mut sum = to.zeros_like(chunk);
-            let (from, part) = (to.bytes(), sum.bytes_mut());
-            self.run(Blocking { channel, of, call: Call::ReduceScatter, element, from, to: part })?;
-            let (from, to) = (sum.bytes(), to.bytes_mut());
-            self.run(Blocking { channel, of, call: Call::AllGather, element, from, to })?;
+            self.run(transfer.by(Call::ReduceScatter), to.bytes(), sum.bytes_mut())?;
+            self.run(transfer.by(Call::AllGather), sum.bytes(), to.bytes_mut())?;
         }
         Ok((from, to))
     }
 
     /// Runs a call.
-    fn run(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
-        let Blocking { channel, of, call, element, from, to } = blocking;
+    fn run(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let Transfer { operation: Operation { call, element, .. }, channel, of } = transfer;
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -143,14 +138,7 @@ impl Context {
             // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::of(element, from.len() / element.width());
-                self.run(Blocking {
-                    channel,
-                    of,
-                    call: Call::AllToAll,
-                    element,
-                    from,
-                    to: chunks.bytes_mut(),
-                })?;
+                self.run(transfer.by(Call::AllToAll), from, chunks.bytes_mut())?;
                 let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
@@ -237,7 +225,7 @@ pub struct GlooThread {
     member: Rc<Member>,
     context: Arc<Mutex<Context>>,
     /// The thread ends when this is dropped.
-    jobs: Sender<Job>,
+    launches: Sender<Launch>,
     results: Receiver<Result<(Wire, Wire), CommError>>,
     thread: Option<JoinHandle<()>>,
     /// Operations that the thread has not returned, in their order.
@@ -255,12 +243,12 @@ impl GlooThread {
         timeout: Duration,
     ) -> Result<Self, CommError> {
         let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
-        let (jobs, orders) = channel::<Job>();
+        let (launches, taken) = channel::<Launch>();
         let (reports, results) = channel();
         let shared = Arc::clone(&context);
         let serve = move || {
-            for job in orders {
-                if reports.send(shared.lock().run_job(job)).is_err() {
+            for launch in taken {
+                if reports.send(shared.lock().launch(launch)).is_err() {
                     break;
                 }
             }
@@ -270,7 +258,7 @@ impl GlooThread {
         Ok(Self {
             member: Rc::clone(world.member()),
             context,
-            jobs,
+            launches,
             results,
             thread: Some(thread),
             in_flight: VecDeque::new(),
@@ -315,7 +303,7 @@ impl Link for GlooThread {
 
     const SUMS_IN_ORDER: bool = true;
 
-    const COMPARISON: Comparison = Comparison::Within;
+    const COMPARES_WITHIN: bool = true;
 
     const PROBES_MESSAGES: bool = false;
 
@@ -328,17 +316,17 @@ impl Link for GlooThread {
     }
 
     /// On the caller's thread, while nothing is in flight.
-    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
-        self.idle_context()?.run(blocking)
+    fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.idle_context()?.run(transfer, from, to)
     }
 
-    fn start(&mut self, job: Job) -> Result<Finished, CommError> {
+    fn start(&mut self, launch: Launch) -> Result<Finished, CommError> {
         let finished = Finished::default();
-        if job.step.bucket == BLOCKING {
+        if launch.transfer.of.bucket.is_none() {
             // Its caller waits for it: the handover to the thread is saved.
-            finished.set(Some(self.idle_context()?.run_job(job)));
+            finished.set(Some(self.idle_context()?.launch(launch)));
         } else {
-            self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
+            self.launches.send(launch).map_err(|_| self.thread_is_gone())?;
             self.in_flight.push_back(Rc::clone(&finished));
         }
         Ok(finished)
@@ -358,7 +346,7 @@ impl Drop for GlooThread {
     /// If operations are still in flight, as after an error, the thread is left to its
     /// timeout; it owns all its memory.
     fn drop(&mut self) {
-        self.jobs = channel().0;
+        self.launches = channel().0;
         if self.in_flight.is_empty()
             && let Some(thread) = self.thread.take()
         {

@@ -7,10 +7,10 @@ use half::{bf16, f16};
 use mpi::ffi;
 
 use crate::collective::mpi::{Mpi, NAME};
-use crate::collective::pending::{Blocking, CHANNELS, Job, Link, Step};
+use crate::collective::pending::{CHANNELS, Launch, Link, Transfer};
 use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Wire};
+use crate::{Call, CommError, Operation, Wire};
 
 unsafe extern "C" {
     /// `MPI_IN_PLACE` (shim.c).
@@ -88,14 +88,12 @@ impl Link for MpiLink {
         &self.mpi
     }
 
-    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
-        let Blocking { channel, of, call, element, from, to } = blocking;
+    fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let Transfer { operation: Operation { call, element, .. }, channel, of } = transfer;
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
-            let pieces = &mut to.chunks_mut(PIECE);
-            return pieces
-                .try_for_each(|to| self.call(Blocking { channel, of, call, element, from: &[], to }));
+            return to.chunks_mut(PIECE).try_for_each(|to| self.call(transfer, &[], to));
         }
         let count = self.mpi.count(call, element, from.len(), to.len())?;
         if let Call::Receive { from } = call {
@@ -132,8 +130,9 @@ impl Link for MpiLink {
         self.mpi.check_code(code, &of)
     }
 
-    fn start(&mut self, job: Job) -> Result<Request, CommError> {
-        let Job { step: Step { call, channel, .. }, of: started, from, mut to, .. } = job;
+    fn start(&mut self, launch: Launch) -> Result<Request, CommError> {
+        let Launch { transfer, buffers: (from, mut to), .. } = launch;
+        let Transfer { operation: Operation { call, .. }, channel, of: started } = transfer;
         let element = to.element();
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), self.mpi.rank, self.mpi.size)
