@@ -31,7 +31,8 @@ impl Drop for Calling {
 /// Between a call and the one inside it.
 const WITHIN: &str = " > ";
 
-/// One exchange of this rank, as it tells the others of it.
+/// A call of this rank, as it tells the others of it: an [`Operation`](crate::Operation) or an exchange, and the functions
+/// around it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Announcement {
     /// Equal on ranks in the same exchange.

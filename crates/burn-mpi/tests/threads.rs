@@ -262,19 +262,20 @@ fn different_calls_are_an_error_that_names_them() {
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("all-reduce of 4 f32") && text.contains("all-reduce of 3 f32"), "{text}");
         // Padded to chunks of the same length.
-        for (call, order) in [(Call::AllReduce, Reduction::Ordered), (Call::ReduceScatter, Reduction::Native)]
-        {
+        let sums: [(fn(usize, &Wire, Reduction) -> Operation, _, _); 2] = [
+            (Operation::all_reduce, Reduction::Ordered, "all-reduce (ordered)"),
+            (Operation::reduce_scatter, Reduction::Native, "reduce-scatter (native)"),
+        ];
+        for (sum, order, name) in sums {
             let failure = run(2, &simulated(seed), |world| {
                 let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
                 let buffer = Wire::F32(vec![1.0; 5 + world.rank()]);
-                let mut operation = Operation::all_reduce(0, &buffer, order);
-                operation.call = call;
-                collective.start(operation, buffer)?;
+                collective.start(sum(0, &buffer, order), buffer)?;
                 collective.wait(0).map(drop)
             });
             let text = failure.unwrap_err().to_string();
             let [five, six] = ["of 5 f32, call 1", "of 6 f32, call 1"];
-            assert!(text.contains(call.name()) && text.contains(five) && text.contains(six), "{text}");
+            assert!(text.contains(name) && text.contains(five) && text.contains(six), "{text}");
         }
         let failure = run(2, &simulated(seed), |world| match world.rank() {
             0 => world.gather(&1).map(drop),

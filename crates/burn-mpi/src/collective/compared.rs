@@ -9,7 +9,6 @@
 
 use std::collections::HashMap;
 
-use super::operation::BLOCKING;
 use super::pending::{ANNOUNCEMENTS, Launch, Link, Transfer};
 use super::wire::Element;
 use crate::calling::Announcement;
@@ -179,7 +178,7 @@ impl<L: Link> Primitives for Checked<L> {
                 let compared = self.compare_message(transfer, &announcement);
                 compared.inspect_err(|error| self.failed = Some(error.clone()))?;
             } else {
-                let mut request = self.announce(&announcement, Some(BLOCKING))?;
+                let mut request = self.announce(&announcement, None)?;
                 self.link.pause()?;
                 while !self.is_compared(&mut request, true)? {
                     self.link.pause()?;

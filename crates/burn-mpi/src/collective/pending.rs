@@ -21,6 +21,7 @@ pub struct Transfer {
     pub operation: Operation,
     /// Below [`CHANNELS`].
     pub channel: usize,
+    /// What errors name: the whole operation.
     pub of: Started,
 }
 
@@ -289,10 +290,16 @@ impl<L: Link> Collective for PendingOps<L> {
         self.link().check_buffer(operation, &buffer)?;
         let size = self.link().member().size;
         let call = match operation.call {
-            // A native all-reduce of two ranks has the same bits.
-            Call::AllReduce if self.halves && !L::SUMS_IN_ORDER => Call::AllToAll,
-            sum if sum.sums() && order == Reduction::Ordered && !L::SUMS_IN_ORDER => Call::AllToAll,
-            call => call,
+            sum @ (Call::AllReduce | Call::ReduceScatter) => {
+                // A native all-reduce of two ranks has the same bits.
+                let exchanges = order == Reduction::Ordered || (self.halves && sum == Call::AllReduce);
+                if exchanges && !L::SUMS_IN_ORDER { Call::AllToAll } else { sum }
+            }
+            Call::AllGather => Call::AllGather,
+            other => {
+                let (operation, transport) = (other.name(), L::NAME.to_owned());
+                return Err(CommError::Unsupported { operation, transport });
+            }
         };
         let chunk = length.div_ceil(size);
         let (from, to) = match call {
