@@ -31,8 +31,8 @@ impl Drop for Calling {
 /// Between a call and the one inside it.
 const WITHIN: &str = " > ";
 
-/// A call of this rank, as it tells the others of it: an [`Operation`](crate::Operation) or an exchange, and the functions
-/// around it.
+/// A call of this rank, as it tells the others of it: an [`Operation`](crate::Operation) or an exchange, and the
+/// functions around it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Announcement {
     /// Equal on ranks in the same exchange.

@@ -8,8 +8,8 @@ use crate::{Reduction, Wire};
 /// The bucket number of blocking calls of a [`Collective`](crate::Collective); no caller uses it.
 pub(crate) const BLOCKING: usize = usize::MAX;
 
-/// What an [`Operation`] does, by the method of [`Primitives`](crate::lab::Primitives) with this name: on buffers in which
-/// each rank's part has the same length.
+/// What an [`Operation`] does, by the method of [`Primitives`](crate::lab::Primitives) with this name: on buffers in
+/// which each rank's part has the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
@@ -71,11 +71,13 @@ impl Call {
         }
     }
 
-    /// Checks the buffers that `rank` of `size` passes to [`Primitives::call`](crate::lab::Primitives::call): a transport reads all of `from` and writes
-    /// all of `to`. A transport calls this first, because [`Primitives::call`](crate::lab::Primitives::call) takes any buffers.
+    /// Checks the buffers that `rank` of `size` passes to [`Primitives::call`](crate::lab::Primitives::call): a
+    /// transport reads all of `from` and writes all of `to`. A transport calls this first, because `call` takes any
+    /// buffers.
     ///
     /// # Errors
-    /// The reason of a [`CommError::Operation`]: a sum of bytes, or a rank that does not exist.
+    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a rank that does not
+    /// exist.
     ///
     /// # Panics
     /// If a buffer has a wrong length, or its values are not aligned.
@@ -130,8 +132,9 @@ impl Call {
 
 /// One operation of all ranks, or a message between two: what has to be equal on them, and the bucket.
 ///
-/// The constructors are the operations that [`Collective::start`](crate::Collective::start) begins. Others may be added: a
-/// transport returns [`CommError::Unsupported`](crate::CommError::Unsupported) for a call that it does not implement.
+/// The constructors are the operations that [`Collective::start`](crate::Collective::start) begins. Others may be
+/// added: a transport returns [`CommError::Unsupported`](crate::CommError::Unsupported) for a call that it does not
+/// implement.
 ///
 /// ```
 /// use burn_mpi::{Operation, Reduction, Wire};
@@ -148,7 +151,7 @@ pub struct Operation {
     pub order: Reduction,
     /// The type of the values.
     pub element: Element,
-    /// Elements of the whole buffer if a [`Collective`](crate::Collective) starts the operation, or of each rank's part.
+    /// Elements: all of them if a [`Collective`](crate::Collective) starts the operation, or those of each rank's part.
     pub length: usize,
     /// The number that identifies the operation in flight, which may differ between ranks. `None`: a call of
     /// [`Primitives`](crate::lab::Primitives).
@@ -184,11 +187,12 @@ impl Operation {
         }
     }
 
-    /// Checks the buffer that `rank` of `ranks` passes to [`Collective::start`](crate::Collective::start). A transport calls
-    /// this before it sends anything.
+    /// Checks the buffer that `rank` of `ranks` passes to [`Collective::start`](crate::Collective::start). A transport
+    /// calls this before it sends anything.
     ///
     /// # Errors
-    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a chunk of a wrong length.
+    /// The reason of a [`CommError::Operation`](crate::CommError::Operation): a sum of bytes, or a chunk of a wrong
+    /// length.
     ///
     /// # Panics
     /// If `ranks` is 0, or the operation was made for a buffer of another type or length.

@@ -61,9 +61,9 @@ pub trait Link {
     /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
     const SUMS_IN_ORDER: bool = false;
 
-    /// Whether ranks compare calls that are not expected as part of each call, not by an all-gather on the last channel
-    /// before they start it: a transport that runs one call after the other cannot go on with a second one on some ranks
-    /// while others wait for the first.
+    /// Whether ranks compare calls that are not expected as part of each call, not by an all-gather on the last
+    /// channel before they start it: a transport that runs one call after the other cannot go on with a second one on
+    /// some ranks while others wait for the first.
     const COMPARES_WITHIN: bool = false;
 
     /// Whether it looks at the length of a message before it receives it.
