@@ -262,8 +262,9 @@ fn different_calls_are_an_error_that_names_them() {
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("all-reduce of 4 f32") && text.contains("all-reduce of 3 f32"), "{text}");
         // Padded to chunks of the same length.
-        let sums: [(fn(usize, &Wire, Reduction) -> Operation, _, _); 2] = [
-            (Operation::all_reduce, Reduction::Ordered, "all-reduce (ordered)"),
+        type Constructor = fn(usize, &Wire, Reduction) -> Operation;
+        let sums = [
+            (Operation::all_reduce as Constructor, Reduction::Ordered, "all-reduce (ordered)"),
             (Operation::reduce_scatter, Reduction::Native, "reduce-scatter (native)"),
         ];
         for (sum, order, name) in sums {
