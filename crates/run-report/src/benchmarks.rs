@@ -57,7 +57,8 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     let figures = R::FIGURES.and_then(|name| Figures::beside(folder, name, &mut notes));
     let sheets = R::sheets(&name, &title, path, &rows, figures.as_ref());
     let pictures = R::picture(number, path, &rows).into_iter().collect();
-    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures, ..Part::default() }))
+    let findings = R::findings(&rows).into_iter().map(Into::into).collect();
+    Some(Ok(Part { findings, name, title, sheets, notes, pictures, ..Part::default() }))
 }
 
 /// The measurements of `rows` as a table in a terminal; of more backends than fit, the medians.
@@ -87,7 +88,7 @@ pub fn parts(files: &[PathBuf]) -> Vec<Part> {
         parts.push(Part {
             title: "Damaged benchmarks".into(),
             name: "bench-damaged".into(),
-            findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file"))],
+            findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file")).into()],
             notes: of_damaged,
             ..Part::default()
         });
@@ -98,6 +99,8 @@ pub fn parts(files: &[PathBuf]) -> Vec<Part> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use itertools::Itertools;
 
     use super::*;
     use crate::inputs::Inputs;
@@ -127,9 +130,10 @@ mod tests {
         let expected =
             ["bench-fused-1", "bench-fused-1-published", "bench-allreduce-1", "bench-collectives-1"];
         assert_eq!(names, expected);
-        assert!(parts[0].findings[0].contains("3.00 times as fast"), "{:?}", parts[0].findings);
-        assert_eq!(parts[1].findings, ["mpi: 2.00 µs for 4 B; highest bus bandwidth 2.0 MB/s, at 4 B"]);
-        assert_eq!(parts[2].findings, ["mpi: 1 of 1 operation with the right result"]);
+        let found = |part: usize| parts[part].findings.iter().join("; ");
+        assert!(found(0).contains("3.00 times as fast"), "{}", found(0));
+        assert_eq!(found(1), "mpi: 2.00 µs for 4 B; highest bus bandwidth 2.0 MB/s, at 4 B");
+        assert_eq!(found(2), "mpi: 1 of 1 operation with the right result");
         assert!(
             is_table(&path("any-name.csv")) && !is_table(&path("other.csv")) && !is_table(&path("none.csv"))
         );
@@ -148,7 +152,7 @@ mod tests {
         let parts = parts(&Inputs::find(&[], root.path(), Path::new("")).unwrap().tables);
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
-        assert_eq!(parts[1].findings, ["4 damaged files left out"]);
+        assert_eq!(parts[1].findings, ["4 damaged files left out".into()]);
         for (line, expected) in parts[1].notes.iter().zip([
             "found record with 6 fields, but the previous record has 8 fields); left out",
             "empty.csv: damaged (no row below the header)",

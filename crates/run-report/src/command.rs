@@ -12,10 +12,9 @@ use run_record::count;
 
 use super::benchmarks;
 use super::by_rank::by_rank;
-use super::card::facts;
+use super::findings::findings;
 use super::inputs::Inputs;
 use super::naming::names;
-use super::overview::findings;
 use super::page::{PAGES, Part, check_folder, print_sheet, publish};
 use super::pairs::{joint, ratios};
 use super::pictures::pictures;
@@ -127,7 +126,7 @@ fn with_rest(parts: Vec<Part>, skipped: Vec<String>) -> Vec<Part> {
         match part.sheets.is_empty() && part.pictures.is_empty() {
             true => {
                 let title = &part.title;
-                rest.findings.extend(part.findings.iter().map(|line| format!("{title}: {line}")));
+                rest.findings.extend(part.listed().map(|line| format!("{title}: {line}").into()));
             }
             false => shown.push(part),
         }
@@ -173,10 +172,10 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
         parts.push(Part {
             title: "Other paths to a run or table".into(),
             name: "again".into(),
-            findings: vec![format!(
-                "{} left out: each leads to what is shown already",
-                count(again.len(), "path")
-            )],
+            findings: vec![
+                format!("{} left out: each leads to what is shown already", count(again.len(), "path"))
+                    .into(),
+            ],
             notes: again,
             ..Part::default()
         });
@@ -225,18 +224,18 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
         sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
         plots = pictures(section, &rows, baseline, palette, &mut notes);
     }
-    let (findings, facts) = (findings(&rows, baseline), facts(&rows, baseline));
+    let findings = findings(&rows, baseline);
     let (title, name) = (section.title.clone(), section.name.clone());
     let is_single = rows.len() == 1;
-    Ok(Part { title, name, findings, facts, is_single, sheets, pictures: plots, notes })
+    Ok(Part { title, name, findings, is_single, sheets, pictures: plots, notes })
 }
 
 fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     let format = args.format;
     if format == Format::Terminal && !args.scaling {
-        for part in parts.iter().filter(|part| !part.findings.is_empty()) {
+        for part in parts.iter().filter(|part| part.listed().next().is_some()) {
             println!("{}", part.title);
-            part.findings.iter().for_each(|line| println!("  {line}"));
+            part.listed().for_each(|line| println!("  {line}"));
         }
         let compares = parts.iter().any(Part::compares_runs);
         println!("{}", if compares { rows::rule() + "\n" } else { String::new() });

@@ -7,7 +7,7 @@ use std::path::Path;
 use itertools::Itertools;
 use run_record::{ByClass, ClassRecord, count};
 
-use super::card::{Fact, Question};
+use super::findings::{Finding, Question};
 use super::rows::{Interval, Row, chance, varied};
 use super::runs::{Run, overfitting_epoch};
 use super::sheet::significant;
@@ -17,12 +17,8 @@ use terminal::digits::seconds;
 /// Data sets of a table whose highest accuracies are on the card.
 const MOST_SETS: usize = 3;
 
-fn fact(question: Question, label: impl Into<String>, value: String, text: String) -> Fact {
-    Fact { question, label: label.into(), value, text, weight: 0.0 }
-}
-
-/// The facts of a configuration alone.
-pub fn of_row(row: &Row<'_>) -> Vec<Fact> {
+/// The answers of a configuration alone.
+pub fn of_row(row: &Row<'_>) -> Vec<Finding> {
     let accuracy = tested(row).map(|(percent, text)| {
         let balanced = row.spread(balanced_accuracy);
         let text = if balanced.is_known() {
@@ -30,13 +26,16 @@ pub fn of_row(row: &Row<'_>) -> Vec<Fact> {
         } else {
             text
         };
-        Fact { weight: accuracy(row), ..fact(Question::Result, "test accuracy", percent, text) }
+        Finding {
+            weight: accuracy(row),
+            ..Finding::of_card(Question::Result, "test accuracy", percent, text)
+        }
     });
     accuracy.into_iter().chain(largest_class(row)).chain([data(row), network(row), time(row)]).collect()
 }
 
 /// The highest test accuracy on each data set, with the share of its largest class, and the data set if there is one.
-pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
+pub fn of_rows(rows: &[Row<'_>]) -> Vec<Finding> {
     let set = |row: &Row<'_>| data_name(row.first());
     let sets: Vec<String> = rows.iter().map(set).unique().collect();
     let varied = varied(rows);
@@ -48,24 +47,24 @@ pub fn of_rows(rows: &[Row<'_>]) -> Vec<Fact> {
         let largest = chance(best.first());
         let text = format!("{}: {text}; largest class {largest:.2}%", best.name(rows, &varied));
         let label = format!("highest test accuracy on {of_set}");
-        Some(Fact { weight: accuracy(best), ..fact(Question::Result, label, percent, text) })
+        Some(Finding { weight: accuracy(best), ..Finding::of_card(Question::Result, label, percent, text) })
     });
-    let mut facts: Vec<Fact> = highest.collect();
-    let more = facts.len().saturating_sub(MOST_SETS);
-    facts.truncate(MOST_SETS);
-    if let Some(last) = facts.last_mut().filter(|_| more > 0) {
+    let mut found: Vec<Finding> = highest.collect();
+    let more = found.len().saturating_sub(MOST_SETS);
+    found.truncate(MOST_SETS);
+    if let Some(last) = found.last_mut().filter(|_| more > 0) {
         last.text += &format!("; {} in the table", count(more, "more data set"));
     }
     let samples: BTreeSet<String> = rows.iter().map(|row| samples(row.first())).collect();
     match &sets[..] {
-        [_] if samples.len() == 1 => facts.push(data(&rows[0])),
+        [_] if samples.len() == 1 => found.push(data(&rows[0])),
         _ => {}
     }
-    facts
+    found
 }
 
 /// What one configuration's test and curves say, in a line each.
-pub fn findings(row: &Row<'_>) -> Vec<String> {
+pub fn of_test(row: &Row<'_>) -> Vec<String> {
     // Repeats with other weights have other recalls.
     let is_of_all = row.runs.len() == 1 || row.same_weights() == Some(true);
     let weakest = row.first().results.by_class.as_ref().filter(|_| is_of_all).and_then(weakest);
@@ -126,18 +125,19 @@ fn tested(row: &Row<'_>) -> Option<(String, String)> {
 }
 
 /// What naming one class for every sample would reach.
-fn largest_class(row: &Row<'_>) -> Option<Fact> {
+fn largest_class(row: &Row<'_>) -> Option<Finding> {
     let run = row.first();
     let samples = run.record.data.test_largest_class;
     let classes = run.results.by_class.iter().flat_map(|by_class| &by_class.classes);
     let name = classes.max_by_key(|class| class.samples).map_or("one class", |class| &class.name);
     let text =
         format!("naming {name} for every sample is right for {samples} of {}", run.record.data.test_samples);
-    (samples > 0).then(|| fact(Question::Largest, "largest class", format!("{:.2}%", chance(run)), text))
+    (samples > 0)
+        .then(|| Finding::of_card(Question::Largest, "largest class", format!("{:.2}%", chance(run)), text))
 }
 
-fn data(row: &Row<'_>) -> Fact {
-    fact(Question::Data, "data set", data_name(row.first()), samples(row.first()))
+fn data(row: &Row<'_>) -> Finding {
+    Finding::of_card(Question::Data, "data set", data_name(row.first()), samples(row.first()))
 }
 
 /// The last folder of the data set's path.
@@ -171,7 +171,7 @@ fn samples(run: &Run) -> String {
     )
 }
 
-fn network(row: &Row<'_>) -> Fact {
+fn network(row: &Row<'_>) -> Finding {
     let run = row.first();
     let option = |name: &str| row.setting(name).to_owned();
     let text = format!(
@@ -181,10 +181,10 @@ fn network(row: &Row<'_>) -> Fact {
         option("lr"),
         run.option("train_batch_size")
     );
-    fact(Question::Network, "network", run.text("model").to_owned(), text)
+    Finding::of_card(Question::Network, "network", run.text("model").to_owned(), text)
 }
 
-fn time(row: &Row<'_>) -> Fact {
+fn time(row: &Row<'_>) -> Finding {
     let (time, results) = (row.train_seconds(), &row.first().results);
     let range = match time.count {
         1 => String::new(),
@@ -197,7 +197,7 @@ fn time(row: &Row<'_>) -> Fact {
         if results.epochs_run == 1 { "1 epoch".into() } else { format!("{} epochs", results.epochs_run) },
         row.place(&[])
     );
-    fact(Question::Time, "training time", format!("{} s", seconds(time.median)), text)
+    Finding::of_card(Question::Time, "training time", format!("{} s", seconds(time.median)), text)
 }
 
 #[cfg(test)]
@@ -205,8 +205,7 @@ mod tests {
     use run_record::Confusion;
 
     use super::*;
-    use crate::card::facts;
-    use crate::overview;
+    use crate::findings::{card, findings};
     use crate::rows::group;
     use crate::testing::run;
 
@@ -226,8 +225,7 @@ mod tests {
     #[test]
     fn a_page_of_one_run_has_its_result() {
         let runs = [tested(&["--train-samples", "160"], 92.5)];
-        let found: Vec<[String; 3]> =
-            facts(&group(&runs), "1x1").into_iter().map(|fact| [fact.label, fact.value, fact.text]).collect();
+        let found = findings(&group(&runs), "1x1");
         let expected = [
             [
                 "test accuracy",
@@ -244,8 +242,9 @@ mod tests {
             ["training time", "0.250 s", "2.5 ms a step, 50 steps in 3 epochs on 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x1 (mpi)"],
         ];
-        assert_eq!(found, expected);
-        let lines = overview::findings(&group(&runs), "1x1");
+        assert_eq!(card(&found), expected);
+        let lines: Vec<String> =
+            found.iter().filter(|found| found.is_listed).map(Finding::to_string).collect();
         assert_eq!(
             lines,
             [
@@ -260,7 +259,7 @@ mod tests {
         let names: Vec<String> = ["a", "b", "c", "d", "e"].map(String::from).into();
         let confusion: Confusion = (0..5).map(|class| (class, 0, 8)).collect();
         run.results.by_class = ByClass::of(&confusion, &names);
-        let lines = |runs: &[Run]| findings(&group(runs)[0]);
+        let lines = |runs: &[Run]| of_test(&group(runs)[0]);
         let expected = ["lowest recall: 0.00%, of classes b, c, d and 1 more"];
         assert_eq!(lines(&[run.clone()]), expected);
         let mut other = run.clone();
@@ -275,9 +274,10 @@ mod tests {
     fn the_most_accurate_of_several_is_named_for_each_data_set() {
         let mut runs = vec![tested(&["--lr", "0.1"], 80.0), tested(&["--lr", "0.2"], 92.5)];
         let of = |runs: &[Run]| -> Vec<String> {
-            let facts = facts(&group(runs), "1x1");
-            let results = facts.iter().filter(|fact| fact.question <= Question::Data);
-            results.map(|fact| format!("{} {}; {}", fact.label, fact.value, fact.text)).collect()
+            let card = card(&findings(&group(runs), "1x1"));
+            let results =
+                card.iter().filter(|[label, ..]| label.starts_with("highest") || label == "data set");
+            results.map(|[label, value, text]| format!("{label} {value}; {text}")).collect()
         };
         let highest = "highest test accuracy on digits 92.50%; lr 0.2: 95% interval 80.14–97.42%, over 40 test samples; \
                        largest class 75.00%";
@@ -292,7 +292,7 @@ mod tests {
         runs.extend(["cars/", "boats/"].map(|root| tested(&["--data-root", root], 70.0)));
         let found = of(&runs);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[2].ends_with("; 1 more data set in the table"), "{found:?}");
+        assert!(found.iter().any(|line| line.ends_with("; 1 more data set in the table")), "{found:?}");
         runs.truncate(3);
         runs[2].record.data.test_samples = 0;
         assert_eq!(of(&runs).len(), 1, "nothing was tested");

@@ -13,7 +13,6 @@ extern crate terminal;
 pub mod allreduce;
 pub mod benchmarks;
 pub mod by_rank;
-mod card;
 mod checks;
 pub mod collectives;
 #[cfg(test)]
@@ -23,6 +22,7 @@ pub mod csv_table;
 mod curve_points;
 #[cfg(test)]
 mod extremes_tests;
+mod findings;
 pub mod fused;
 mod glance;
 pub mod inputs;

@@ -1,13 +1,11 @@
-//! The findings of a table in lines that a reader wants first, computed from its rows. Only rows of one job
-//! are compared, and a difference within noise is none.
+//! What rows of a table say beside each other. Only rows of one job are compared, and a difference within noise is none.
 
 use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use itertools::{Itertools, MinMaxResult};
 
-use super::card::Question;
-use super::glance;
+use super::findings::{Finding, Question};
 use super::pairs::{Pair, pairs};
 use super::remarks::is_sound;
 use super::rows::{Interval, Row, Spread, chance, tells_classes_apart, times_differ, varied};
@@ -36,59 +34,26 @@ fn is_of_recipe(row: &Row<'_>, name: &str) -> bool {
     !is_other
 }
 
-/// One line each: the fastest topology, mpi against the other backends, accuracy and waiting of many ranks. A
-/// table of one topology has its fastest row and its most accurate one. Of several jobs, those of several rows have lines.
-pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
-    let mut lines = Vec::new();
-    if rows.is_empty() {
-        return vec!["no finished run".into()];
-    }
-    for (name, job) in jobs(rows) {
-        let found = if job.len() > 1 || job.len() == rows.len() {
-            of_job(&job, baseline)
-        } else {
-            unlearned(&job, "").map(Finding::of).into_iter().collect()
-        };
-        lines.extend(found.into_iter().map(|found| format!("{name}{}", found.line)));
-    }
-    if let [row] = rows {
-        lines.extend(glance::findings(row));
-    }
-    lines
-}
-
 /// The rows of each job, and its name where there are several.
 pub fn jobs<'a>(rows: &[Row<'a>]) -> Vec<(String, Vec<Row<'a>>)> {
     groups(rows, is_of_job)
 }
 
-/// A finding in a line, and what it answers on the page's card: the question, its label, and the answer in a word.
-#[derive(Debug)]
-pub struct Finding {
-    pub line: String,
-    pub answer: Option<(Question, String, String)>,
-    /// Of several answers to a question, the one of the largest weight is shown, and else the first.
-    pub weight: f64,
+/// What is found of a job of one row beside other jobs: nothing is compared.
+pub fn of_lone_row(rows: &[Row<'_>]) -> Vec<Finding> {
+    let int8 = smaller(rows, |row| row.place(&[])).map(|found| Finding { is_listed: false, ..found });
+    unlearned(rows, "").into_iter().map(Finding::from).chain(int8).collect()
 }
 
-impl Finding {
-    pub fn of(line: String) -> Self {
-        Self { line, answer: None, weight: 0.0 }
-    }
-
-    pub fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
-        Self { answer: Some((question, label.into(), value.into())), ..self }
-    }
-}
-
-/// The findings of the rows of one job.
+/// The findings of the rows of one job: the fastest topology, mpi against the other backends, accuracy and waiting of many
+/// ranks. A table of one topology has its fastest row and its most accurate one.
 pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     let (mut found, mut recipes) = (Vec::new(), Vec::new());
     let lost = lost_accuracy(rows, baseline);
-    let said = lost.as_ref().map_or("", |lost| &lost.line);
+    let said = lost.as_ref().map_or("", |lost| &lost.text);
     if let Some(line) = unlearned(rows, said) {
         let both = |(many, base): (&Row<'_>, &Row<'_>)| at_chance(many).and(at_chance(base)).is_some();
-        let found_none = Finding::of(line);
+        let found_none = Finding::from(line);
         found.push(if most_ranks(rows, baseline).is_some_and(both) {
             found_none.answers(Question::Accuracy, "accuracy lost", "chance level")
         } else {
@@ -96,7 +61,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
         });
     }
     if let [row] = rows {
-        found.extend(hidden_by_the_largest(row).map(Finding::of));
+        found.extend(hidden_by_the_largest(row).map(Finding::from));
     }
     // A row is named among all of the job, of which only some are compared.
     let varied = varied(rows);
@@ -114,7 +79,7 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     found.extend(representative(rows, |rows| waiting(rows, on)));
     found.extend(smaller(rows, on));
     // Last, as there may be many.
-    found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::of));
+    found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::from));
     found
 }
 
@@ -155,7 +120,7 @@ fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<Find
         0 => String::new(),
         others => format!("; {} left out", count(others, "oversubscribed row")),
     };
-    let with = |found: Finding, word: &str| Finding { line: found.line + word, ..found };
+    let with = |found: Finding, word: &str| Finding { text: found.text + word, ..found };
     let shared = if others > 0 { "; ranks share cores" } else { "" };
     let doubted =
         if rows.iter().any(is_sound) { "" } else { "; these times are doubted: the table has marks" };
@@ -206,7 +171,7 @@ fn topologies<'a>(
             shown(of_row),
             shown(of_base)
         );
-        return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
+        return Some(Finding::from(line).answers(Question::Fastest, "fastest", NONE));
     }
     let (found, value) = if faster < 1.0 {
         (format!("no other topology is as fast as {baseline}; the next one"), name(base))
@@ -223,7 +188,7 @@ fn topologies<'a>(
     };
     let alike = alike(row, rows);
     let line = format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row));
-    Some(Finding::of(line).answers(Question::Fastest, "fastest", value))
+    Some(Finding::from(line).answers(Question::Fastest, "fastest", value))
 }
 
 /// The fastest row and the slowest one.
@@ -235,11 +200,11 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Findi
     if !differ(first, last) {
         let [least, most] = [seconds(first), seconds(last)];
         let line = format!("times from {} to {} s do not differ beyond noise", shown(least), shown(most));
-        return Some(Finding::of(line).answers(Question::Fastest, "fastest", NONE));
+        return Some(Finding::from(line).answers(Question::Fastest, "fastest", NONE));
     }
     let of = |row: &Row<'_>| format!("{} with {} s{}", name(row), shown(seconds(row)), alike(row, rows));
     let line = format!("fastest: {}; slowest: {}", of(first), of(last));
-    Some(Finding::of(line).answers(Question::Fastest, "fastest", name(first)))
+    Some(Finding::from(line).answers(Question::Fastest, "fastest", name(first)))
 }
 
 fn accuracy(row: &Row<'_>) -> f64 {
@@ -381,7 +346,7 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<Finding
         (ends, _) => format!("1 : {:.2}–{:.2}", ends[0], ends[ends.len() - 1]),
     };
     let line = line + &elsewhere.collect::<String>();
-    Some(Finding::of(line).answers(Question::Transport, format!("mpi : {other}"), value))
+    Some(Finding::from(line).answers(Question::Transport, format!("mpi : {other}"), value))
 }
 
 /// The row of most ranks, and that of `baseline` with the same settings. Of several, those that made equally many
@@ -451,7 +416,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
             (line, value)
         }
     };
-    let found = Finding::of(line).answers(Question::Accuracy, "accuracy lost", value);
+    let found = Finding::from(line).answers(Question::Accuracy, "accuracy lost", value);
     Some(Finding { weight: points_lost, ..found })
 }
 
@@ -467,7 +432,7 @@ fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
             on(most)
         ),
     };
-    Some(Finding::of(line))
+    Some(Finding::from(line))
 }
 
 /// The checkpoint's sizes in the first row with an integer model, and its accuracy.
@@ -485,7 +450,7 @@ fn smaller(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<Finding>
         "the int8 checkpoint of {} has {int8:.1} KB instead of {float:.1} KB in float ({smaller}){accuracies}",
         on(row)
     );
-    Some(Finding::of(line).answers(Question::Int8, "int8", smaller))
+    Some(Finding::from(line).answers(Question::Int8, "int8", smaller))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use run_record::files::{if_there, read_regular, read_text, same_file, sha256};
 use run_record::{count, is_own_file};
 
-use super::card::{Fact, Question};
 use super::command::Format;
+use super::findings::{Finding, answers};
 use super::plots::Picture;
 use super::sheet::{CONFIGURATION, Cell, Sheet, split};
 use super::{ReportError, UsageError, rows, write_file};
@@ -24,10 +24,8 @@ pub struct Part {
     pub title: String,
     /// Anchor of the heading.
     pub name: String,
-    /// What its table says, in a line each.
-    pub findings: Vec<String>,
-    /// What it says to the questions of the page's card.
-    pub facts: Vec<Fact>,
+    /// What its table says.
+    pub findings: Vec<Finding>,
     /// Whether it is of one configuration: nothing is compared, and pictures say more than tables.
     pub is_single: bool,
     /// Its tables.
@@ -39,9 +37,19 @@ pub struct Part {
 }
 
 impl Part {
+    /// The findings of the list.
+    pub fn listed(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.is_listed)
+    }
+
     /// Whether its findings compare runs.
     pub fn compares_runs(&self) -> bool {
-        !(self.is_single || self.facts.is_empty() || self.findings.is_empty())
+        !self.is_single && self.has_answers() && self.listed().next().is_some()
+    }
+
+    /// Whether the card has its answers: those of runs.
+    fn has_answers(&self) -> bool {
+        self.findings.iter().any(|finding| finding.answer.is_some())
     }
 }
 
@@ -89,23 +97,19 @@ fn anchor(part: &Part) -> String {
 /// Each question's answer by the first part that has one, with a link to it. Questions about one training have an answer
 /// for all parts only where there is one part.
 fn card(parts: &[Part]) -> Markup {
-    let all = parts.iter().flat_map(|part| part.facts.iter().map(move |fact| (part, fact)));
-    let several = parts.iter().filter(|part| !part.facts.is_empty()).count() > 1;
-    let is_of_one = |fact: &Fact| (Question::Largest..=Question::Time).contains(&fact.question);
-    let facts = all.filter(|(_, fact)| !(several && is_of_one(fact)));
-    let facts =
-        facts.sorted_by(|(_, a), (_, b)| b.weight.total_cmp(&a.weight)).unique_by(|(_, fact)| &fact.label);
-    let facts: Vec<(&Part, &Fact)> = facts.sorted_by_key(|(_, fact)| fact.question).collect();
+    let several = parts.iter().filter(|part| part.has_answers()).count() > 1;
+    let all = parts.iter().flat_map(|part| part.findings.iter().map(move |finding| (part, finding)));
+    let answers = answers(all.filter(|(_, finding)| !(several && finding.is_of_one_training())));
     html! {
-        @if !facts.is_empty() {
+        @if !answers.is_empty() {
             dl.card {
-                @for (part, fact) in facts {
+                @for (part, finding, answer) in answers {
                     div {
-                        dt { (fact.label) }
+                        dt { (answer.label) }
                         dd {
-                            strong { (fact.value) }
+                            strong { (answer.value) }
                             @if several { a href=(anchor(part)) { (part.title) } ": " }
-                            (fact.text)
+                            (finding.behind(&answer.label))
                         }
                     }
                 }
@@ -116,17 +120,17 @@ fn card(parts: &[Part]) -> Markup {
 
 /// The findings of each part.
 fn findings(parts: &[Part]) -> Markup {
-    let with_any = || parts.iter().filter(|part| !part.findings.is_empty());
+    let with_any = || parts.iter().filter(|part| part.listed().next().is_some());
     html! {
         @if with_any().next().is_some() {
             h2 { "Findings" }
             @match parts {
-                [part] => (lines(&part.findings)),
+                [part] => (lines(part)),
                 _ => ol.findings {
                     @for part in with_any() {
                         li {
                             a href=(anchor(part)) { (part.title) }
-                            div.soft { (lines(&part.findings)) }
+                            div.soft { (lines(part)) }
                         }
                     }
                 },
@@ -136,11 +140,12 @@ fn findings(parts: &[Part]) -> Markup {
     }
 }
 
-/// A list of `lines`, of which those behind the first ones are folded.
-fn lines(lines: &[String]) -> Markup {
+/// The findings of a part, of which those behind the first ones are folded.
+fn lines(part: &Part) -> Markup {
     const FIRST: usize = 6;
+    let lines: Vec<String> = part.listed().map(Finding::to_string).collect();
     // One line takes as much room as what would unfold it.
-    let (first, rest) = if lines.len() > FIRST + 1 { lines.split_at(FIRST) } else { (lines, &[][..]) };
+    let (first, rest) = if lines.len() > FIRST + 1 { lines.split_at(FIRST) } else { (&lines[..], &[][..]) };
     html! {
         ul { @for line in first { li { (line) } } }
         @if !rest.is_empty() {

@@ -1,11 +1,11 @@
 //! The page: its links, its card, and what is folded.
 
 use super::*;
+use crate::findings::Question;
 use crate::sheet::Column;
 
-fn fact(value: &str, text: &str) -> Fact {
-    let [label, value, text] = ["fastest", value, text].map(Into::into);
-    Fact { question: Question::Fastest, label, value, text, weight: 0.0 }
+fn fastest(value: &str, text: &str) -> Finding {
+    Finding::of_card(Question::Fastest, "fastest", value, text.into())
 }
 
 #[test]
@@ -33,8 +33,7 @@ fn a_number_links_to_its_run_and_lists_repeats() {
     let part = Part {
         title: "T".into(),
         name: "t".into(),
-        findings: vec!["fast".into()],
-        facts: vec![fact("1x2", "5 s")],
+        findings: vec![fastest("1x2", "5 s"), "fast".into()],
         sheets: vec![sheet],
         notes: vec!["x & y".into()],
         ..Part::default()
@@ -42,8 +41,12 @@ fn a_number_links_to_its_run_and_lists_repeats() {
     let alone = page(std::slice::from_ref(&part), &BTreeMap::new(), &folder, "Today.");
     assert!(!alone.contains("<nav") && alone.contains("<li>fast</li>"), "{alone}");
     assert!(alone.contains("<strong>1x2</strong>5 s</dd>"), "{alone}");
-    let other =
-        Part { title: "O".into(), name: "o".into(), facts: vec![fact("2x1", "9 s")], ..Part::default() };
+    let other = Part {
+        title: "O".into(),
+        name: "o".into(),
+        findings: vec![fastest("2x1", "9 s")],
+        ..Part::default()
+    };
     let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
     assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T</a>: 5 s</dd>"), "{text}");
     assert!(!text.contains("2x1"), "one answer to each question: {text}");
@@ -64,9 +67,9 @@ fn a_number_links_to_its_run_and_lists_repeats() {
 #[test]
 fn one_configuration_has_no_rule_of_comparison_and_many_findings_are_folded() {
     let with = |is_single, count: usize| {
-        let facts = vec![fact("1x2", "5 s")];
-        let findings = (0..count).map(|number| format!("finding {number}")).collect();
-        let part = Part { title: "Run a".into(), is_single, findings, facts, ..Part::default() };
+        let lines = (0..count).map(|number| format!("finding {number}").into());
+        let findings = lines.chain([fastest("1x2", "5 s")]).collect();
+        let part = Part { title: "Run a".into(), is_single, findings, ..Part::default() };
         page(&[part], &BTreeMap::new(), Path::new("."), "Today.")
     };
     assert!(!with(true, 1).contains(&rows::rule()) && with(false, 1).contains(&rows::rule()));

@@ -97,7 +97,7 @@ fn quantized_runs_have_the_sizes_of_both_checkpoints() {
     let row = (1..3).find(|&row| value(&lines, row, "int8_kb") == "6").expect("the quantized row");
     assert_eq!((value(&lines, row, "float_kb"), value(&lines, row, "times_smaller")), ("18", "3"));
     assert_eq!(value(&lines, 3 - row, "float_kb"), "", "the other row has no integer model");
-    let findings = crate::overview::findings(&group(&section.runs), "1x1").join("; ");
+    let findings = crate::findings::findings(&group(&section.runs), "1x1").iter().join("; ");
     assert!(findings.contains("has 6.0 KB instead of 18.0 KB in float (3.00 times smaller)"), "{findings}");
 }
 
@@ -149,7 +149,7 @@ fn an_unsteady_baseline_is_marked_and_gives_no_ratio() {
     let text = summary(&section, &group(&section.runs), "1x1").markdown();
     assert!(text.contains("| 5.50 (4.00–7.00) ᶠ | – | – |") && text.contains("| 3.00 ᶜ | – | – |"), "{text}");
     assert!(text.contains("ᶠ Unsteady: "), "{text}");
-    let findings = crate::overview::findings(&group(&section.runs), "1x1").join("; ");
+    let findings = crate::findings::findings(&group(&section.runs), "1x1").iter().join("; ");
     assert!(!findings.contains("fastest"), "{findings}");
 }
 

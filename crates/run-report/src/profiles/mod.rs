@@ -18,6 +18,7 @@ use run_record::profile::{Phase, Profile, ProfileRow, by_kind};
 
 use indexmap::IndexMap;
 
+use super::findings::Finding;
 use super::page::Part;
 use super::published::Figures;
 use super::sheet::Sheet;
@@ -65,13 +66,13 @@ impl Profiles {
         let [of_kinds, of_activations, of_int8] =
             REFERENCES.map(|name| Figures::beside(&self.folder, name, &mut notes));
         let mut sheets: Vec<Sheet> = Vec::new();
-        let mut findings = Vec::new();
+        let mut findings: Vec<Finding> = Vec::new();
         for (sheet, line) in kinds::sheets(&self.profiles, of_kinds.as_ref())
             .into_iter()
             .chain(activations::sheets(&self.profiles, of_activations.as_ref()))
             .chain(int8::sheets(&self.profiles, of_int8.as_ref()))
         {
-            findings.push(line);
+            findings.push(line.into());
             // Files of two folders may have one name.
             let own = format!("{name}-{}", sheet.name);
             let taken = |name: &str| sheets.iter().any(|other| other.name == name);
@@ -185,7 +186,7 @@ mod tests {
                 "profiles-int8"
             ]
         );
-        let findings = part.findings.join("\n");
+        let findings = part.findings.iter().join("\n");
         for line in [
             "mlp: batch norm takes the most time of the network's operators, 60.0% (6.000 ms in 100 batches)",
             "mlp: slowest activation is gelu with 8.000 ms in 100 calls, 8.0 times relu's",

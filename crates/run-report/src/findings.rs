@@ -1,9 +1,12 @@
-//! The card at the top of the page: what a reader asks first, each in a word and a line.
+//! The findings of a table: a list, of which some answer what a reader asks first. The page has these answers on a card at its
+//! top, each in a word and a line.
 
-use indexmap::IndexMap;
+use std::fmt;
+
+use itertools::Itertools;
 
 use super::glance;
-use super::overview::{Finding, fastest, jobs, of_job, standing};
+use super::overview::{fastest, jobs, of_job, of_lone_row, standing};
 use super::rows::{Row, varied};
 use super::summary::speed_up;
 
@@ -34,48 +37,101 @@ pub enum Question {
     Memory,
 }
 
-/// An answer.
+/// What rows say: a line of the list of findings, and an answer on the card, or one of the two.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fact {
-    /// What is asked.
-    pub question: Question,
-    /// The same in a word.
-    pub label: String,
-    /// The answer.
-    pub value: String,
-    /// Of which rows.
+pub struct Finding {
+    /// The job of the rows, where a report has several, with a colon.
+    pub job: String,
+    /// What is found.
     pub text: String,
-    /// Of several parts' answers the one of the largest weight is shown.
+    /// The question that it answers on the card.
+    pub answer: Option<Answer>,
+    /// Whether it is in the list.
+    pub is_listed: bool,
+    /// Of several answers to a question, the one of the largest weight is shown, and else the first.
     pub weight: f64,
 }
 
-/// The result at a glance, and the answers of each job's findings and cells. Of several jobs, the one whose answer has the
-/// largest weight gives it, by name: a job that lost no accuracy does not hide one that lost some. Among equals, the first does.
-pub fn facts(rows: &[Row<'_>], baseline: &str) -> Vec<Fact> {
-    let of = |(name, job): (String, Vec<Row<'_>>)| {
-        let beside = [efficiency(&job, baseline), memory(&job, baseline)].into_iter().flatten();
-        let fact = |Finding { line, answer, weight }: Finding| {
-            let (question, label, value) = answer?;
-            let text = line.strip_prefix(&format!("{label}: ")).unwrap_or(&line);
-            Some(Fact { question, label, value, text: format!("{name}{text}"), weight })
-        };
-        of_job(&job, baseline).into_iter().chain(beside).filter_map(fact).collect::<Vec<_>>()
-    };
-    let results = match rows {
-        [] => Vec::new(),
+/// An answer on the card.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// What is asked.
+    pub question: Question,
+    /// The question in a word.
+    pub label: String,
+    /// The answer in a word.
+    pub value: String,
+}
+
+impl<T: Into<String>> From<T> for Finding {
+    fn from(text: T) -> Self {
+        Self { job: String::new(), text: text.into(), answer: None, is_listed: true, weight: 0.0 }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.job, self.text)
+    }
+}
+
+impl Finding {
+    /// A finding that is on the card and not in the list.
+    pub fn of_card(
+        question: Question,
+        label: impl Into<String>,
+        value: impl Into<String>,
+        text: String,
+    ) -> Self {
+        Self { is_listed: false, ..Self::from(text).answers(question, label, value) }
+    }
+
+    /// The same finding with an answer.
+    pub fn answers(self, question: Question, label: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { answer: Some(Answer { question, label: label.into(), value: value.into() }), ..self }
+    }
+
+    /// What is found, behind the `label` of its answer.
+    pub fn behind(&self, label: &str) -> String {
+        let text = self.text.strip_prefix(label).and_then(|text| text.strip_prefix(": "));
+        format!("{}{}", self.job, text.unwrap_or(&self.text))
+    }
+
+    /// Whether it answers a question about one training, which has no answer where there are several.
+    pub fn is_of_one_training(&self) -> bool {
+        let of_one = Question::Largest..=Question::Time;
+        self.answer.as_ref().is_some_and(|answer| of_one.contains(&answer.question))
+    }
+}
+
+/// The findings on the card, in the order of its questions. Of several jobs or parts, the one whose answer has the largest
+/// weight gives it: a job that lost no accuracy does not hide one that lost some. Among equals, the first does.
+pub fn answers<'a, P>(all: impl Iterator<Item = (P, &'a Finding)>) -> Vec<(P, &'a Finding, &'a Answer)> {
+    all.filter_map(|(part, finding)| Some((part, finding, finding.answer.as_ref()?)))
+        .sorted_by(|(_, a, _), (_, b, _)| b.weight.total_cmp(&a.weight))
+        .unique_by(|(.., answer)| &answer.label)
+        .sorted_by_key(|(.., answer)| answer.question)
+        .collect()
+}
+
+/// All findings of a table: those of each job, and the result at a glance, which is on the card alone. Of several jobs,
+/// those of one row are not compared.
+pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
+    let mut found = match rows {
+        [] => return vec!["no finished run".into()],
         [row] => glance::of_row(row),
         rows => glance::of_rows(rows),
     };
-    let of_jobs = jobs(rows).into_iter().flat_map(of);
-    let mut facts: IndexMap<String, Fact> = IndexMap::new();
-    for fact in results.into_iter().chain(of_jobs) {
-        match facts.get_mut(&fact.label) {
-            Some(known) if known.weight >= fact.weight => {}
-            Some(known) => *known = fact,
-            None => drop(facts.insert(fact.label.clone(), fact)),
-        }
+    for (job, own) in jobs(rows) {
+        let mut of_own =
+            if own.len() > 1 || own.len() == rows.len() { of_job(&own, baseline) } else { of_lone_row(&own) };
+        of_own.extend([efficiency(&own, baseline), memory(&own, baseline)].into_iter().flatten());
+        found.extend(of_own.into_iter().map(|finding| Finding { job: job.clone(), ..finding }));
     }
-    facts.into_values().collect()
+    if let [row] = rows {
+        found.extend(glance::of_test(row).into_iter().map(Finding::from));
+    }
+    found
 }
 
 /// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
@@ -86,7 +142,7 @@ fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let row = fastest(standing.iter().filter(has)).or_else(|| fastest(rows.iter().filter(has)))?;
     let on = |row: &Row<'_>| row.place(&varied(rows));
     let text = format!("of {}, over {}", on(row), on(row.baseline(rows, baseline)?));
-    Some(Finding::of(text).answers(Question::Efficiency, "efficiency", format!("{:.0}%", of(row)?.1)))
+    Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", of(row)?.1), text))
 }
 
 /// Memory of a rank of the fastest row, and of `baseline`'s.
@@ -98,7 +154,16 @@ fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let base = row.baseline(rows, baseline).filter(|base| base.ranks() != row.ranks());
     let beside = base.map_or_else(String::new, |base| format!(", {:.0} MB on {}", peak(base), on(base)));
     let text = format!("peak of a rank on {}{beside}", on(row));
-    Some(Finding::of(text).answers(Question::Memory, "memory", format!("{:.0} MB", peak(row))))
+    Some(Finding::of_card(Question::Memory, "memory", format!("{:.0} MB", peak(row)), text))
+}
+
+/// Label, answer and text of each question on the card.
+#[cfg(test)]
+pub fn card(found: &[Finding]) -> Vec<[String; 3]> {
+    let of = |(_, finding, Answer { label, value, .. }): ((), &Finding, &Answer)| {
+        [label.clone(), value.clone(), finding.behind(label)]
+    };
+    answers(found.iter().map(|finding| ((), finding))).into_iter().map(of).collect()
 }
 
 #[cfg(test)]
@@ -109,7 +174,7 @@ mod tests {
     use crate::testing::run;
 
     fn of(runs: &[Run]) -> Vec<[String; 3]> {
-        facts(&group(runs), "1x1").into_iter().map(|fact| [fact.label, fact.value, fact.text]).collect()
+        card(&findings(&group(runs), "1x1"))
     }
 
     #[test]
@@ -133,12 +198,12 @@ mod tests {
                 "1 : 1.50",
                 "gloo takes 1.50 times as long as mpi on 1x2; 1 oversubscribed row left out",
             ],
+            ["efficiency", "80%", "of 1x2 (mpi), over 1x1 (mpi)"],
             [
                 "accuracy lost",
                 "1.50 points, with fewer updates",
                 "test accuracy 96.00% on 2x2 (mpi), 97.50% on 1x1 (mpi): -1.50 points after 1407 updates instead of 5625",
             ],
-            ["efficiency", "80%", "of 1x2 (mpi), over 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x2 (mpi), 77 MB on 1x1 (mpi)"],
         ];
         assert_eq!(of(&runs)[2..], expected, "behind the result");
