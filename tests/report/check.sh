@@ -71,7 +71,7 @@ the_page_is_written() {
   "$bin" report "$sweep" "$work/results/half" --format html --out "$work/page" || return
   local stem
   for stem in topologies-{time,efficiency,communication,loss,accuracy,confusion} allreduce-1-latency; do
-    head -c 4 "$work/page/$stem.png" | grep -q PNG && grep -q '</svg>' "$work/page/$stem.svg" || return
+    grep -q '</svg>' "$work/page/$stem.svg" || return
   done
   for stem in topologies topologies-ratios topologies-published; do
     [ -s "$work/page/$stem.md" ] && [ -s "$work/page/$stem.csv" ] || return

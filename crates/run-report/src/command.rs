@@ -284,7 +284,7 @@ pub struct ReportArgs {
     /// Print all columns, also those that do not fit the terminal.
     #[arg(long)]
     pub wide: bool,
-    /// Write report.html, tables (.md, .csv) and plots (.svg, .png) to DIR
+    /// Write report.html, tables (.md, .csv) and plots (.svg) to DIR
     /// [default: nothing; with --format html: results/report].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,

@@ -350,7 +350,7 @@ fn list_of(page: &str) -> String {
     format!(".{page}.sha256")
 }
 
-/// Writes the tables of `parts` as Markdown and CSV, their plots as SVG and PNG, and the page `name` into `folder`, and
+/// Writes the tables of `parts` as Markdown and CSV, their plots as SVG, and the page `name` into `folder`, and
 /// prints the page's path; `read` are the files that they are made of. Files of an earlier report that this one does not
 /// have are removed.
 ///
@@ -374,12 +374,11 @@ pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> a
     }
     let mut svgs = BTreeMap::new();
     for picture in parts.iter().flat_map(|part| &part.pictures) {
-        let [file, png] = ["svg", "png"].map(|end| folder.join(format!("{}.{end}", picture.name)));
+        let file = folder.join(format!("{}.svg", picture.name));
         let svg = picture.plot.svg().map_err(|error| ReportError::new(&file, error))?;
         write_file(&file, svg.as_bytes())?;
-        picture.plot.save(&png)?;
         svgs.insert(picture.name.as_str(), svg);
-        written.extend([file, png]);
+        written.push(file);
     }
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
     let made =
