@@ -1,7 +1,7 @@
 //! Entry point: parses options, starts the logger, runs the command. A failure
 //! prints one line and aborts the whole job.
 
-use std::process::{ExitCode, exit};
+use std::process::ExitCode;
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
@@ -9,7 +9,6 @@ use burn_mpi::messages::FAILED;
 use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
-use rustix::process::{Resource, getrlimit};
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
 /// counts allocations for `bench step`.
@@ -23,19 +22,8 @@ static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mima
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);
 
-/// What systems give `main` by default, in bytes.
-const STACK: usize = 8 << 20;
-
 fn main() -> ExitCode {
-    // Options are read on 200 kB of stack, and `ulimit -s` may leave less to the main thread.
-    let small = getrlimit(Resource::Stack).current.is_some_and(|bytes| bytes < STACK as u64 / 4);
-    // Exit handlers run on the thread that has started MPI.
-    let start =
-        || std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(|| exit(work().into()));
-    match small.then(start) {
-        Some(Ok(thread)) => thread.join().unwrap_or(ExitCode::FAILURE),
-        _ => work().into(),
-    }
+    work().into()
 }
 
 fn work() -> u8 {

@@ -133,19 +133,6 @@ fn a_process_alone_needs_no_ssh() {
     succeeds(library);
 }
 
-/// The main thread's stack is not the one that options are read on.
-#[test]
-fn a_small_stack_is_enough() {
-    for kilobytes in ["64", "128", "256"] {
-        let lab = Lab::new();
-        let mut job = mpirun(2, "sh");
-        job.args(["-c", "ulimit -s $0 && exec \"$@\"", kilobytes]);
-        let command = train(&lab, &Vec::new());
-        succeeds(job.arg(command.get_program()).args(command.get_args()));
-        assert_eq!(lab.completed("out")["world_size"], 2);
-    }
-}
-
 #[test]
 fn ranks_that_form_no_job_are_rejected_with_the_mpirun_command() {
     let lab = Lab::new();
