@@ -175,9 +175,15 @@ pub fn shortened(value: &str) -> String {
     }
 }
 
-/// A path, or `none`; a file of that name is `./none`.
+/// A path that `run.json` can hold: JSON has no text but UTF-8.
+pub fn stored_path() -> impl TypedValueParser<Value = PathBuf> {
+    let problem = "is not UTF-8, and results are JSON: choose another name";
+    PathBufValueParser::new().try_map(move |path| path.to_str().is_some().then_some(path).ok_or(problem))
+}
+
+/// The same, or `none`; a file of that name is `./none`.
 pub fn path_or_none() -> impl TypedValueParser<Value = Optional<PathBuf>> {
-    PathBufValueParser::new().map(|path| (path != Path::new("none")).then_some(path))
+    stored_path().map(|path| (path != Path::new("none")).then_some(path))
 }
 
 /// The parser of `on` or `off`.

@@ -74,13 +74,6 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        for (option, path) in [("init", self.init.as_ref()), ("data-root", Some(&self.data.data_root))] {
-            // `run.json` holds the path, and JSON has no other text.
-            if let Some(path) = path.filter(|path| path.to_str().is_none()) {
-                let problem = "is not UTF-8, and results are JSON: choose another name";
-                return Err(ConfigError::new(option, path.display(), problem));
-            }
-        }
         let algorithm = &self.communication.gloo_algorithm;
         if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
             let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));

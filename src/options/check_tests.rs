@@ -184,10 +184,11 @@ fn models_of_float_weights_are_an_option_of_the_training() {
 #[test]
 fn a_path_that_is_no_text_is_refused() {
     use std::os::unix::ffi::OsStrExt;
-    let mut config = train("").unwrap();
-    config.data.data_root = std::ffi::OsStr::from_bytes(b"data\xff").into();
-    let error = config.completed().unwrap_err().to_string();
-    assert!(error.starts_with("--data-root data") && error.contains("is not UTF-8"), "{error}");
+    for option in ["--data-root", "--init"] {
+        let words = [option.as_bytes(), b"data\xff"].map(std::ffi::OsStr::from_bytes);
+        let error = RunConfig::read(words).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{option} data")) && error.contains("is not UTF-8"), "{error}");
+    }
 }
 
 #[test]

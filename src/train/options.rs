@@ -17,7 +17,7 @@ use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
 use crate::values::{
     Above0, Below1, NotNegative, Optional, Positive, Seconds, Switch, bounded, from_0, named, on_off, one_of,
-    or_none, path_or_none, up_to,
+    or_none, path_or_none, stored_path, up_to,
 };
 use data::augment::Augmentation;
 use data::{Description, SampleSource, Split};
@@ -141,7 +141,8 @@ pub struct DataOptions {
         long,
         value_name = "DIR",
         default_value = "data/digits",
-        default_value_ifs = [("model", "vgg", "data/objects"), ("model", "mlp", "data/features")]
+        default_value_ifs = [("model", "vgg", "data/objects"), ("model", "mlp", "data/features")],
+        value_parser = stored_path()
     )]
     pub data_root: PathBuf,
     /// Training batch size per rank.
