@@ -314,9 +314,8 @@ fn print_own(world: &World, kind: &str, line: Option<&str>) {
 /// Prints an error of the command line, once for all ranks that have it; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    let displays = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     // MPI starts once: a program that the same rank runs next needs it.
-    if displays && !start::is_of_several_programs() {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
             terminal::console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
         }
@@ -326,20 +325,12 @@ pub fn usage(error: &clap::Error) -> u8 {
     let world = start::has_peers().then(World::init).and_then(Result::ok);
     // A line, as of other errors of options; any other error of the command line has clap's tips, which quote it twice.
     let text = error.to_string();
-    let is_long = !displays && terminal::console::message(&text).len() < text.len();
+    let is_long = terminal::console::message(&text).len() < text.len();
     let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
-    let text = if displays {
-        "prints --help or --version alone, for which other ranks wait: start it without mpirun".to_owned()
-    } else {
-        wrong_value.clone().unwrap_or(text)
-    };
+    let text = wrong_value.clone().unwrap_or(text);
     let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
-    let mut code = if displays { 0 } else { OPTIONS };
     match verdict {
-        Some(Ok(Verdict::Refuse(line))) => {
-            line.iter().for_each(|line| logging::error(FAILED, line));
-            code = OPTIONS;
-        }
+        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| logging::error(FAILED, line)),
         _ if world.as_ref().is_none_or(World::is_root) => match wrong_value {
             Some(line) => logging::error(FAILED, &line),
             None => _ = error.print(),
@@ -350,7 +341,7 @@ pub fn usage(error: &clap::Error) -> u8 {
     if let Some(world) = world {
         let _ = world.barrier();
     }
-    code
+    OPTIONS
 }
 
 /// Checks that several random batches of this size fit into memory.

@@ -1,6 +1,6 @@
 //! What all ranks of a job must have in common before the first of them works: the same binary and
-//! the same subcommand. Every process of a job comes through here, one whose command line is wrong
-//! and one that asks for help as well, so that no rank waits for another's first collective.
+//! the same subcommand. Every process of a job comes through here, one whose command line is wrong as well,
+//! so that no rank waits for another's first collective.
 
 use std::fs::File;
 use std::thread::JoinHandle;
@@ -45,11 +45,6 @@ pub enum Verdict {
 /// Whether this process is one of several.
 pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
-}
-
-/// Whether mpirun has started several programs as one job (`mpirun -n 1 mpiburn … : -n 1 …`), by a variable of Open MPI's.
-pub fn is_of_several_programs() -> bool {
-    has_peers() && std::env::var("OMPI_NUM_APP_CTX").is_ok_and(|number| number != "1")
 }
 
 /// Compares what this rank `does`, or prints in its place, with the other ranks', options included, and sets the widest

@@ -110,23 +110,6 @@ fn a_build_of_other_sources_is_refused_in_the_first_exchange() {
 }
 
 #[test]
-fn a_rank_that_only_prints_ends_the_job_with_a_line() {
-    let lab = Lab::new();
-    let output = fails(&training(&lab, &[]), binary().as_ref(), &words(&["--version"]));
-    let errors = errors(&output);
-    assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{}", text(&output));
-    assert!(
-        errors[0].contains("rank 1 on ") && errors[0].contains("prints --help or --version"),
-        "{}",
-        errors[0]
-    );
-    let mut version = Command::new(binary());
-    version.arg("-V");
-    let output = run(side_by_side(&version, &version));
-    assert!(output.status.success() && text(&output).matches("mpiburn 0").count() == 1, "{}", text(&output));
-}
-
-#[test]
 fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
     let lab = Lab::new();
     let train = training(&lab, &["--comm-timeout", DEADLINE]);
