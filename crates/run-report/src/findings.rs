@@ -96,18 +96,18 @@ impl Finding {
         let text = self.text.strip_prefix(label).and_then(|text| text.strip_prefix(": "));
         format!("{}{}", self.job, text.unwrap_or(&self.text))
     }
-
-    /// Whether it answers a question about one training, which has no answer where there are several.
-    pub fn is_of_one_training(&self) -> bool {
-        let of_one = Question::Largest..=Question::Time;
-        self.answer.as_ref().is_some_and(|answer| of_one.contains(&answer.question))
-    }
 }
 
 /// The findings on the card, in the order of its questions. Of several jobs or parts, the one whose answer has the largest
-/// weight gives it: a job that lost no accuracy does not hide one that lost some. Among equals, the first does.
-pub fn answers<'a, P>(all: impl Iterator<Item = (P, &'a Finding)>) -> Vec<(P, &'a Finding, &'a Answer)> {
+/// weight gives it: a job that lost no accuracy does not hide one that lost some. Among equals, the first does. Questions
+/// about one training have no answer where `several` parts have one.
+pub fn answers<'a, P>(
+    all: impl Iterator<Item = (P, &'a Finding)>,
+    several: bool,
+) -> Vec<(P, &'a Finding, &'a Answer)> {
+    let of_one = Question::Largest..=Question::Time;
     all.filter_map(|(part, finding)| Some((part, finding, finding.answer.as_ref()?)))
+        .filter(|(.., answer)| !(several && of_one.contains(&answer.question)))
         .sorted_by(|(_, a, _), (_, b, _)| b.weight.total_cmp(&a.weight))
         .unique_by(|(.., answer)| &answer.label)
         .sorted_by_key(|(.., answer)| answer.question)
@@ -157,21 +157,20 @@ fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     Some(Finding::of_card(Question::Memory, "memory", format!("{:.0} MB", peak(row)), text))
 }
 
-/// Label, answer and text of each question on the card.
 #[cfg(test)]
-pub fn card(found: &[Finding]) -> Vec<[String; 3]> {
-    let of = |(_, finding, Answer { label, value, .. }): ((), &Finding, &Answer)| {
-        [label.clone(), value.clone(), finding.behind(label)]
-    };
-    answers(found.iter().map(|finding| ((), finding))).into_iter().map(of).collect()
-}
-
-#[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::rows::group;
     use crate::runs::Run;
     use crate::testing::run;
+
+    /// Label, answer and text of each question on the card.
+    pub fn card(found: &[Finding]) -> Vec<[String; 3]> {
+        let of = |(_, finding, Answer { label, value, .. }): ((), &Finding, &Answer)| {
+            [label.clone(), value.clone(), finding.behind(label)]
+        };
+        answers(found.iter().map(|finding| ((), finding)), false).into_iter().map(of).collect()
+    }
 
     fn of(runs: &[Run]) -> Vec<[String; 3]> {
         card(&findings(&group(runs), "1x1"))

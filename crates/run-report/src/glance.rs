@@ -205,7 +205,8 @@ mod tests {
     use run_record::Confusion;
 
     use super::*;
-    use crate::findings::{card, findings};
+    use crate::findings::findings;
+    use crate::findings::tests::card;
     use crate::rows::group;
     use crate::testing::run;
 

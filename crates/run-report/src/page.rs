@@ -94,12 +94,11 @@ fn anchor(part: &Part) -> String {
     format!("#{}-part", part.name)
 }
 
-/// Each question's answer by the first part that has one, with a link to it. Questions about one training have an answer
-/// for all parts only where there is one part.
+/// The answers of the parts, each with a link to its part.
 fn card(parts: &[Part]) -> Markup {
     let several = parts.iter().filter(|part| part.has_answers()).count() > 1;
     let all = parts.iter().flat_map(|part| part.findings.iter().map(move |finding| (part, finding)));
-    let answers = answers(all.filter(|(_, finding)| !(several && finding.is_of_one_training())));
+    let answers = answers(all, several);
     html! {
         @if !answers.is_empty() {
             dl.card {
