@@ -24,7 +24,7 @@ use burn_mpi::lab::mpi_library;
 
 pub use self::data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use crate::train::RunConfig;
-use crate::train::spec;
+use crate::train::{OPTIONS, spec};
 pub use bench::{
     AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, LinkArgs, StepArgs,
 };
@@ -131,17 +131,17 @@ impl Cli {
 /// take it for an option and offer what cannot help), and `none` is no default worth showing. `-h` has the common
 /// options and the examples, `--help` all.
 fn as_shown(command: clap::Command) -> clap::Command {
-    let is_long = command.get_arguments().any(|arg| arg.get_long() == Some("bucket-mb"));
+    let has_all = OPTIONS.iter().all(|spec| command.get_arguments().any(|arg| arg.get_id() == spec.field));
     let trains = command.get_name() == "train";
     let shown = |arg: clap::Arg| {
         let takes_values = arg.get_action().takes_values() && !arg.is_positional();
         let hides = arg.get_default_values().iter().any(|value| value == "none");
         let is_rare = arg.get_long().is_some_and(|option| {
             RARE.contains(&option)
-                || (spec(option).is_some() && !COMMON.contains(&option))
+                || spec(option).is_some_and(|spec| !spec.common)
                 || (!trains && ["epochs", "early-stopping"].contains(&option))
         });
-        let hides_short = arg.is_hide_short_help_set() || (is_long && is_rare);
+        let hides_short = arg.is_hide_short_help_set() || (has_all && is_rare);
         arg.allow_negative_numbers(takes_values).hide_default_value(hides).hide_short_help(hides_short)
     };
     let command = command.mut_args(shown).mut_subcommands(as_shown);
@@ -150,11 +150,7 @@ fn as_shown(command: clap::Command) -> clap::Command {
     command.after_help(examples).after_long_help(after)
 }
 
-/// Options of a training in `-h` of commands that have all of them.
-const COMMON: [&str; 8] =
-    ["model", "data-root", "train-batch-size", "epochs", "lr", "optimizer", "early-stopping", "backend"];
-
-/// Other options that their `-h` leaves out.
+/// Other options that the `-h` of a command with all options of a training leaves out.
 const RARE: [&str; 4] = ["world-size", "stall-warning", "trace", "trace-steps"];
 
 /// The run that a command reads.

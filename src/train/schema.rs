@@ -39,12 +39,14 @@ pub struct OptionSpec {
     pub left_out: Option<usize>,
     /// Whether it is a technique, which a published figure names where it was used.
     pub technique: bool,
+    /// Whether `-h` has it beside all others.
+    pub common: bool,
 }
 
 impl OptionSpec {
     const fn new(field: &'static str, part: Part, scope: Scope, affects: Affects) -> Self {
-        let (change, only_with) = (Ok(()), None);
-        Self { field, part, scope, affects, change, only_with, left_out: None, technique: false }
+        let (change, only_with, left_out) = (Ok(()), None, None);
+        Self { field, part, scope, affects, change, only_with, left_out, technique: false, common: false }
     }
 
     const fn fixed(self, reason: &'static str) -> Self {
@@ -61,6 +63,10 @@ impl OptionSpec {
 
     const fn technique(self) -> Self {
         Self { technique: true, ..self }
+    }
+
+    const fn common(self) -> Self {
+        Self { common: true, ..self }
     }
 }
 
@@ -80,7 +86,7 @@ pub const OPTIONS: &[OptionSpec] = {
         OptionSpec::new(field, part, scope, affects)
     }
     &[
-        new("model", Network, Scope::Network, Results).fixed(NETWORK),
+        new("model", Network, Scope::Network, Results).common().fixed(NETWORK),
         new("activation", Network, Scope::Network, Results).fixed(NETWORK),
         new("batch_norm", Network, Scope::Network, Results).fixed(NETWORK),
         new("dropout", Network, Scope::Network, Results),
@@ -93,8 +99,8 @@ pub const OPTIONS: &[OptionSpec] = {
             .fixed("the order of the samples, augmentation and dropout so far are of this seed"),
         new("fused", Network, Scope::Process, Results),
         new("conv", Network, Scope::Process, Results),
-        new("data_root", Data, Training, Results),
-        new("train_batch_size", Recipe, Scope::Process, Results).fixed(SAMPLES),
+        new("data_root", Data, Training, Results).common(),
+        new("train_batch_size", Recipe, Scope::Process, Results).common().fixed(SAMPLES),
         new("test_batch_size", Process, Training, Test),
         new("shuffle", Recipe, Training, Results).fixed(SAMPLES),
         new("samples_in", Process, Training, Times),
@@ -102,12 +108,12 @@ pub const OPTIONS: &[OptionSpec] = {
         new("test_samples", Data, Training, Test),
         new("num_classes", Data, Training, Nothing).fixed(CLASSES),
         new("num_workers", Data, Training, Nothing),
-        new("epochs", Run, Training, Results),
+        new("epochs", Run, Training, Results).common(),
         new("accumulate", Recipe, Training, Results).fixed(SAMPLES).technique(),
         new("precision", Recipe, Step, Results).fixed(PRECISION).technique(),
-        new("lr", Recipe, Step, Results),
+        new("lr", Recipe, Step, Results).common(),
         new("weight_decay", Recipe, Step, Results),
-        new("optimizer", Recipe, Step, Results).fixed("the checkpoint has this optimizer's moments"),
+        new("optimizer", Recipe, Step, Results).common().fixed("the checkpoint has this optimizer's moments"),
         new("momentum", Recipe, Step, Results).left_out(0),
         new("schedule", Recipe, Training, Results),
         new("max_lr", Recipe, Training, Results).only_with("schedule", "onecycle"),
@@ -118,7 +124,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("l2", Recipe, Step, Results),
         new("label_smoothing", Recipe, Step, Results),
         new("class_weights", Recipe, Step, Results),
-        new("early_stopping", Recipe, Training, Results),
+        new("early_stopping", Recipe, Training, Results).common(),
         new("augment", Recipe, Training, Results),
         new("quantize", Quantization, Scope::Process, Results).fixed(RANGES).technique(),
         new("quantized", Quantization, Scope::Process, Results).fixed(RANGES),
@@ -130,7 +136,7 @@ pub const OPTIONS: &[OptionSpec] = {
             .left_out(CALIBRATION),
         new("device", Process, Scope::Process, Results)
             .fixed("a checkpoint resumes only on the device it was written on"),
-        new("backend", Communication, Step, Results),
+        new("backend", Communication, Step, Results).common(),
         new("interface", Communication, Step, Times).only_with("backend", "gloo"),
         new("gloo_algorithm", Communication, Step, Results).only_with("backend", "gloo"),
         new("reduce", Communication, Step, Results),
