@@ -23,7 +23,7 @@ pub mod start;
 mod subject;
 mod sweep;
 #[cfg(test)]
-pub mod sweep_tests;
+mod sweep_tests;
 mod trace;
 mod train;
 

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use clap::Args;
 use run_record::Affects;
 
-use super::super::tests::train;
+use super::super::tests::{completed, train};
 use super::*;
-use crate::commands::sweep_tests::completed;
 use crate::options::one_line;
 use crate::values::Positive;
 

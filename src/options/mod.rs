@@ -249,4 +249,4 @@ pub struct EvalArgs {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

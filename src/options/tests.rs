@@ -1,5 +1,10 @@
 //! Defaults, names of options, and what `--help` lists.
 
+use ::launch::Topology;
+use run_record::DataRecord;
+use run_report::runs::{Run, RunRecord as Stored};
+use serde_json::json;
+
 use super::*;
 use crate::train::{GLOO_ALGORITHMS, Precision};
 
@@ -13,6 +18,26 @@ pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
         }
         _ => unreachable!("it is train"),
     }
+}
+
+/// A run of `config` as a report reads it.
+pub fn completed(config: &RunConfig, topology: Topology, launcher: &str) -> Run {
+    let ranks = topology.ranks();
+    let data = DataRecord { train_available: 60_000, test_available: 10_000, ..DataRecord::default() };
+    let json = json!({
+        "status": "completed", "config": config, "params": 4266, "topology": topology.to_string(),
+        "world_size": ranks, "hosts": vec!["a"; ranks], "places": [], "launcher": launcher,
+        "command_line": [], "machines": [], "history": [], "data": data,
+        "oversubscribed": false, "shared_machine": false, "started_at": "2026-01-31T00:00:00Z", "git": "",
+        "versions": {}, "steps": 100, "train_seconds": 4.0, "test_seconds": 1.0, "total_seconds": 5.0,
+        "ms_per_step": 40.0, "images_per_second": 100.0, "comm_seconds": 0.0, "step_ms": {},
+        "test_accuracy": 97.5, "test_loss": 0.1, "train_accuracy": 95.0, "train_loss": 0.2, "per_rank": [],
+        "peak_rss_mb": 50.0, "weights_sha256": "", "epochs_run": 3, "start_up_seconds": 0.5, "checkpoint_seconds": 0.0,
+        "others_cpu_percent_by_host": {}, "schema": schema(),
+    });
+    let mut record: Stored = serde_json::from_value(json).expect("a record");
+    let results = record.results.take().expect("results");
+    Run { path: PathBuf::new(), sweep: None, record, results, digest: String::new() }
 }
 
 #[test]

@@ -74,10 +74,13 @@ fn waits_and_phases_fit_into_the_training_of_all_processes_of_a_run() {
     check(&lab.run_json("run"));
 }
 
-/// Paths of all fields, such as `places[].host`. A map by host is one field, and one by option.
+/// Paths of all fields, such as `places[].host`. A map by host is one field, and options are `*`.
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
-        Value::Object(object) if !["others_cpu_percent_by_host", "schema"].contains(&path) => {
+        Value::Object(options) if path == "schema" => {
+            options.values().for_each(|value| fields(value, "schema.*", found));
+        }
+        Value::Object(object) if path != "others_cpu_percent_by_host" => {
             for (name, value) in object {
                 let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                 fields(value, &path, found);

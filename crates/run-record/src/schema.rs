@@ -45,8 +45,6 @@ pub enum Part {
     Data,
     /// The network and its operators.
     Network,
-    /// How weights are trained.
-    Recipe,
     /// Integer models.
     Quantization,
     /// How gradients are averaged.
@@ -55,6 +53,9 @@ pub enum Part {
     Run,
     /// How a process works, and what it writes.
     Process,
+    /// How weights are trained, and what is of no part that this version knows.
+    #[serde(other)]
+    Recipe,
 }
 
 /// How an option is typed.
@@ -67,6 +68,7 @@ pub enum Takes {
     Switch,
     /// With a value.
     #[default]
+    #[serde(other)]
     Value,
 }
 
@@ -82,6 +84,7 @@ pub enum Affects {
     Times,
     /// The weights, and what is measured of them.
     #[default]
+    #[serde(other)]
     Results,
 }
 
@@ -120,6 +123,13 @@ impl Schema {
         row.affects != Affects::Nothing && row.only_with.as_ref().is_none_or(is_met)
     }
 
+    /// Adds the options that `config` lacks, with their defaults: older programs did not have them.
+    pub fn complete(&self, config: &mut Map<String, Value>) {
+        for (field, row) in &self.0 {
+            config.entry(field.clone()).or_insert_with(|| row.default.clone());
+        }
+    }
+
     /// Checks that the values of `config` are of the types of their defaults: somebody may have edited them.
     ///
     /// # Errors
@@ -149,6 +159,10 @@ mod tests {
         let schema = Schema::of_older_runs();
         let text = serde_json::to_string(&schema).unwrap();
         assert_eq!(serde_json::from_str::<Schema>(&text).unwrap(), schema);
+        let later =
+            r#"{"part": "energy", "takes": "watts", "affects": "heat", "default": 1, "colour": "red"}"#;
+        let row: OptionSchema = serde_json::from_str(later).unwrap();
+        assert_eq!((row.part, row.takes, row.affects), (Part::Recipe, Takes::Value, Affects::Results));
         let row = serde_json::to_value(schema.row("lr")).unwrap();
         assert_eq!(row, serde_json::json!({"part": "recipe", "default": 0.0005}));
         let row = serde_json::to_value(schema.row("freeze_after")).unwrap();

@@ -112,6 +112,9 @@ fn agree(run: &Value) -> Result<(), String> {
     {
         return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
     }
+    if run["config"].is_object() && step_samples(|field| &run["config"][field]) == 0 {
+        return Err("config: a training step of 0 samples".into());
+    }
     let samples = |name: &str| run["data"][name].as_u64();
     if let (Some(few), Some(many)) = (samples("test_largest_class"), samples("test_samples"))
         && few > many
@@ -395,6 +398,8 @@ mod tests {
             ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
             ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
             ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
+            ("/config/accumulate", "0", "config: a training step of 0 samples"),
+            ("/config/train_batch_size", "0", "config: a training step of 0 samples"),
             ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
         ] {
             let mut json = json();

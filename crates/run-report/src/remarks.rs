@@ -74,9 +74,9 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     [basis(rows, baseline)].into_iter().chain(footnotes).chain(rules.into_iter().flatten()).collect()
 }
 
-/// Samples of one rank in a training step, by the options that `option` has; at least 1.
+/// Samples of one rank in a training step, by the options that `option` has; 0 if somebody edited them.
 pub fn step_samples<'a>(option: impl Fn(&str) -> &'a Value) -> usize {
-    let number = |field| option(field).as_u64().unwrap_or(1).max(1) as usize;
+    let number = |field| option(field).as_u64().unwrap_or(1) as usize;
     number("train_batch_size").saturating_mul(number("accumulate"))
 }
 

@@ -2,7 +2,7 @@
 //! times is a finding beyond the spread of repeats, one of accuracies beyond their binomial intervals.
 
 use itertools::Itertools;
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 
 use run_record::Part;
@@ -132,11 +132,12 @@ impl<'a> Row<'a> {
         let same = |row: &&Row<'a>| {
             row.setting("topology") == topology && alone(row) && self.equals_except(row, is_excepted)
         };
-        let is_near = |row: &Row<'a>, name: &String| {
-            self.is_of_transport(name) && self.setting(name) == row.setting(name)
+        let differences = |row: &&Row<'a>| {
+            let names = self.settings.keys().chain(row.settings.keys()).sorted().dedup();
+            let differs = |name: &&String| self.setting(name) != row.setting(name);
+            Reverse(names.filter(|name| self.is_of_transport(name)).filter(differs).count())
         };
-        let nearness = |row: &&Row<'a>| self.settings.keys().filter(|name| is_near(row, name)).count();
-        rows.iter().filter(same).max_by_key(nearness)
+        rows.iter().filter(same).max_by_key(differences)
     }
 
     /// Label that distinguishes this row from others on its topology: its backend, and

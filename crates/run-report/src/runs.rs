@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    Affects, EpochRow, OptionSchema, RecordError, Results, RunDir, Status, checkpoint, overfits_after, quoted,
+    Affects, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, Status, checkpoint, json_problem,
+    overfits_after, quoted,
 };
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::checks;
@@ -179,7 +181,7 @@ fn finished(path: &Path) -> Result<Run, String> {
     let other =
         |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(other)?;
-    record.schema.check(&record.config).map_err(|problem| other(RecordError::damaged(&file, problem)))?;
+    complete(&mut record).map_err(|problem| other(RecordError::damaged(&file, problem)))?;
     let (ranks, named) = (record.world_size, quoted(&shown));
     let resume = match checkpoint::list(&path.join("checkpoints")) {
         Ok(steps) if steps.is_empty() => "run it again with --overwrite: it has no checkpoint".to_owned(),
@@ -196,6 +198,18 @@ fn finished(path: &Path) -> Result<Run, String> {
         // The message itself names the command to continue. Of a completed run, the results have been read above.
         (Status::Stopped | Status::Completed, _) => Err(format!("{shown}: {why}")),
     }
+}
+
+/// Adds the options that an older program did not have, and checks the types of all: somebody may have edited them.
+fn complete(record: &mut RunRecord) -> Result<(), String> {
+    let RunRecord { config, schema, .. } = record;
+    schema.complete(config);
+    let named = |field: &str, error: serde_json::Error| format!("config.{field}: {}", json_problem(&error));
+    // Their defaults are null, which have no type.
+    Option::<Method>::deserialize(&config["quantize"]).map_err(|error| named("quantize", error))?;
+    Option::<usize>::deserialize(&config["early_stopping"])
+        .map_err(|error| named("early_stopping", error))?;
+    schema.check(config)
 }
 
 impl TableRow for EpochRow {
@@ -316,6 +330,40 @@ mod tests {
         let note = finished(&path).unwrap_err();
         let name = format!("'{}/it'\\''s a run'", folder.path().display());
         assert!(note.ends_with(&format!("mpirun -n 2 ... mpiburn train --resume {name}")), "{note}");
+    }
+}
+
+#[cfg(test)]
+mod config_tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn options_that_are_missing_are_at_their_defaults_and_others_have_their_types() {
+        let edited = |field: &str, value: Option<Value>| {
+            let mut record = run((1, 2), &[], 4.0).record;
+            record.config.remove(field);
+            record.config.extend(value.map(|value| (field.to_owned(), value)));
+            complete(&mut record).map(|()| record.config[field].clone())
+        };
+        for (field, default) in
+            [("backend", Value::from("mpi")), ("bucket_mb", 25.0.into()), ("seed", 123.into())]
+        {
+            assert_eq!(edited(field, None), Ok(default));
+        }
+        for (field, value, expected) in [
+            ("quantize", Value::from(5), "config.quantize: "),
+            ("quantize", "none".into(), "config.quantize: \"none\" is unknown; known: qat or ptq"),
+            (
+                "early_stopping",
+                "x".into(),
+                "config.early_stopping: \"x\" where a whole number from 0 is expected",
+            ),
+            ("seed", (-1).into(), "config.seed: -1 where a whole number from 0 is expected"),
+        ] {
+            let problem = edited(field, Some(value)).unwrap_err();
+            assert!(problem.starts_with(expected), "{problem}");
+        }
     }
 }
 
