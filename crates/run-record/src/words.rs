@@ -78,6 +78,7 @@ fn kind(expected: &str) -> String {
         _ if is_number(&['u']) => "a whole number from 0",
         _ if is_number(&['i']) => "a whole number",
         _ if is_number(&['f']) => "a number",
+        "a JSON number" => "a number",
         "a boolean" => "true or false",
         "a string" | "string or map" | "a borrowed string" | "path string" => "text",
         "a sequence" | "a nonempty sequence" => "a list",
@@ -123,6 +124,7 @@ mod tests {
         lr: f64,
         #[serde(default)]
         step: i32,
+        seed: Option<serde_json::Number>,
         name: Option<String>,
         on: Option<bool>,
         shape: Option<[usize; 3]>,
@@ -139,6 +141,7 @@ mod tests {
             ("{\"steps\": 1.5}", "line 1: 1.5 where a whole number from 0 is expected"),
             ("{\"steps\": 1, \"lr\": null}", "line 1: null where a number is expected"),
             ("{\"steps\": 1, \"step\": true}", "line 1: true where a whole number is expected"),
+            ("{\"steps\": 1, \"seed\": {}}", "line 1: an object where a number is expected"),
             ("{\"steps\": 1, \"name\": []}", "line 1: a list where text is expected"),
             ("{\"steps\": 1, \"on\": \"on\"}", "line 1: \"on\" where true or false is expected"),
             ("{\"steps\": 1, \"shape\": [1]}", "line 1: 1 values where a list of 3 values is expected"),
