@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::words::short;
+
 /// The rows of the fields of `config`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Schema(pub BTreeMap<String, OptionSchema>);
@@ -144,7 +146,9 @@ impl Schema {
                 Value::Number(_) => (value.is_number(), "a number"),
                 _ => (true, ""),
             };
-            (!is_one).then(|| format!("config.{field}: {value} where {expected} is expected"))
+            (!is_one).then(|| {
+                format!("config.{field}: {} where {expected} is expected", short(&value.to_string()))
+            })
         };
         self.0.iter().find_map(wrong).map_or(Ok(()), Err)
     }
@@ -189,6 +193,12 @@ mod tests {
             let config = [(field.to_owned(), value)].into_iter().collect();
             assert_eq!(schema.check(&config).err().as_deref(), expected);
         }
+        let config = [("lr".to_owned(), Value::from("x".repeat(900)))].into_iter().collect();
+        let message = schema.check(&config).unwrap_err();
+        assert!(
+            message.chars().count() < 110 && message.ends_with("… where a number is expected"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn kind(expected: &str) -> String {
 }
 
 /// The first 60 characters.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 60;
     if text.chars().count() > MOST {
         text.chars().take(MOST).chain(['…']).collect()
