@@ -43,7 +43,8 @@ pub fn out_of_bounds(path: &str, text: &str) -> Option<String> {
         return Some(format!("{text} is not above 0"));
     }
     let (low, high, words) = match name {
-        _ if path.starts_with("config.") => return None,
+        // A later option may be at any number.
+        _ if path.starts_with("config.") || path.starts_with("schema.") => return None,
         "mean" => (-LARGEST_F32, LARGEST_F32, "-3.5e38 to 3.5e38"),
         "std" | "loss_scale" => (0.0, LARGEST_F32, "0 to 3.5e38"),
         "exit_code" => (f64::from(i32::MIN), f64::from(i32::MAX), "-2147483648 to 2147483647"),
@@ -72,6 +73,7 @@ mod tests {
             ("per_rank[0].test_loss", &["1e38"], &["-0.1", "inf"]),
             ("history[2].changed[0].to", &["-1", "1e30"], &[]),
             ("config.lr", &["1e30"], &[]),
+            ("schema.lr.default", &["-1", "1e30"], &[]),
             ("config.epochs", &["1"], &["0"]),
             ("others_cpu_percent_by_host.batch", &["0.0"], &["-1"]),
             ("others_cpu_percent_by_host.node.loss", &["0.0"], &["1e13"]),
