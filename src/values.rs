@@ -77,7 +77,8 @@ bounded! {
 impl Positive {
     /// `part` of `whole` parts of this number, rounded down; at least 1.
     pub fn share(self, part: usize, whole: usize) -> Self {
-        Self((self.0 * part / whole).max(1))
+        let share = self.0 as u128 * part as u128 / whole as u128;
+        Self(usize::try_from(share).unwrap_or(usize::MAX).max(1))
     }
 
     /// This number, or a lower `limit`; at least 1.

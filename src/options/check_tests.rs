@@ -106,9 +106,12 @@ fn precisions_and_quantizations_that_do_not_fit_are_refused() {
 
 #[test]
 fn a_stepwise_schedule_falls_every_third_of_the_way_unless_told() {
-    for (options, expected) in
-        [("--epochs 10", Some(3)), ("--epochs 2", Some(1)), ("--epochs 10 --step-size 7", Some(7))]
-    {
+    for (options, expected) in [
+        ("--epochs 10", Some(3)),
+        ("--epochs 2", Some(1)),
+        ("--epochs 10 --step-size 7", Some(7)),
+        ("--epochs 10000000000000000000", Some(3_000_000_000_000_000_000)),
+    ] {
         let recipe = train(&format!("--schedule step {options}")).unwrap().recipe;
         assert_eq!(
             (recipe.step_size, recipe.gamma),
