@@ -1,7 +1,6 @@
 //! Parsers of the values of options, with their bounds. Each says what its option takes, in words of its own: the
 //! standard library's "invalid digit found in string" and clap's "is not in 1..=1000" tell nobody what to type.
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -53,7 +52,7 @@ macro_rules! bounded {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(stored: D) -> Result<Self, D::Error> {
-                $crate::values::stored::<_, serde_json::Number, _>(stored)
+                $crate::values::stored(stored)
             }
         }
     )+};
@@ -87,17 +86,17 @@ impl Positive {
     }
 }
 
-/// A stored value of type `S`, read as the same text is typed.
+/// A stored number, read as the same number is typed: 2.0 as 2, which some programs that edit JSON write as 2.0.
 ///
 /// # Errors
 /// If it is of another type, or the option does not take it.
-pub fn stored<'de, T, S, D>(stored: D) -> Result<T, D::Error>
+pub fn stored<'de, T, D>(stored: D) -> Result<T, D::Error>
 where
     T: FromStr<Err = String>,
-    S: Deserialize<'de> + Display,
     D: Deserializer<'de>,
 {
-    S::deserialize(stored)?.to_string().parse().map_err(D::Error::custom)
+    let number = serde_json::Number::deserialize(stored)?.to_string();
+    number.strip_suffix(".0").unwrap_or(&number).parse().map_err(D::Error::custom)
 }
 
 /// What `option` takes.

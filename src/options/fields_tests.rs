@@ -291,3 +291,14 @@ fn a_stored_option_that_is_unknown_is_named_as_it_is_stored() {
     assert!(stored("samples_inx").starts_with("`config.samples_inx` is no option of this version"));
     assert!(stored("world_size").starts_with("`config.world_size` is no option"), "one of the job");
 }
+
+#[test]
+fn a_stored_whole_number_may_have_a_point() {
+    let stored = |value: Value| {
+        RunConfig::from_fields([("accumulate".to_owned(), value)].into_iter().collect())
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(stored(2.0.into()), Ok(train("--accumulate 2").unwrap()));
+    assert_eq!(stored(1.5.into()).unwrap_err(), "--accumulate 1.5: must be a whole number from 1");
+    assert_eq!(stored("2".into()).unwrap_err(), "--accumulate 2: \"2\" where a number is expected");
+}
