@@ -67,13 +67,16 @@ impl RunConfig {
         }
     }
 
-    /// The configuration of stored fields, which somebody may have edited. A field that is missing is at its default.
+    /// The configuration of stored fields, which somebody may have edited. A field that is missing is at its default,
+    /// and `none` is what it is on a command line.
     ///
     /// # Errors
     /// The first field that is unknown or invalid, alone or together with others.
-    pub fn from_fields(stored: Map<String, Value>) -> Result<Self, ConfigError> {
+    pub fn from_fields(mut stored: Map<String, Value>) -> Result<Self, ConfigError> {
         let mut fields = DEFAULTS.clone();
-        for (field, value) in stored.iter().filter(|(_, value)| !value.is_null()) {
+        let is_optional = |field: &String| DEFAULTS.get(field).is_some_and(Value::is_null);
+        stored.retain(|field, value| !value.is_null() && !(*value == "none" && is_optional(field)));
+        for (field, value) in &stored {
             if fields.insert(field.clone(), value.clone()).is_none() {
                 let problem = format!(
                     "`config.{field}` is no option of this version: correct the name, or put a copy back"

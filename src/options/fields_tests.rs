@@ -302,3 +302,15 @@ fn a_stored_whole_number_may_have_a_point() {
     assert_eq!(stored(1.5.into()).unwrap_err(), "--accumulate 1.5: must be a whole number from 1");
     assert_eq!(stored("2".into()).unwrap_err(), "--accumulate 2: \"2\" where a number is expected");
 }
+
+#[test]
+fn none_is_stored_as_it_is_typed() {
+    let none = |field: &str| {
+        RunConfig::from_fields([(field.to_owned(), "none".into())].into_iter().collect())
+            .map_err(|error| error.to_string())
+    };
+    for (field, default) in DEFAULTS.iter().filter(|(_, default)| default.is_null() || *default == "none") {
+        assert_eq!(none(field), Ok(train("").unwrap()), "{field}: {default}");
+    }
+    assert_eq!(none("lr").unwrap_err(), "--lr none: \"none\" where a number is expected");
+}
