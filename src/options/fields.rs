@@ -125,8 +125,8 @@ impl RunConfig {
             };
             fields.retain(|field, _| !is_of_schedules(field) || typed.sets(field));
         }
-        let changed = Self::from_fields(fields)?;
-        for (field, value) in &changed.fields() {
+        // Before others that do not fit: an option of the run itself may need what was typed away.
+        for (field, value) in &fields {
             let is_fixed = spec(field).and_then(|spec| spec.change.err()).filter(|_| before[field] != *value);
             if let Some(reason) = is_fixed {
                 let problem = format!("cannot change in a resumed run: {reason}");
@@ -134,6 +134,7 @@ impl RunConfig {
                 return Err(ConfigError::new(field.replace('_', "-"), shown, problem));
             }
         }
+        let changed = Self::from_fields(fields)?;
         self.check_velocity(&changed)?;
         Ok(changed)
     }

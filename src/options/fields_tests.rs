@@ -241,6 +241,13 @@ fn senseless_changes_are_refused_with_the_reason() {
     assert_eq!(resume(sgd, "--momentum 0.5").unwrap(), train("--optimizer sgd --momentum 0.5").unwrap());
     assert!(resume("--optimizer sgd", "--momentum 0").is_ok(), "the default");
     assert!(resume("", "--schedule onecycle --max-lr 0.1").is_ok(), "adam always has its moments");
+    for (run, change, expected) in [
+        ("--quantize ptq --calibration 64", "--quantized", "--quantize qat: cannot change"),
+        ("--model mlp --hidden 8", "--model convnet", "--model convnet: cannot change"),
+    ] {
+        let error = resume(run, change).unwrap_err();
+        assert!(error.starts_with(expected), "rather than the run's own option: {error}");
+    }
     for (option, value) in [("quantize", "qat"), ("train-samples", "64")] {
         let error = resume(&format!("--{option} {value}"), &format!("--{option} none")).unwrap_err();
         assert!(error.starts_with(&format!("--{option} none: cannot change in a resumed run")), "{error}");
