@@ -58,8 +58,18 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
 fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
-        let options =
-            ["--epochs", "6", "--train-samples", "3200", "--shuffle", "--backend", backend, "--fused", "off"];
+        // So many that the signal arrives before the last one on a busy machine.
+        let options = [
+            "--epochs",
+            "12",
+            "--train-samples",
+            "3200",
+            "--shuffle",
+            "--backend",
+            backend,
+            "--fused",
+            "off",
+        ];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         for sent in ["USR1", "USR2", "TERM"] {
             let name = format!("{backend}-{sent}");
