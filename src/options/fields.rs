@@ -75,7 +75,7 @@ impl RunConfig {
     pub fn from_fields(mut stored: Map<String, Value>) -> Result<Self, ConfigError> {
         let mut fields = DEFAULTS.clone();
         let is_optional = |field: &String| DEFAULTS.get(field).is_some_and(Value::is_null);
-        stored.retain(|field, value| !value.is_null() && !(*value == "none" && is_optional(field)));
+        stored.retain(|field, value| !(value.is_null() || *value == "none" && is_optional(field)));
         for (field, value) in &stored {
             if fields.insert(field.clone(), value.clone()).is_none() {
                 let problem = format!(
