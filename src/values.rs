@@ -16,20 +16,15 @@ pub type Optional<T> = Option<T>;
 /// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
 pub type Switch = bool;
 
-/// Numbers with bounds, which a typed value and a stored one keep alike.
+/// Numbers with bounds, which a typed value and a stored one keep alike. The program makes one of a number that it knows
+/// to be in bounds.
 macro_rules! bounded {
     ($($(#[$doc:meta])* $name:ident($number:ty) = $parse:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, serde::Serialize)]
-        pub struct $name($number);
+        pub struct $name(pub(crate) $number);
 
         impl $name {
-            /// A number that is known to be in bounds.
-            #[allow(dead_code, reason = "not of every type")]
-            pub const fn known(number: $number) -> Self {
-                Self(number)
-            }
-
             /// The number.
             pub const fn get(self) -> $number {
                 self.0

@@ -61,7 +61,7 @@ fn float_networks_have_a_node_for_each_layer_but_dropout() {
     let options = NetworkOptions {
         activation: ActivationKind::Gelu,
         batch_norm: true,
-        dropout: crate::values::Below1::known(0.5),
+        dropout: crate::values::Below1(0.5),
         ..NetworkOptions::default()
     };
     let file = float_network(&network(ModelKind::Convnet, &options));

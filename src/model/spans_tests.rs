@@ -8,7 +8,7 @@ use crate::spans::{self, Phase, Recorder};
 fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {
     let options = NetworkOptions {
         batch_norm: norms,
-        dropout: crate::values::Below1::known(0.5),
+        dropout: crate::values::Below1(0.5),
         ..NetworkOptions::default()
     };
     let network = Network::with_options(kind, &options, kind.dimensions(), 1, &Device::flex()).fused(fused);

@@ -8,11 +8,11 @@ use super::{ActivationKind, BatchPlace, ModelKind, Network, NetworkOptions, Para
 const PLAIN: NetworkOptions = NetworkOptions {
     activation: ActivationKind::Relu,
     batch_norm: false,
-    dropout: crate::values::Below1::known(0.0),
+    dropout: crate::values::Below1(0.0),
     hidden: None,
 };
 const NORM: NetworkOptions = NetworkOptions { batch_norm: true, ..PLAIN };
-const DROPOUT: NetworkOptions = NetworkOptions { dropout: crate::values::Below1::known(0.5), ..PLAIN };
+const DROPOUT: NetworkOptions = NetworkOptions { dropout: crate::values::Below1(0.5), ..PLAIN };
 const BOTH: NetworkOptions = NetworkOptions { batch_norm: true, ..DROPOUT };
 
 fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
@@ -49,7 +49,7 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
         (ModelKind::Mlp, BOTH, 17_140, 17_204),
         (
             ModelKind::Mlp,
-            NetworkOptions { hidden: Some(crate::model::options::Hidden::known(64)), ..PLAIN },
+            NetworkOptions { hidden: Some(crate::model::options::Hidden(64)), ..PLAIN },
             34_260,
             34_388,
         ),
@@ -61,7 +61,7 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
 
 #[test]
 fn layers_without_bounds_are_counted_before_they_are_made() {
-    let wide = NetworkOptions { hidden: Some(crate::model::options::Hidden::known(64)), ..PLAIN };
+    let wide = NetworkOptions { hidden: Some(crate::model::options::Hidden(64)), ..PLAIN };
     for (kind, options, expected) in [
         (ModelKind::Convnet, PLAIN, 36 + 392 * 10),
         (ModelKind::Vgg, PLAIN, 9 * 3 * 32 + 32 * 10),

@@ -74,6 +74,7 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
+        // Of a stored configuration: clap has checked a typed one.
         let algorithm = &self.communication.gloo_algorithm;
         if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
             let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));

@@ -177,7 +177,7 @@ fn changes_are_those_of_the_options() {
     assert_eq!(resume("", falling).unwrap(), train(falling).unwrap());
     let cycle = train("--schedule onecycle --max-lr 0.01").unwrap();
     assert_eq!(resume("", "--max-lr 0.01 --schedule onecycle").unwrap(), cycle);
-    assert_eq!(resume("", "--keep 2").unwrap().keep, Some(Positive::known(2)));
+    assert_eq!(resume("", "--keep 2").unwrap().keep, Some(Positive(2)));
     assert_eq!(resume("", "--overlap off").unwrap(), train("--overlap off").unwrap());
 }
 

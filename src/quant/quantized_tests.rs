@@ -15,11 +15,8 @@ const KINDS: [ModelKind; 3] = [ModelKind::Convnet, ModelKind::Vgg, ModelKind::Ml
 const SCHEMES: [WeightScheme; 2] = [WeightScheme::Channel, WeightScheme::Tensor];
 
 fn network(kind: ModelKind) -> Network {
-    let options = NetworkOptions {
-        batch_norm: true,
-        dropout: crate::values::Below1::known(0.5),
-        ..NetworkOptions::default()
-    };
+    let options =
+        NetworkOptions { batch_norm: true, dropout: crate::values::Below1(0.5), ..NetworkOptions::default() };
     Network::with_options(kind, &options, kind.dimensions(), 5, &Device::flex().autodiff()).valid()
 }
 

@@ -16,11 +16,8 @@ fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
 
 #[test]
 fn layers_are_grouped_by_the_layer_with_weights() {
-    let both = NetworkOptions {
-        batch_norm: true,
-        dropout: crate::values::Below1::known(0.5),
-        ..NetworkOptions::default()
-    };
+    let both =
+        NetworkOptions { batch_norm: true, dropout: crate::values::Below1(0.5), ..NetworkOptions::default() };
     let parts = |kind, options: &NetworkOptions| {
         let network = network(kind, options);
         let describe = |group: &Group<'_>| {

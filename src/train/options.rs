@@ -426,7 +426,7 @@ impl Communication {
 }
 
 /// Default factor of StepLR: PyTorch's gamma.
-pub const GAMMA: Above0 = Above0::known(0.1);
+pub const GAMMA: Above0 = Above0(0.1);
 
 #[cfg(test)]
 mod tests {

@@ -112,11 +112,6 @@ impl Schema {
         self.0.get(field)
     }
 
-    /// Whether a field is about `part`.
-    pub fn is_of(&self, field: &str, part: Part) -> bool {
-        self.row(field).is_some_and(|row| row.part == part)
-    }
-
     /// Whether `field` has an effect beside the other options in `config`.
     pub fn has_effect(&self, config: &Map<String, Value>, field: &str) -> bool {
         let Some(row) = self.row(field) else { return true };

@@ -60,8 +60,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     outputs::check(&files, &[args.run.path()])?;
     let subject = match args.run.path() {
         Some(path) => {
-            let adapt =
-                |config| Ok(RunConfig { threads: Threads::known(1), device: DeviceKind::Flex, ..config });
+            let adapt = |config| Ok(RunConfig { threads: Threads(1), device: DeviceKind::Flex, ..config });
             let opened = Opened::open(world, path, args.data_root.as_ref(), &[], adapt)?;
             Subject::of_run(world, opened, true)?
         }
@@ -110,7 +109,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     let normalizer = Normalizer::new(source.description());
     let mut accuracies = [None; 3];
     if tests {
-        let data = DataOptions { test_batch_size: Positive::known(TEST_BATCH), ..config.data.clone() };
+        let data = DataOptions { test_batch_size: Positive(TEST_BATCH), ..config.data.clone() };
         let evaluation = Evaluation::load(world, source, &RunConfig { data, ..config })?;
         let accuracy = |tested: Vec<Tally>| Some(Tally::total(&tested).accuracy());
         accuracies = [

@@ -194,9 +194,10 @@ pub(super) fn result(operation: Operation, rank: usize, inputs: &[&[u8]], to: &m
         Call::ReduceScatter | Call::AllToAll => (0..inputs.len()).map(mine).collect(),
         _ => inputs.to_vec(),
     };
-    match operation.call.sums() {
-        true => sum(operation.element, &terms, to),
-        false => to.copy_from_slice(&terms.concat()),
+    if operation.call.sums() {
+        sum(operation.element, &terms, to);
+    } else {
+        to.copy_from_slice(&terms.concat());
     }
 }
 
