@@ -162,9 +162,10 @@ fn write(target: &str, folder: &Path, input: &[u8]) -> PathBuf {
 
 /// Two images of 28x28, or their labels.
 fn idx(images: bool) -> Vec<u8> {
-    match images {
-        true => [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28][..], &[7; 2 * 784]].concat(),
-        false => vec![0, 0, 8, 1, 0, 0, 0, 2, 3, 9],
+    if images {
+        [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28][..], &[7; 2 * 784]].concat()
+    } else {
+        vec![0, 0, 8, 1, 0, 0, 0, 2, 3, 9]
     }
 }
 

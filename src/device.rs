@@ -83,12 +83,13 @@ impl DeviceKind {
             Self::Tch | Self::TchCuda(_) => (cfg!(feature = "tch"), "tch"),
             Self::Cuda(_) => (cfg!(feature = "cuda"), "cuda"),
         };
-        match built {
-            true => Ok(()),
-            false => Err(format!(
+        if built {
+            Ok(())
+        } else {
+            Err(format!(
                 "this build has no {feature}; build it with `make build DEVICES={feature}`, \
-                 which writes the binary to target-{feature}/release"
-            )),
+             which writes the binary to target-{feature}/release"
+            ))
         }
     }
 

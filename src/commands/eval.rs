@@ -33,9 +33,10 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let opened = Opened::open(world, run, args.data_root.as_ref(), &[Split::Test], adapt)?;
     let mut evaluation = Evaluation::load(world, &opened.source, &opened.config)?;
     evaluation.keeps_scores = args.logits.is_some();
-    let tested = match args.int8 {
-        true => evaluation.run_int8(world, &mut opened.int8(world)?)?,
-        false => evaluation.run(world, &opened.network)?,
+    let tested = if args.int8 {
+        evaluation.run_int8(world, &mut opened.int8(world)?)?
+    } else {
+        evaluation.run(world, &opened.network)?
     };
     if let Some(file) = &args.logits {
         write_logits(world, file, &tested.scores, opened.source.description().classes)?;

@@ -29,9 +29,10 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let network = config.network(stored.noted.dimensions, &config.device.device());
     let layout = network.parameters();
     let weights = checkpoint::load(&args.run, &layout)?;
-    let mut file = match args.int8 {
-        false => float_network(&layout.write(network, &weights.values)),
-        true => int8_network(&checkpoint::load_int8(&weights, &config, &network)?.file),
+    let mut file = if !args.int8 {
+        float_network(&layout.write(network, &weights.values))
+    } else {
+        int8_network(&checkpoint::load_int8(&weights, &config, &network)?.file)
     };
     file.describe(&stored.noted.data);
     let (bytes, OnnxFile { opset, ir_version, .. }) = (file.bytes(), file);

@@ -61,10 +61,10 @@ impl Failure {
         if is_refusal(&self.error) {
             return OPTIONS;
         }
-        match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
-        {
-            true => RESUMABLE,
-            false => FAILED,
+        if self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. }))) {
+            RESUMABLE
+        } else {
+            FAILED
         }
     }
 }

@@ -305,11 +305,10 @@ fn print_classes(by_class: &ByClass) {
     let percent = |share: Option<f64>| share.map_or_else(|| "–".into(), |share| format!("{share:.1}"));
     let short = |name: &String| shortened(name, 8);
     let of_matrix = classes.len() <= MOST && !confusion_matrix.is_empty();
-    let header: Vec<String> = match of_matrix {
-        true => {
-            ["class".to_owned()].into_iter().chain(classes.iter().map(|class| short(&class.name))).collect()
-        }
-        false => ["class", "samples", "taken for"].map(Into::into).to_vec(),
+    let header: Vec<String> = if of_matrix {
+        ["class".to_owned()].into_iter().chain(classes.iter().map(|class| short(&class.name))).collect()
+    } else {
+        ["class", "samples", "taken for"].map(Into::into).to_vec()
     };
     let header: Vec<&str> = header.iter().map(String::as_str).chain(["recall %", "precision %"]).collect();
     let mut order: Vec<usize> =
@@ -320,9 +319,10 @@ fn print_classes(by_class: &ByClass) {
     }
     let lines = order.into_iter().map(|class| {
         let ClassRecord { name, samples, taken_for, recall, precision, .. } = &classes[class];
-        let counts = match of_matrix {
-            true => confusion_matrix[class].iter().map(ToString::to_string).collect(),
-            false => vec![samples.to_string(), taken_for.as_ref().map_or_else(|| "–".into(), short)],
+        let counts = if of_matrix {
+            confusion_matrix[class].iter().map(ToString::to_string).collect()
+        } else {
+            vec![samples.to_string(), taken_for.as_ref().map_or_else(|| "–".into(), short)]
         };
         [short(name)].into_iter().chain(counts).chain([percent(*recall), percent(*precision)]).collect()
     });

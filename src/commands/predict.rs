@@ -109,9 +109,10 @@ impl Predictor {
         let network = config.network(dimensions, &device);
         let layout = network.parameters();
         let weights = checkpoint::load(&args.run, &layout)?;
-        let trained = match args.int8 {
-            true => Trained::Int8(Box::new(checkpoint::load_int8(&weights, &config, &network)?)),
-            false => Trained::Float(Box::new(layout.write(network, &weights.values).valid()), device),
+        let trained = if args.int8 {
+            Trained::Int8(Box::new(checkpoint::load_int8(&weights, &config, &network)?))
+        } else {
+            Trained::Float(Box::new(layout.write(network, &weights.values).valid()), device)
         };
         Ok(Self {
             trained,

@@ -152,10 +152,7 @@ fn loss(loss: f64, accuracy: f64) -> String {
 pub fn learning_rate(lr: f64) -> String {
     let digits = format!("{lr:.2e}");
     let short = digits.parse().unwrap_or(lr);
-    match (1e-4..1e4).contains(&short) || short == 0.0 {
-        true => short.to_string(),
-        false => format!("{short:e}"),
-    }
+    if (1e-4..1e4).contains(&short) || short == 0.0 { short.to_string() } else { format!("{short:e}") }
 }
 
 #[cfg(test)]

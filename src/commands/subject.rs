@@ -34,10 +34,7 @@ impl Subject {
         let source = noise(dimensions.input, dimensions.classes, samples);
         let network = config.network(dimensions, &config.device.device());
         let post = PostTraining { scheme: WeightScheme::Channel, calibration: samples };
-        let int8 = match int8 {
-            true => Some(world.agree(post.load(&source, None))?.quantize(&network)?),
-            false => None,
-        };
+        let int8 = if int8 { Some(world.agree(post.load(&source, None))?.quantize(&network)?) } else { None };
         Ok(Self { config, network, source, int8 })
     }
 

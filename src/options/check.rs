@@ -184,9 +184,10 @@ impl RunConfig {
         }
         let scheme = quantization.weight_scheme;
         let Some(kind) = kind else {
-            return match scheme == Default::default() {
-                true => Ok(()),
-                false => Err(ConfigError::new("weight-scheme", scheme, "requires --quantize")),
+            return if scheme == Default::default() {
+                Ok(())
+            } else {
+                Err(ConfigError::new("weight-scheme", scheme, "requires --quantize"))
             };
         };
         let refuse = |problem: String| Err(ConfigError::new("quantize", kind, problem));

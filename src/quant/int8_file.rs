@@ -220,9 +220,10 @@ impl Int8File {
         self.activations =
             pairs.map(|(scale, &zero)| QParams { scale, zero_point: i32::from(zero) }).collect();
         known += 2;
-        match tensors.len() == known {
-            true => Ok(()),
-            false => Err(format!("it has {} tensors, and its layers {known}", tensors.len())),
+        if tensors.len() == known {
+            Ok(())
+        } else {
+            Err(format!("it has {} tensors, and its layers {known}", tensors.len()))
         }
     }
 }
@@ -236,17 +237,19 @@ fn check_digest(bytes: &[u8], digest: &str) -> Result<(), String> {
     let at = at.ok_or("its metadata has no digest of 64 digits")?;
     let mut blank = bytes.to_vec();
     blank[at..at + digest.len()].copy_from_slice(NO_DIGEST.as_bytes());
-    match files::sha256(&blank) == digest {
-        true => Ok(()),
-        false => Err("cut short or changed: its digest is not the one in its metadata".into()),
+    if files::sha256(&blank) == digest {
+        Ok(())
+    } else {
+        Err("cut short or changed: its digest is not the one in its metadata".into())
     }
 }
 
 fn tensor<'a>(tensors: &SafeTensors<'a>, name: &str, dtype: Dtype) -> Result<TensorView<'a>, String> {
     let tensor = tensors.tensor(name).map_err(|_| format!("it has no tensor {name}"))?;
-    match tensor.dtype() == dtype {
-        true => Ok(tensor),
-        false => Err(format!("{name} holds {:?}, expected {dtype:?}", tensor.dtype())),
+    if tensor.dtype() == dtype {
+        Ok(tensor)
+    } else {
+        Err(format!("{name} holds {:?}, expected {dtype:?}", tensor.dtype()))
     }
 }
 

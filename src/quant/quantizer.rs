@@ -170,14 +170,15 @@ impl Quantizer {
             None => &mut self.ranges.input,
             Some(index) => &mut self.ranges.groups[index].output,
         };
-        let parameters = match self.frozen {
-            true => Observer::from_range(*slot).parameters(Scheme::Affine),
-            false => found().and_then(|found| {
+        let parameters = if self.frozen {
+            Observer::from_range(*slot).parameters(Scheme::Affine)
+        } else {
+            found().and_then(|found| {
                 let mut observer = Observer::from_range(*slot);
                 observer.observe(found)?;
                 *slot = observer.range();
                 observer.parameters(Scheme::Affine)
-            }),
+            })
         };
         parameters.and_then(|parameters| parameters.check(Scheme::Affine)).ok()
     }

@@ -50,10 +50,7 @@ impl Operator {
 
     /// The layer and the kind, once if they are equal.
     pub fn name(&self) -> String {
-        match self.layer == self.kind {
-            true => self.kind.clone(),
-            false => format!("{} {}", self.layer, self.kind),
-        }
+        if self.layer == self.kind { self.kind.clone() } else { format!("{} {}", self.layer, self.kind) }
     }
 }
 

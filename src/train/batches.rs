@@ -111,10 +111,7 @@ pub(super) fn shard(
 
 /// The order of the samples in `epoch`.
 pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
-    match options.data.shuffle {
-        true => Order::Shuffled { seed: options.seed, epoch },
-        false => Order::Sequential,
-    }
+    if options.data.shuffle { Order::Shuffled { seed: options.seed, epoch } } else { Order::Sequential }
 }
 
 #[cfg(test)]

@@ -93,9 +93,10 @@ pub struct Setup {
 fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
-        let digest = match options.plan(source, split, world.size()).samples < available {
-            true => digest(source, split, available).unwrap_or_else(|error| error.to_string()),
-            false => String::new(),
+        let digest = if options.plan(source, split, world.size()).samples < available {
+            digest(source, split, available).unwrap_or_else(|error| error.to_string())
+        } else {
+            String::new()
         };
         world.check_equal(&format!("the digest of the whole {} split", split.name()), &digest)?;
     }

@@ -73,12 +73,11 @@ fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
         }
         assert!(sent > 0, "MPI listens");
         let output = ended(job);
-        match output.status.success() {
-            true => {
-                let run = lab.run_json(&name);
-                assert_eq!(run["weights_sha256"], expected["weights_sha256"], "{backend}");
-            }
-            false => assert!(!errors(&output).is_empty(), "{backend}: {}", text(&output)),
+        if output.status.success() {
+            let run = lab.run_json(&name);
+            assert_eq!(run["weights_sha256"], expected["weights_sha256"], "{backend}");
+        } else {
+            assert!(!errors(&output).is_empty(), "{backend}: {}", text(&output))
         }
     }
 }

@@ -42,9 +42,10 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
         .env("OMPI_MCA_mpi_yield_when_idle", "1")
         .env_remove("RUST_LOG")
         .args(["-n", &ranks.to_string(), "--bind-to"]);
-    match ranks > cores {
-        true => command.args(["core:overload-allowed", "--oversubscribe"]),
-        false => command.arg("core"),
+    if ranks > cores {
+        command.args(["core:overload-allowed", "--oversubscribe"])
+    } else {
+        command.arg("core")
     };
     command.arg(program);
     command

@@ -16,9 +16,10 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     let data = lab.path("data");
     fs::create_dir(&data).unwrap();
     for entry in fs::read_dir(digits()).unwrap().map(Result::unwrap) {
-        match entry.file_name().to_str().unwrap().starts_with("t10k-labels") {
-            true => make_fifo(&data.join(entry.file_name())),
-            false => drop(fs::copy(entry.path(), data.join(entry.file_name())).unwrap()),
+        if entry.file_name().to_str().unwrap().starts_with("t10k-labels") {
+            make_fifo(&data.join(entry.file_name()))
+        } else {
+            fs::copy(entry.path(), data.join(entry.file_name())).unwrap();
         }
     }
     let train = lab.command(2, "run", &["--data-root", data.to_str().unwrap()]);

@@ -281,9 +281,10 @@ pub fn run(job: impl Borrow<Job>) -> Output {
         Ok(commands) => commands,
         // On all ranks: what differs between them needs processes.
         Err(error) => {
-            let text = match is_of_value(&error) {
-                true => format!("mpiburn: {}", one_line(&error)),
-                false => error.to_string(),
+            let text = if is_of_value(&error) {
+                format!("mpiburn: {}", one_line(&error))
+            } else {
+                error.to_string()
             };
             return output(error.exit_code() as u8, String::new(), text);
         }

@@ -12,10 +12,12 @@ const UNEVEN: [&str; 3] = ["--train-samples=1025", "--epochs=2", "--train-batch-
 fn fastest_products() -> &'static str {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
-    match () {
-        () if has("avx512f") && has("amx_bf16") => "amx",
-        () if has("avx512_bf16") => "avx512",
-        () => "f32",
+    if has("avx512f") && has("amx_bf16") {
+        "amx"
+    } else if has("avx512_bf16") {
+        "avx512"
+    } else {
+        "f32"
     }
 }
 

@@ -14,9 +14,10 @@ const OPTIONS: [&str; 6] = ["--epochs", "1", "--train-samples", "640", "--bucket
 fn read(path: &Path) -> Value {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut text = String::new();
-    match path.extension().is_some_and(|extension| extension == "gz") {
-        true => flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text).expect("gzip"),
-        false => (&bytes[..]).read_to_string(&mut text).expect("UTF-8"),
+    if path.extension().is_some_and(|extension| extension == "gz") {
+        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut text).expect("gzip")
+    } else {
+        (&bytes[..]).read_to_string(&mut text).expect("UTF-8")
     };
     serde_json::from_str(&text).expect("JSON")
 }

@@ -103,10 +103,8 @@ impl Step {
 
 fn options(draw: &mut Draw) -> SyncOptions {
     // Log-uniform.
-    let mut bytes = || match draw.happens(0.15) {
-        true => 25.0 * 1024.0 * 1024.0,
-        false => 1024.0 * draw.between(0.0, 10.1).exp(),
-    };
+    let mut bytes =
+        || if draw.happens(0.15) { 25.0 * 1024.0 * 1024.0 } else { 1024.0 * draw.between(0.0, 10.1).exp() };
     let (bucket_bytes, first_bucket_bytes) = (bytes() as usize, bytes() as usize);
     SyncOptions {
         reduction: draw.one_of(&[Reduction::Native, Reduction::Ordered]),
@@ -130,9 +128,10 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
     let micro = draw.within(1, 4);
     let orderly = draw.happens(0.6);
     let mut step = |number: usize| {
-        let spread = match draw.happens(0.3) {
-            true => draw.one_of(&[Spread::Random, Spread::Sparse, Spread::One, Spread::NoRoot]),
-            false => usual,
+        let spread = if draw.happens(0.3) {
+            draw.one_of(&[Spread::Random, Spread::Sparse, Spread::One, Spread::NoRoot])
+        } else {
+            usual
         };
         let even = draw.within(1, most);
         let one = draw.below(world_size);

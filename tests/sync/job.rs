@@ -63,10 +63,7 @@ pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
             reference.set(&layout.read(&module));
         }
     }
-    match sync.report().to_string().is_empty() {
-        true => Err("the report is empty".into()),
-        false => Ok(()),
-    }
+    if sync.report().to_string().is_empty() { Err("the report is empty".into()) } else { Ok(()) }
 }
 
 fn optimizer(case: &Case) -> ModuleOptimizer {

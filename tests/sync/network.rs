@@ -59,9 +59,10 @@ impl Network {
             x = self.stage(plan, number, stage, batch, x, &samples.tokens);
         }
         let scores = self.layers[plan.head].forward(x, &samples.tokens);
-        let mut loss = match plan.classes {
-            true => log_softmax(scores, 1).gather(1, samples.classes.clone()).mean().neg(),
-            false => (scores - samples.targets.clone()).powi_scalar(2).mean(),
+        let mut loss = if plan.classes {
+            log_softmax(scores, 1).gather(1, samples.classes.clone()).mean().neg()
+        } else {
+            (scores - samples.targets.clone()).powi_scalar(2).mean()
         };
         if let Some((layer, rule)) = plan.penalty
             && let Layer::Linear(linear) = &self.layers[layer]

@@ -184,17 +184,10 @@ impl Build {
         let count = draw.one_of(&[1, 1, 1, 2, 3]);
         let branches = (0..count).map(|_| self.branch(draw, before, after)).collect();
         self.width = after;
-        let repeats = match before == after && draw.happens(0.6) {
-            true => draw.one_of(&[
-                vec![0, 1],
-                vec![1, 2],
-                vec![2],
-                vec![3],
-                vec![0, 1, 2, 3],
-                vec![2, 1],
-                vec![0, 2],
-            ]),
-            false => vec![1],
+        let repeats = if before == after && draw.happens(0.6) {
+            draw.one_of(&[vec![0, 1], vec![1, 2], vec![2], vec![3], vec![0, 1, 2, 3], vec![2, 1], vec![0, 2]])
+        } else {
+            vec![1]
         };
         Stage {
             branches,
@@ -243,10 +236,7 @@ impl Build {
 
     fn add_or_share(&mut self, draw: &mut Draw, kind: Kind) -> usize {
         let same: Vec<usize> = (0..self.layers.len()).filter(|&l| self.layers[l].kind == kind).collect();
-        match !same.is_empty() && draw.happens(0.4) {
-            true => draw.one_of(&same),
-            false => self.add(draw, kind),
-        }
+        if !same.is_empty() && draw.happens(0.4) { draw.one_of(&same) } else { self.add(draw, kind) }
     }
 
     fn add(&mut self, draw: &mut Draw, kind: Kind) -> usize {
@@ -260,9 +250,10 @@ impl Build {
     }
 
     fn new_width(&self, draw: &mut Draw) -> usize {
-        let widths: &[usize] = match self.values < BUDGET / 4 {
-            true => &[1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 33, 64, 80],
-            false => &[1, 2, 3, 4, 5, 7, 8],
+        let widths: &[usize] = if self.values < BUDGET / 4 {
+            &[1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 33, 64, 80]
+        } else {
+            &[1, 2, 3, 4, 5, 7, 8]
         };
         draw.one_of(widths)
     }

@@ -31,10 +31,7 @@ const PORT: &str = "PMI_PORT";
 /// MPI has not started, and no other thread reads the environment.
 pub(crate) unsafe fn prepare(launcher: Option<&Launcher>, library: &str) -> Result<(), CommError> {
     let get = |name: &str| std::env::var(name).ok();
-    let left = match manager_answers() {
-        true => Vec::new(),
-        false => left_behind(launcher, library, get)?,
-    };
+    let left = if manager_answers() { Vec::new() } else { left_behind(launcher, library, get)? };
     // Settings that a user has made stay.
     let settings = settings(launcher).into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
     // SAFETY: the caller states that nobody reads the environment at the same time.

@@ -36,10 +36,7 @@ impl Member {
     /// Yields the core to another rank if ranks share cores.
     #[cfg(feature = "mpi")]
     pub fn pause(&self) {
-        match self.yields {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
-        }
+        if self.yields { std::thread::yield_now() } else { std::hint::spin_loop() }
     }
 
     /// An operation of `transport` on so many bytes, which starts now.

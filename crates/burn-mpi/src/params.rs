@@ -52,18 +52,12 @@ impl ParamSpec {
 
     /// Converts values from Burn's layout to PyTorch's.
     pub fn to_torch(&self, values: &[f32]) -> Vec<f32> {
-        match self.transposed {
-            true => transpose(values, self.shape[0], self.shape[1]),
-            false => values.to_vec(),
-        }
+        if self.transposed { transpose(values, self.shape[0], self.shape[1]) } else { values.to_vec() }
     }
 
     /// Converts values from PyTorch's layout to Burn's.
     pub fn from_torch(&self, values: &[f32]) -> Vec<f32> {
-        match self.transposed {
-            true => transpose(values, self.shape[1], self.shape[0]),
-            false => values.to_vec(),
-        }
+        if self.transposed { transpose(values, self.shape[1], self.shape[0]) } else { values.to_vec() }
     }
 }
 

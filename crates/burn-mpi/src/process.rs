@@ -97,9 +97,10 @@ thread_local! {
 /// Records which rank this process is, or this thread.
 pub(crate) fn identify(member: &Member, is_thread: bool) {
     let identity = (member.rank, member.size, member.host.clone());
-    match is_thread {
-        true => OF_THREAD.set(Some(identity)),
-        false => _ = IDENTITY.set(identity),
+    if is_thread {
+        OF_THREAD.set(Some(identity));
+    } else {
+        _ = IDENTITY.set(identity);
     }
 }
 

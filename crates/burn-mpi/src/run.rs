@@ -185,15 +185,12 @@ pub fn abort(code: i32) -> ! {
         ffi::MPI_Initialized(&mut started);
         ffi::MPI_Finalized(&mut finished);
         if started != 0 && finished == 0 {
-            match is_mpi_thread() {
-                true => {
-                    ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
-                }
-                false => {
-                    end_mpirun();
-                    // Exit handlers could wait for the thread that is inside MPI.
-                    libc::_exit(code);
-                }
+            if is_mpi_thread() {
+                ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
+            } else {
+                end_mpirun();
+                // Exit handlers could wait for the thread that is inside MPI.
+                libc::_exit(code);
             }
         }
     }

@@ -27,11 +27,10 @@ pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     let state: serde_json::Value = serde_json::from_slice(state).unwrap_or_default();
     let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
     let (name, expected) = (path.file_name().unwrap_or_default(), folder_name(step as usize));
-    match name.to_string_lossy().starts_with("step-") && name != expected.as_str() {
-        true => {
-            Err(RecordError::damaged(path, format!("it holds the checkpoint {expected}: rename it back")))
-        }
-        false => Ok(()),
+    if name.to_string_lossy().starts_with("step-") && name != expected.as_str() {
+        Err(RecordError::damaged(path, format!("it holds the checkpoint {expected}: rename it back")))
+    } else {
+        Ok(())
     }
 }
 
@@ -167,10 +166,7 @@ pub(super) fn prune(
         let remove = || {
             fs::rename(&path, &old)?;
             // Of its name, but perhaps no folder.
-            match old.symlink_metadata()?.is_dir() {
-                true => fs::remove_dir_all(&old),
-                false => fs::remove_file(&old),
-            }
+            if old.symlink_metadata()?.is_dir() { fs::remove_dir_all(&old) } else { fs::remove_file(&old) }
         };
         // Another one can perhaps be removed.
         result = result.and(remove().map_err(|e| RecordError::write(&path, e)));

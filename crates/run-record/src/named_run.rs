@@ -31,14 +31,16 @@ impl NamedRun {
             found => found.map_err(|error| RecordError::read(&state, error))?,
         };
         let around = |path: &Path| path.parent().map(Path::to_owned);
-        let folder = match () {
+        let folder = if is_checkpoint {
             // By its name: the checkpoint may be a link to another place.
-            () if is_checkpoint => match path.parent().filter(|folder| folder.ends_with("checkpoints")) {
+            match path.parent().filter(|folder| folder.ends_with("checkpoints")) {
                 Some(checkpoints) => around(checkpoints),
                 None => Some(path.join("../..")),
-            },
-            () if path.ends_with(RUN_JSON) && !path.is_dir() => around(path),
-            () => Some(path.to_owned()),
+            }
+        } else if path.ends_with(RUN_JSON) && !path.is_dir() {
+            around(path)
+        } else {
+            Some(path.to_owned())
         };
         let folder = folder.filter(|folder| folder != Path::new("")).unwrap_or_else(|| ".".into());
         Ok(Self { folder, checkpoint: is_checkpoint.then(|| path.to_owned()) })
@@ -55,21 +57,21 @@ impl NamedRun {
             first_run(if path.ends_with(SWEEP_JSON) { path.parent().unwrap_or(path) } else { path });
         let example = example.map_or_else(String::new, |run| format!(", such as {}", run.display()));
         let is_there = path.exists();
-        let what = match () {
-            () if !is_there => {
-                format!(
-                    "there is no run {shown}: name a run directory, its run.json, or one of its checkpoints"
-                )
-            }
-            () if is_sweep => format!("{shown} is a sweep: name one of its runs{example}"),
-            () if is_data_set => format!("{shown} is a data set: name a run that was trained on it"),
-            () if !example.is_empty() => format!("{shown} is a folder of runs: name one of them{example}"),
-            () => match product_at(path) {
+        let what = if !is_there {
+            format!("there is no run {shown}: name a run directory, its run.json, or one of its checkpoints")
+        } else if is_sweep {
+            format!("{shown} is a sweep: name one of its runs{example}")
+        } else if is_data_set {
+            format!("{shown} is a data set: name a run that was trained on it")
+        } else if !example.is_empty() {
+            format!("{shown} is a folder of runs: name one of them{example}")
+        } else {
+            match product_at(path) {
                 Some(product) => format!("{shown} is {product}: name a run directory"),
                 None => {
                     format!("{shown} is neither a run directory, nor its run.json, nor a checkpoint in one")
                 }
-            },
+            }
         };
         RecordError::NotARun { what, is_there }
     }

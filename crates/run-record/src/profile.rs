@@ -93,18 +93,19 @@ impl Profile {
 
     fn problem(&self) -> Option<&'static str> {
         let is_time = |ms: f64| (0.0..=LONGEST_MS).contains(&ms);
-        match () {
-            () if self.batches == 0 => Some("no batch"),
-            () if !is_time(self.wall_ms) => Some("no time"),
+        if self.batches == 0 {
+            Some("no batch")
+        } else if !is_time(self.wall_ms) {
+            Some("no time")
+        } else if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 {
             // Ratios are of it.
-            () if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 => {
-                Some("no time of a batch")
-            }
-            () if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) => {
-                Some("an operator without calls or time")
-            }
-            () if self.computing().next().is_none() => Some("no operator"),
-            () => None,
+            Some("no time of a batch")
+        } else if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) {
+            Some("an operator without calls or time")
+        } else if self.computing().next().is_none() {
+            Some("no operator")
+        } else {
+            None
         }
     }
 

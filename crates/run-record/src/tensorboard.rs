@@ -102,10 +102,7 @@ fn cut(path: &Path, step: usize) -> io::Result<()> {
         }
         kept += length;
     }
-    match kept < bytes.len() {
-        true => file.set_len(kept as u64),
-        false => Ok(()),
-    }
+    if kept < bytes.len() { file.set_len(kept as u64) } else { Ok(()) }
 }
 
 /// The payload of the first record in `bytes`, and the record's length; none if it is incomplete or damaged.

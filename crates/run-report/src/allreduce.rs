@@ -43,10 +43,7 @@ impl LatencyRow {
 /// The median of `sorted`, which is not empty.
 pub fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
-    match sorted.len().is_multiple_of(2) {
-        true => (sorted[half - 1] + sorted[half]) / 2.0,
-        false => sorted[half],
-    }
+    if sorted.len().is_multiple_of(2) { (sorted[half - 1] + sorted[half]) / 2.0 } else { sorted[half] }
 }
 
 /// The median of `values`, in any order; none if it is empty.

@@ -44,10 +44,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let no_run = sections.iter().all(|section| section.runs.is_empty());
     // A prediction is from runs.
-    let others = match args.scaling {
-        true => Vec::new(),
-        false => other_parts(&profiles, &files, again),
-    };
+    let others = if args.scaling { Vec::new() } else { other_parts(&profiles, &files, again) };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
         let of_runs = sections.iter().flat_map(|section| &section.notes);
@@ -77,12 +74,10 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     let palette =
         Palette::of(&sections.iter().map(|section| names(&group(&section.runs))).collect::<Vec<_>>());
-    let mut parts = match args.scaling {
-        true => prediction::parts(args, &sections)?,
-        false => sections
-            .iter()
-            .map(|section| part(section, args, &baseline, &palette))
-            .collect::<Result<_, _>>()?,
+    let mut parts = if args.scaling {
+        prediction::parts(args, &sections)?
+    } else {
+        sections.iter().map(|section| part(section, args, &baseline, &palette)).collect::<Result<_, _>>()?
     };
     parts.extend(others);
     let parts = with_rest(parts, skipped(&sections));
@@ -123,12 +118,11 @@ fn with_rest(parts: Vec<Part>, skipped: Vec<String>) -> Vec<Part> {
     let mut shown = Vec::new();
     for mut part in parts {
         rest.notes.append(&mut part.notes);
-        match part.sheets.is_empty() && part.pictures.is_empty() {
-            true => {
-                let title = &part.title;
-                rest.findings.extend(part.listed().map(|line| format!("{title}: {line}").into()));
-            }
-            false => shown.push(part),
+        if part.sheets.is_empty() && part.pictures.is_empty() {
+            let title = &part.title;
+            rest.findings.extend(part.listed().map(|line| format!("{title}: {line}").into()));
+        } else {
+            shown.push(part)
         }
     }
     rest.notes.extend(skipped);
@@ -144,14 +138,14 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
     let Some(typed) = &args.baseline else { return Ok("1x1".into()) };
     let runs = sections.iter().flat_map(|section| &section.runs);
     let found: BTreeSet<&str> = runs.map(|run| run.record.topology.as_str()).collect();
-    match found.contains(typed.as_str()) {
-        true => Ok(typed.clone()),
-        false if found.is_empty() => Err(UsageError::new("baseline", typed, "there is no finished run")),
-        false => {
-            let choices = found.iter().join(", ");
-            let problem = format!("no finished run has this topology; there are runs on {choices}");
-            Err(UsageError::new("baseline", typed, problem))
-        }
+    if found.contains(typed.as_str()) {
+        Ok(typed.clone())
+    } else if found.is_empty() {
+        Err(UsageError::new("baseline", typed, "there is no finished run"))
+    } else {
+        let choices = found.iter().join(", ");
+        let problem = format!("no finished run has this topology; there are runs on {choices}");
+        Err(UsageError::new("baseline", typed, problem))
     }
 }
 

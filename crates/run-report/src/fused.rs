@@ -66,17 +66,18 @@ impl Benchmark for FusedRow {
         let line = |row: &Self| {
             let other = unfused(rows, row)?;
             let layers = count(row.layers, "layer");
-            Some(match few_differ(row.total(), other.total()) {
-                true => format!(
+            Some(if few_differ(row.total(), other.total()) {
+                format!(
                     "{layers}: the fused operator is {:.2} times as fast as Conv2d and ReLU (forward and backward)",
                     other.total() / row.total()
-                ),
-                false => format!(
+                )
+            } else {
+                format!(
                     "{layers}: the fused operator and Conv2d and ReLU do not differ beyond noise ({:.3} and {:.3} ms, \
                      forward and backward)",
                     row.total(),
                     other.total()
-                ),
+                )
             })
         };
         fused.filter_map(line).collect()

@@ -124,15 +124,14 @@ impl Search<'_> {
         }
         // Its files are named one by one.
         let files = files_of(folder, "json");
-        match files.is_empty() {
-            false => self.found.profiles.push(Profiles::of_files(folder, &files)),
-            true => {
-                return Err(format!(
-                    "cannot read {}: not a run or sweep, and the folders below it, down to the {DEPTH}th level, have \
-                     no run, sweep, profile or table of a benchmark",
-                    folder.display()
-                ));
-            }
+        if !files.is_empty() {
+            self.found.profiles.push(Profiles::of_files(folder, &files))
+        } else {
+            return Err(format!(
+                "cannot read {}: not a run or sweep, and the folders below it, down to the {DEPTH}th level, have \
+                 no run, sweep, profile or table of a benchmark",
+                folder.display()
+            ));
         }
         Ok(())
     }
@@ -154,14 +153,14 @@ impl Search<'_> {
             let Ok(entry) = entry else { continue };
             let path = entry.path();
             let is_folder = entry.file_type().is_dir() || entry.depth() == 0;
-            has_any |= match is_folder {
-                true if entry.depth() > 0 && is_of_runs(path) => {
-                    entries.skip_current_dir();
-                    self.add_run(path);
-                    true
-                }
-                true => self.add_profiles(path),
-                false => path.is_file() && is_table(path) && self.add_table(path),
+            has_any |= if entry.depth() > 0 && is_folder && is_of_runs(path) {
+                entries.skip_current_dir();
+                self.add_run(path);
+                true
+            } else if is_folder {
+                self.add_profiles(path)
+            } else {
+                path.is_file() && is_table(path) && self.add_table(path)
             };
         }
         has_any
@@ -188,11 +187,12 @@ impl Search<'_> {
     fn add_run(&mut self, folder: &Path) {
         let tables = files_of(folder, "csv").into_iter().filter(|path| is_table(path));
         tables.for_each(|path| _ = self.add_table(&path));
-        match folder.join("sweep.json").is_file() {
+        if !self.is_new(folder) {
             // A run that is named again, or is below a folder that is named as well, is no repeat of itself.
-            _ if !self.is_new(folder) => {}
-            true => self.add_sweep(folder),
-            false => read_run(folder, None, &mut self.single),
+        } else if folder.join("sweep.json").is_file() {
+            self.add_sweep(folder)
+        } else {
+            read_run(folder, None, &mut self.single)
         }
     }
 

@@ -408,10 +408,12 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
                 "test accuracy {of_many:.2}% on {on_many}, {of_base:.2}% on {on_base}: {points:+.2} points{after}{}",
                 at_chance.collect::<String>()
             );
-            let value = match points > 0.0 {
-                true => format!("none, {points:.2} points gained"),
-                false if is_fewer => format!("{:.2} points, with fewer updates", -points),
-                false => format!("{:.2} points", -points),
+            let value = if points > 0.0 {
+                format!("none, {points:.2} points gained")
+            } else if is_fewer {
+                format!("{:.2} points, with fewer updates", -points)
+            } else {
+                format!("{:.2} points", -points)
             };
             (line, value)
         }

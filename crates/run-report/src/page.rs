@@ -450,12 +450,12 @@ pub fn check_kept<'a>(
     path: &Path,
     read: impl IntoIterator<Item = &'a PathBuf>,
 ) -> Result<(), UsageError> {
-    let what = match () {
-        () if is_own_file(path) => "a file of a run or a sweep",
-        () if read.into_iter().any(|read| same_file(read, path).unwrap_or(false)) => {
-            "a file that this command reads"
-        }
-        () => return Ok(()),
+    let what = if is_own_file(path) {
+        "a file of a run or a sweep"
+    } else if read.into_iter().any(|read| same_file(read, path).unwrap_or(false)) {
+        "a file that this command reads"
+    } else {
+        return Ok(());
     };
     let problem = format!("it is {what}, which is not replaced; choose another name");
     Err(UsageError::new(option, path.display(), problem))

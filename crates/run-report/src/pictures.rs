@@ -52,9 +52,10 @@ pub fn pictures(
             bars(&named, "exposed communication", "share of train s [%]", 1, share),
         ),
     ];
-    let oversubscribed = match rows.iter().any(|row| row.first().record.oversubscribed) {
-        true => " *: more ranks than cores.",
-        false => "",
+    let oversubscribed = if rows.iter().any(|row| row.first().record.oversubscribed) {
+        " *: more ranks than cores."
+    } else {
+        ""
     };
     let bars = bars.into_iter().filter_map(|(name, caption, bars)| {
         Some((name, format!("{caption}{oversubscribed}"), Plot::Bars(bars?)))

@@ -45,9 +45,8 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     ];
     let doubted = |row: &Row<'_>| !is_sound(row) || row.first().record.oversubscribed;
     let column = |measure: Measure| {
-        measure.column().of(move |row: &&Row<'_>| match measure.key == SPEED && doubted(row) {
-            true => Cell::nothing(),
-            false => measure.cell(row),
+        measure.column().of(move |row: &&Row<'_>| {
+            if measure.key == SPEED && doubted(row) { Cell::nothing() } else { measure.cell(row) }
         })
     };
     let columns = labels(&quantized, |row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();

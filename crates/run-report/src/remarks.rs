@@ -83,24 +83,23 @@ pub fn step_samples<'a>(option: impl Fn(&str) -> &'a Value) -> usize {
 /// What times, accuracies and memory are of.
 fn basis(rows: &[Row<'_>], baseline: &str) -> String {
     let has_speed_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
-    let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
-        true if rows.iter().all(|row| row.setting("topology") == baseline) => String::new(),
+    let is_base = |row: &Row<'_>| row.setting("topology") == baseline;
+    let relative = if !rows.iter().any(is_base) {
+        format!(" There is no run on {baseline}, so there is no speed-up.")
+    } else if rows.iter().all(is_base) || !rows.iter().any(|row| has_speed_up(row).is_some()) {
         // The footnotes of doubted rows say why.
-        true if rows.iter().all(|row| has_speed_up(row).is_none()) => String::new(),
-        true => {
-            let other = |row: &Row<'_>| {
-                let base = row.baseline(rows, baseline)?;
-                (speed_up(row, base).is_some() && base.setting("backend") != row.setting("backend"))
-                    .then_some(())
-            };
-            let other = if rows.iter().any(|row| other(row).is_some()) {
-                " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
-            } else {
-                ""
-            };
-            format!(" Speed-up and efficiency are relative to {baseline} with the same settings.{other}")
-        }
-        false => format!(" There is no run on {baseline}, so there is no speed-up."),
+        String::new()
+    } else {
+        let other = |row: &Row<'_>| {
+            let base = row.baseline(rows, baseline)?;
+            (speed_up(row, base).is_some() && base.setting("backend") != row.setting("backend")).then_some(())
+        };
+        let other = if rows.iter().any(|row| other(row).is_some()) {
+            " Where a backend has no such run, another backend's stands for it: one rank does not communicate."
+        } else {
+            ""
+        };
+        format!(" Speed-up and efficiency are relative to {baseline} with the same settings.{other}")
     };
     format!(
         "Train s excludes tests.{relative} Accuracies are those of the last epoch, test accuracy over {}. Memory is that of \
@@ -117,13 +116,14 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
         };
         let whole = data.test_samples == data.test_available && data.train_samples == data.train_available;
-        match whole {
-            true => "the whole test set".to_owned(),
-            false => format!(
+        if whole {
+            "the whole test set".to_owned()
+        } else {
+            format!(
                 "{} test samples, after training on {} samples",
                 part(data.test_samples, data.test_available),
                 part(data.train_samples, data.train_available)
-            ),
+            )
         }
     };
     // What tells the samples of rows apart, of which each row is one or the other.
@@ -172,9 +172,10 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         *of_words = of_words.take().or(fewer);
     }
     let (words, fewer) = found.iter().find_map(|(words, fewer)| Some((words, fewer.as_ref()?)))?;
-    let of = match found.values().all(|other| other.as_ref() == Some(fewer)) {
-        true => String::new(),
-        false => format!(" ({})", words.join(", ")),
+    let of = if found.values().all(|other| other.as_ref() == Some(fewer)) {
+        String::new()
+    } else {
+        format!(" ({})", words.join(", "))
     };
     Some(format!(
         "Each rank has a batch, so more ranks make fewer updates: in equally many epochs, {fewer}{of}."
@@ -313,9 +314,10 @@ fn attempts(row: &Row<'_>) -> Vec<String> {
 }
 
 fn attempt(failed: &FailedAttempt) -> String {
-    let place = match failed.step > failed.from_step {
-        true => format!("after step {}", failed.step),
-        false => "before its first step".to_owned(),
+    let place = if failed.step > failed.from_step {
+        format!("after step {}", failed.step)
+    } else {
+        "before its first step".to_owned()
     };
     match &failed.cause {
         Some(cause) => format!("{place}: {}", one_line(Some(cause))),

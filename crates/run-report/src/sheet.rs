@@ -268,9 +268,12 @@ impl Sheet {
     /// Only if memory runs out.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut file = csv::Writer::from_writer(Vec::new());
-        let header = self.columns.iter().flat_map(|column| match column.spread {
-            true => ["", "_min", "_max"].map(|part| format!("{}{part}", column.key)).to_vec(),
-            false => vec![column.key.clone()],
+        let header = self.columns.iter().flat_map(|column| {
+            if column.spread {
+                ["", "_min", "_max"].map(|part| format!("{}{part}", column.key)).to_vec()
+            } else {
+                vec![column.key.clone()]
+            }
         });
         file.write_record(header)?;
         for row in &self.rows {

@@ -23,9 +23,10 @@ fn config(options: &[&str]) -> Map<String, Value> {
         }
         let text = words.next_if(|word| !word.starts_with("--")).unwrap_or("true");
         let value = config.get_mut(&name).unwrap_or_else(|| panic!("no option {name}"));
-        *value = match value.is_f64() {
-            true => text.parse::<f64>().expect("a number").into(),
-            false => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+        *value = if value.is_f64() {
+            text.parse::<f64>().expect("a number").into()
+        } else {
+            serde_json::from_str(text).unwrap_or_else(|_| text.into())
         };
     }
     config

@@ -184,10 +184,14 @@ fn with_peer(
     let (mine, mut part) = (message(world.rank(), 0), vec![0; BYTES]);
     let sends = world.rank().is_multiple_of(2);
     let peer = world.rank() ^ 1;
-    let time = timed(world, || match sends {
-        _ if peer >= world.size() => Ok(()),
-        true => on.send(&mine, peer),
-        false => on.receive(&mut part, peer),
+    let time = timed(world, || {
+        if peer >= world.size() {
+            Ok(())
+        } else if sends {
+            on.send(&mine, peer)
+        } else {
+            on.receive(&mut part, peer)
+        }
     })?;
     let is_timed = peer < world.size() && sends == of_sender;
     Ok((is_timed.then_some(time), sends || part == message(peer, 0)))

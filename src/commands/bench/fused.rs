@@ -152,10 +152,8 @@ impl Repeated {
             1 => images,
             channels => images.repeat_dim(1, channels),
         };
-        let x = (0..self.layers).fold(images, |x, _| match fused {
-            true => conv_relu(x, &self.conv),
-            false => relu(self.conv.forward(x)),
-        });
+        let x = (0..self.layers)
+            .fold(images, |x, _| if fused { conv_relu(x, &self.conv) } else { relu(self.conv.forward(x)) });
         self.linear.forward(x.flatten(1, 3))
     }
 }

@@ -77,9 +77,10 @@ fn time_size(
     let fitting = (BUDGET.as_secs_f64() * 1e6 / slowest.max(1.0)) as usize;
     let count = iterations.unwrap_or(fitting.clamp(10, 1000));
     let times = (0..count).map(|_| exchange(on, &mine, &mut both, pause)).collect::<Result<_, _>>()?;
-    world.agree(match message(0).chain(message(1)).eq(both) {
-        true => Ok(()),
-        false => Err(anyhow::anyhow!("a message of {bytes} bytes arrived with different content")),
+    world.agree(if message(0).chain(message(1)).eq(both) {
+        Ok(())
+    } else {
+        Err(anyhow::anyhow!("a message of {bytes} bytes arrived with different content"))
     })?;
     Ok(times)
 }

@@ -312,12 +312,11 @@ impl StepReport {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;
         // Where ranks wait for each other more with overlap than without, nothing can be said of it.
-        let hidden = match hidden >= 0.0 {
-            true => {
-                let share = 100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE);
-                format!("hidden {hidden:.3} ms ({share:.0}%)")
-            }
-            false => "none hidden".to_owned(),
+        let hidden = if hidden >= 0.0 {
+            let share = 100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE);
+            format!("hidden {hidden:.3} ms ({share:.0}%)")
+        } else {
+            "none hidden".to_owned()
         };
         Some(format!(
             "{} at batch {}, {} ranks, backend {}: communication {:.3} ms, {hidden}, exposed {:.3} ms ({:.1}% of \

@@ -53,13 +53,12 @@ pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow:
         let samples = source.next()?;
         let values = span(&BATCH, || samples.normalizer.values(&samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
-        match is_recording() {
-            true => {
-                let mut watch = |stage| follow(row(stage));
-                model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
-                end_sequence();
-            }
-            false => model.infer(&mut workspace, &values, &mut scores),
+        if is_recording() {
+            let mut watch = |stage| follow(row(stage));
+            model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
+            end_sequence();
+        } else {
+            model.infer(&mut workspace, &values, &mut scores)
         }
         Ok(())
     })

@@ -91,11 +91,14 @@ fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if !args.int8 {
         return Ok(());
     }
-    let problem = match () {
-        () if args.train => "profiles inference; leave out --train".to_owned(),
-        () if config.device != DeviceKind::Flex => format!("runs on flex alone, not on {}", config.device),
-        () if !config.fused => "has no --fused off; leave that out".to_owned(),
-        () => return Ok(()),
+    let problem = if args.train {
+        "profiles inference; leave out --train".to_owned()
+    } else if config.device != DeviceKind::Flex {
+        format!("runs on flex alone, not on {}", config.device)
+    } else if !config.fused {
+        "has no --fused off; leave that out".to_owned()
+    } else {
+        return Ok(());
     };
     Err(ConfigError::new("int8", "", problem))
 }

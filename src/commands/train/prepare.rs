@@ -131,14 +131,13 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
 pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), ConfigError> {
     let here = world.size();
     let Some(n) = args.world_size.filter(|&n| n != here) else { return Ok(()) };
-    let problem = match here == 1 && Launcher::detect().is_none() {
-        true => format!(
+    let problem = if here == 1 && Launcher::detect().is_none() {
+        format!(
             "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-             mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
-        ),
-        false => {
-            format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")
-        }
+         mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
+        )
+    } else {
+        format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")
     };
     Err(ConfigError::new("world-size", n, problem))
 }

@@ -223,10 +223,7 @@ fn ends_wrongly(
     if epoch > config.epochs.get() {
         return Some(format!("{epoch} epochs are done"));
     }
-    let more = match epoch >= config.epochs.get() {
-        true => "--epochs N",
-        false => "--early-stopping none",
-    };
+    let more = if epoch >= config.epochs.get() { "--epochs N" } else { "--early-stopping none" };
     if completed == Some(step) {
         return Some(format!("the run is complete after {step} steps; to go on, add {more}"));
     }

@@ -63,13 +63,12 @@ impl TraceFile<'_> {
     /// If it cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = WholeFile::at(path)?;
-        match path.extension().is_some_and(|extension| extension == "gz") {
-            true => {
-                let mut packed = GzEncoder::new(&mut file, Compression::default());
-                self.write_json(&mut packed)?;
-                packed.finish()?;
-            }
-            false => self.write_json(&mut file)?,
+        if path.extension().is_some_and(|extension| extension == "gz") {
+            let mut packed = GzEncoder::new(&mut file, Compression::default());
+            self.write_json(&mut packed)?;
+            packed.finish()?;
+        } else {
+            self.write_json(&mut file)?
         }
         file.finish()
     }

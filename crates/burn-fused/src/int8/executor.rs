@@ -70,10 +70,8 @@ impl Plan {
 
     /// Maps whose borders hold the zero point, and with lanes the images' words.
     pub fn buffers(&self) -> Vec<Vec<Block>> {
-        let blocks = |map: &Map| match self.in_lanes {
-            true => map.len(),
-            false => (map.len() * self.images).div_ceil(LANES),
-        };
+        let blocks =
+            |map: &Map| if self.in_lanes { map.len() } else { (map.len() * self.images).div_ceil(LANES) };
         let words = self.in_lanes.then(|| vec![Block::of(0); lanes::words(self.maps[0])]);
         self.maps.iter().map(|map| vec![Block::of(map.zero); blocks(map)]).chain(words).collect()
     }
@@ -121,9 +119,10 @@ impl Plan {
         }
         watch(Stage::Output);
         let (map, blocks) = (self.maps[self.steps.len()], &blocks[self.steps.len()]);
-        match self.in_lanes {
-            true => lanes::store(map, blocks, outputs),
-            false => rows::store(map, bytemuck::cast_slice(blocks), outputs),
+        if self.in_lanes {
+            lanes::store(map, blocks, outputs)
+        } else {
+            rows::store(map, bytemuck::cast_slice(blocks), outputs)
         }
     }
 }

@@ -163,9 +163,10 @@ impl Product {
         // The byte of a tap: a pixel of the window, or a channel.
         let byte = |channel: usize, phase: usize, [group, y, x]: [usize; 3], b: usize| -> i8 {
             let (input, x) = if first { (0, (x + b).wrapping_sub(phase)) } else { (4 * group + b, x) };
-            match channel < outputs && input < inputs && x < kernel[1] {
-                true => weights.values[((channel * inputs + input) * kernel[0] + y) * kernel[1] + x],
-                false => 0,
+            if channel < outputs && input < inputs && x < kernel[1] {
+                weights.values[((channel * inputs + input) * kernel[0] + y) * kernel[1] + x]
+            } else {
+                0
             }
         };
         let groups = outputs.div_ceil(4);

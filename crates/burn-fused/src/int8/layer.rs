@@ -182,9 +182,10 @@ impl Weights {
             let folded = i64::from(bias) - i64::from(input.zero_point) * sum(|w| w);
             // Every partial sum is between these two, in any order.
             let ends = [folded + 255 * sum(|w| w.min(0)), folded + 255 * sum(|w| w.max(0))];
-            match ends.iter().all(|&end| i32::try_from(end).is_ok()) {
-                true => Ok(folded as i32),
-                false => Err(Int8Error::Accumulator { output }),
+            if ends.iter().all(|&end| i32::try_from(end).is_ok()) {
+                Ok(folded as i32)
+            } else {
+                Err(Int8Error::Accumulator { output })
             }
         });
         folded.collect()

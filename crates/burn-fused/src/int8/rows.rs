@@ -95,11 +95,10 @@ impl Product {
         padded.resize(outputs.next_multiple_of(LANES), 0);
         let byte = |output: usize, row: usize, word: usize, b: usize| {
             let (column, channel) = (word / groups, 4 * (word % groups) + b);
-            match output < outputs && channel < inputs {
-                true => {
-                    weights.values[((output * inputs + channel) * kernel[0] + row) * kernel[1] + column] as u8
-                }
-                false => 0,
+            if output < outputs && channel < inputs {
+                weights.values[((output * inputs + channel) * kernel[0] + row) * kernel[1] + column] as u8
+            } else {
+                0
             }
         };
         let mut blocks = Vec::with_capacity(padded.len() / LANES * rows * run);

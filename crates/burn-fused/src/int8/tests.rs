@@ -54,9 +54,10 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
                 let relu = random.below(2) == 0;
                 let (weights, output) =
                     weights(random, shape[0] * kernel[0] * kernel[1], outputs, parameters, relu);
-                let stride = match layers.is_empty() && one_channel {
-                    true => [1 + random.below(2), 1],
-                    false => [1 + random.below(2), 1 + random.below(3)],
+                let stride = if layers.is_empty() && one_channel {
+                    [1 + random.below(2), 1]
+                } else {
+                    [1 + random.below(2), 1 + random.below(3)]
                 };
                 let padding = kernel.map(|kernel| random.below(kernel));
                 Layer::Conv(Conv {

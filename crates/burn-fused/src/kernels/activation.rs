@@ -110,12 +110,11 @@ kernel! {
         gradient: &mut [f32],
     ) {
         let values = gradient.iter_mut().zip(known);
-        match activation.is_known_by_output() {
+        if activation.is_known_by_output() {
             // Not a product: it would be NaN for infinite gradients.
-            true => values.for_each(|(gradient, output)| {
-                *gradient = if passes(*output) { *gradient } else { 0.0 };
-            }),
-            false => values.for_each(|(gradient, slope)| *gradient *= slope),
+            values.for_each(|(gradient, output)| *gradient = if passes(*output) { *gradient } else { 0.0 });
+        } else {
+            values.for_each(|(gradient, slope)| *gradient *= slope);
         }
     }
 }

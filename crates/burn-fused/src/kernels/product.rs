@@ -82,16 +82,15 @@ pub(crate) fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut
             let most = columns.next_power_of_two().clamp(MAX_LANES, PANEL * MAX_LANES);
             let whole = !b.transposed && columns.is_multiple_of(most);
             let direct = whole && (a.rows <= FEW || b.columns <= NEAR);
-            let panels = match direct {
-                true => &b.values[term * b.columns + column..],
-                false => {
-                    let width = PANEL * MAX_LANES;
-                    let length = columns.next_multiple_of(width) * terms + MAX_LANES * width;
-                    let panels = scratch.take::<f32>(length);
-                    let (terms, columns) = ([term, terms], [column, columns]);
-                    pack(level, b, terms, columns, panels);
-                    &*panels
-                }
+            let panels = if direct {
+                &b.values[term * b.columns + column..]
+            } else {
+                let width = PANEL * MAX_LANES;
+                let length = columns.next_multiple_of(width) * terms + MAX_LANES * width;
+                let panels = scratch.take::<f32>(length);
+                let (terms, columns) = ([term, terms], [column, columns]);
+                pack(level, b, terms, columns, panels);
+                &*panels
             };
             let part = |number: usize, product: &mut [f32]| {
                 let (a_term, a_row) = if a.transposed { (a.rows, 1) } else { (1, a.columns) };
@@ -331,9 +330,12 @@ mod tests {
 
     /// In f64.
     fn expected(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {
-        let at = |matrix: Matrix<'_>, row: usize, column: usize| match matrix.transposed {
-            true => f64::from(matrix.values[column * matrix.rows + row]),
-            false => f64::from(matrix.values[row * matrix.columns + column]),
+        let at = |matrix: Matrix<'_>, row: usize, column: usize| {
+            if matrix.transposed {
+                f64::from(matrix.values[column * matrix.rows + row])
+            } else {
+                f64::from(matrix.values[row * matrix.columns + column])
+            }
         };
         let sum = |row, column| (0..a.columns).map(|term| at(a, row, term) * at(b, term, column)).sum();
         (0..a.rows).flat_map(|row| (0..b.columns).map(move |column| sum(row, column))).collect()

@@ -165,9 +165,8 @@ mod tests {
         kept: bool,
         forward: fn(&M, Tensor<3>) -> Tensor<3>,
     ) -> Vec<Part> {
-        results(layer, std::slice::from_ref(x), |layer, x| match kept {
-            true => forward(layer, x[0].clone()),
-            false => forward(layer, x[0].clone() * 3.0),
+        results(layer, std::slice::from_ref(x), |layer, x| {
+            if kept { forward(layer, x[0].clone()) } else { forward(layer, x[0].clone() * 3.0) }
         })
     }
 

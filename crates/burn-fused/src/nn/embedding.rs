@@ -130,9 +130,8 @@ mod tests {
                 Tensor::<2, Int>::from_data(TensorData::new(vec![0, index], [1, 2]), (&device, DType::I64));
             let panics = [true, false].map(|ours| {
                 let (burns, tokens) = (burns.clone(), tokens.clone());
-                let forward = std::panic::AssertUnwindSafe(|| match ours {
-                    true => Embedding::from(burns).forward(tokens),
-                    false => burns.forward(tokens),
+                let forward = std::panic::AssertUnwindSafe(|| {
+                    if ours { Embedding::from(burns).forward(tokens) } else { burns.forward(tokens) }
                 });
                 std::panic::catch_unwind(forward)
                     .expect_err("it panics")

@@ -63,9 +63,10 @@ pub(crate) fn on_flex<F: Saved, T, const N: usize>(
     forward: impl FnOnce([FlexTensor; N], T, bool) -> (FlexTensor, Backward<F, N>),
 ) -> Result<DispatchTensor, [DispatchTensor; N]> {
     let found = tensors.each_ref().map(primitive);
-    let sizes = match found.iter().all(Option::is_some) {
-        true => sizes(found.map(|tensor| tensor.expect("all are there"))),
-        false => None,
+    let sizes = if found.iter().all(Option::is_some) {
+        sizes(found.map(|tensor| tensor.expect("all are there")))
+    } else {
+        None
     };
     let Some(sizes) = sizes else { return Err(tensors) };
     let none = DispatchAutodiffContext::Disabled;

@@ -33,26 +33,21 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
     let length = layout.num_elements() * tensor.dtype().size();
     let is_whole = layout.start_offset() == 0 && tensor.bytes().len() == length;
-    match is_whole && tensor.is_contiguous() {
-        true => tensor,
-        false => tensor.to_contiguous(),
-    }
+    if is_whole && tensor.is_contiguous() { tensor } else { tensor.to_contiguous() }
 }
 
 /// A contiguous f32 tensor whose memory nothing else refers to: itself, or a copy.
 pub(crate) fn unshared(tensor: FlexTensor) -> FlexTensor {
-    match tensor.is_unique() {
-        true => tensor,
-        false => Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()),
-    }
+    if tensor.is_unique() { tensor } else { Buffer::copy_of(values(&tensor)).into_tensor(&tensor.shape()) }
 }
 
 /// A tensor to write, of the shape of a contiguous f32 tensor: itself if nothing else refers to its memory, or a
 /// new one, and the tensor.
 pub(crate) fn target_of(tensor: FlexTensor) -> (FlexTensor, Option<FlexTensor>) {
-    match tensor.is_unique() {
-        true => (tensor, None),
-        false => (Buffer::new(values(&tensor).len()).into_tensor(&tensor.shape()), Some(tensor)),
+    if tensor.is_unique() {
+        (tensor, None)
+    } else {
+        (Buffer::new(values(&tensor).len()).into_tensor(&tensor.shape()), Some(tensor))
     }
 }
 

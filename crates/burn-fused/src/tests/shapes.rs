@@ -240,9 +240,10 @@ fn layers_of_any_parameters_are_burns_or_are_refused() {
                 let x = || tensor([3, channels[0], 8, 7], &device);
                 let found = convolved(x().cast(dtype), &layer, ours);
                 let what = format!("{name} {channels:?} with {change}, {dtype:?}, {device:?}");
-                match meaningless {
-                    true => refused(&what, &found),
-                    false => agree(&what, &found, &convolved(x(), &layer, burns), error_of(dtype)),
+                if *meaningless {
+                    refused(&what, &found)
+                } else {
+                    agree(&what, &found, &convolved(x(), &layer, burns), error_of(dtype))
                 }
             }
         }
@@ -293,9 +294,10 @@ fn pairs_of_convolutions_are_burns() {
                     format!("{images} to {a}, {b} to {c}, {d}, {biases}, {sizes:?}, {dtype:?}, {device:?}");
                 let burns = run(x(), &|x| pool(second.forward(pool(first.forward(x)))));
                 let ours = run(x().cast(dtype), &|x| conv_relu_pool_twice(x, &first, &second));
-                match biases == d {
-                    true => agree(&what, &ours, &burns, error_of(dtype)),
-                    false => refused(&what, &ours),
+                if biases == d {
+                    agree(&what, &ours, &burns, error_of(dtype))
+                } else {
+                    refused(&what, &ours)
                 }
                 let parameters = QParams { scale: 0.5, zero_point: 0 };
                 let ours = run(x().cast(dtype), &|x| {
@@ -342,14 +344,15 @@ fn linear_layers_of_any_operands_are_burns_or_are_refused() {
                 let ours = run(x(columns, &device).cast(dtype), linear);
                 let what = format!("{columns} to {outputs} of {kind}, bias {bias:?}, {dtype:?}, {device:?}");
                 // Burn broadcasts a bias of one value, or an output to several.
-                match bias.is_none_or(|len| len == outputs) {
-                    true => agree(
+                if bias.is_none_or(|len| len == outputs) {
+                    agree(
                         &what,
                         &ours,
                         &run(x(columns, &device), |x, layer| layer.forward(x)),
                         error_of(dtype),
-                    ),
-                    false => refused(&what, &ours),
+                    )
+                } else {
+                    refused(&what, &ours)
                 }
             }
         }

@@ -259,9 +259,10 @@ pub fn train<N: Network>(
             times.push(began.elapsed());
         }
         let loss = average_metrics(world, &[("loss", mean)])?[0];
-        world.agree(match loss.is_finite() {
-            true => Ok(()),
-            false => Err(format!("the loss is {loss} after step {}; lower --rate", times.len())),
+        world.agree(if loss.is_finite() {
+            Ok(())
+        } else {
+            Err(format!("the loss is {loss} after step {}; lower --rate", times.len()))
         })?;
         if world.is_root() {
             println!("step {}: perplexity {:.3}", times.len(), loss.exp());
@@ -301,9 +302,10 @@ fn main() -> ExitCode {
             println!("products of large linear layers in bf16: {}", bf16_products().name());
         }
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
-        match options.stock {
-            true => _ = train::<stock::Characters>(world, windows, &options)?,
-            false => _ = train::<fused::Characters>(world, windows, &options)?,
+        if options.stock {
+            train::<stock::Characters>(world, windows, &options)?;
+        } else {
+            train::<fused::Characters>(world, windows, &options)?;
         }
         Ok(())
     })

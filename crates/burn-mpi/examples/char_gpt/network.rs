@@ -34,17 +34,18 @@ pub struct Characters {
 impl Network for Characters {
     fn new(options: &Options, device: &Device) -> Self {
         let &Options { width, layers, heads, tokens, dropout, .. } = options;
-        let layers = match options.lstm {
-            true => Layers::Lstm(nn::LstmConfig::new(width, width, true).init(device)),
-            false => Layers::Gpt(Gpt {
+        let layers = if options.lstm {
+Layers::Lstm(nn::LstmConfig::new(width, width, true).init(device))
+} else {
+Layers::Gpt(Gpt {
                 positions: EmbeddingConfig::new(tokens, width).init(device),
                 layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
                     .with_dropout(dropout)
                     .with_norm_first(true)
                     .init(device),
                 norm: LayerNormConfig::new(width).init(device),
-            }),
-        };
+            })
+};
         Self {
             embedding: EmbeddingConfig::new(CHARACTERS, width).init(device),
             layers,

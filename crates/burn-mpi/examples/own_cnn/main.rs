@@ -222,9 +222,10 @@ fn main() -> ExitCode {
     run(|world| {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
-        match options.stock {
-            true => train::<stock::Cnn>(world, &options),
-            false => train::<fused::Cnn>(world, &options),
+        if options.stock {
+            train::<stock::Cnn>(world, &options)
+        } else {
+            train::<fused::Cnn>(world, &options)
         }
     })
 }

@@ -34,12 +34,13 @@ impl ArrivalOrder {
             )));
         }
         let params = layout.specs().len();
-        match self.uses.len() == params && self.uses.iter().all(|&uses| uses > 0) {
-            true => Ok(()),
-            false => Err(CommError::Arrival(format!(
+        if self.uses.len() == params && self.uses.iter().all(|&uses| uses > 0) {
+            Ok(())
+        } else {
+            Err(CommError::Arrival(format!(
                 "the uses {:?} are not one number above 0 for each of the {params} parameters",
                 self.uses
-            ))),
+            )))
         }
     }
 }

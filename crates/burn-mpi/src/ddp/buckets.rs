@@ -181,9 +181,10 @@ impl Buckets {
                 Some(slots) if first && weight == 1.0 => slots.copy_from_slice(gradient),
                 Some(slots) => {
                     let slots = slots.iter_mut().zip(gradient);
-                    match first {
-                        true => slots.for_each(|(slot, value)| *slot = value * weight),
-                        false => slots.for_each(|(slot, value)| *slot += value * weight),
+                    if first {
+                        slots.for_each(|(slot, value)| *slot = value * weight)
+                    } else {
+                        slots.for_each(|(slot, value)| *slot += value * weight)
                     }
                 }
                 None => {
@@ -279,17 +280,16 @@ impl Buckets {
         }
         if !averaged.is_empty() && with_backward > 0.0 {
             // A bucket of a narrower type has rounded them.
-            let sums = match is_alone || !self.buffers.is_narrow(last) {
-                true => &sums[CONTROL..],
-                false => &self.sum(tail.split_off(CONTROL))?,
+            let sums = if is_alone || !self.buffers.is_narrow(last) {
+                &sums[CONTROL..]
+            } else {
+                &self.sum(tail.split_off(CONTROL))?
             };
             averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / with_backward);
         }
         // Without a backward on any rank, no parameter has a gradient.
-        let irregular = match irregular || with_backward == 0.0 {
-            true => self.reduce_late()?,
-            false => Irregular::default(),
-        };
+        let irregular =
+            if irregular || with_backward == 0.0 { self.reduce_late()? } else { Irregular::default() };
         // Not before: another rank may have replaced a gradient.
         self.step.own = None;
         self.absent.fill(false);

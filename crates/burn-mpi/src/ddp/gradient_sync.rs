@@ -181,10 +181,7 @@ impl GradientSync {
         let probing = self.arrival.is_none();
         let buckets = self.buckets.take().ok_or(PANICKED)?;
         let overlaps = which == MicroBatch::Last && buckets.can_overlap();
-        let hooked = match probing || overlaps {
-            true => hook::backward(loss, module, buckets),
-            false => Err(buckets),
-        };
+        let hooked = if probing || overlaps { hook::backward(loss, module, buckets) } else { Err(buckets) };
         let (buckets, gradients, taken) = match hooked {
             Ok((gradients, Watch { buckets, registered, taken, .. })) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
@@ -468,13 +465,18 @@ impl GradientSync {
         let layout = self.layout.specs();
         let bytes_of_value = self.options.wire.bytes();
         let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
-        let overlap = match () {
-            () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
-            () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
-            () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
-            () if !self.hooked_device => Overlap::Inactive(NoOverlap::Device),
-            () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
-            () => Overlap::Active,
+        let overlap = if self.world.size() == 1 {
+            Overlap::Inactive(NoOverlap::OneRank)
+        } else if !self.options.overlap {
+            Overlap::Inactive(NoOverlap::Off)
+        } else if buckets.len() == 1 {
+            Overlap::Inactive(NoOverlap::OneBucket)
+        } else if !self.hooked_device {
+            Overlap::Inactive(NoOverlap::Device)
+        } else if self.arrival.is_none() {
+            Overlap::Inactive(NoOverlap::NotLearned)
+        } else {
+            Overlap::Active
         };
         SyncReport {
             steps: self.steps,

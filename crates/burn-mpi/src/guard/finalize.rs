@@ -161,9 +161,10 @@ fn everyone_leaves(mpi: &Mpi, communicator: ffi::MPI_Comm, status: i32) -> bool 
             Ok(false) if status == 0 || began.elapsed() < GRACE || all_have_left() => {}
             _ => return false,
         }
-        match began.elapsed() < Duration::from_millis(20) {
-            true => mpi.pause(),
-            false => std::thread::sleep(Duration::from_millis(2)),
+        if began.elapsed() < Duration::from_millis(20) {
+            mpi.pause()
+        } else {
+            std::thread::sleep(Duration::from_millis(2))
         }
     }
 }

@@ -73,9 +73,10 @@ impl ProcessManager {
             }
         }
         let line = String::from_utf8_lossy(&line);
-        match line.split_whitespace().any(|word| word.strip_prefix("cmd=") == Some(answer)) {
-            true => Ok(()),
-            false => Err(std::io::Error::other(format!("it answers '{}'", line.trim()))),
+        if line.split_whitespace().any(|word| word.strip_prefix("cmd=") == Some(answer)) {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(format!("it answers '{}'", line.trim())))
         }
     }
 }

@@ -181,10 +181,7 @@ impl Hub {
         let number = messages.received + messages.on_the_way.len();
         self.wake();
         drop(state);
-        match bytes.len() > EAGER {
-            true => self.wait(rank, Wanted::Received { to, number }),
-            false => Ok(()),
-        }
+        if bytes.len() > EAGER { self.wait(rank, Wanted::Received { to, number }) } else { Ok(()) }
     }
 
     /// Waits for the next message of rank `from`.
@@ -253,10 +250,12 @@ impl Hub {
                 reason.contains(&format!("rank {rank} on {host}"))
                     || reason.contains(&format!("rank {rank} ({host})"))
             };
-            let named = match reason.starts_with("panicked") {
-                true => format!("{whose} {reason}"),
-                false if self.hosts.iter().enumerate().any(names) => reason,
-                false => format!("{whose}: {reason}"),
+            let named = if reason.starts_with("panicked") {
+                format!("{whose} {reason}")
+            } else if self.hosts.iter().enumerate().any(names) {
+                reason
+            } else {
+                format!("{whose}: {reason}")
             };
             state.cause = Some((rank, named));
             state.ended.get_or_insert(departure.error());
@@ -319,10 +318,7 @@ impl Hub {
             let now = self.members[0].now();
             let runnable: Vec<usize> = (0..size).filter(|&rank| state.is_runnable(rank, now)).collect();
             if runnable.is_empty() {
-                match self.advance_clock(state, now) {
-                    true => continue,
-                    false => return,
-                }
+                if self.advance_clock(state, now) { continue } else { return }
             }
             if state.draw.below(16) == 0 {
                 state.held = state.draw.below(size + 1);

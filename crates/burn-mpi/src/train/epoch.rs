@@ -190,9 +190,10 @@ where
         samples: usize,
         of_all: bool,
     ) -> Result<Vec<O>, CommError> {
-        match self.world.size() > 1 && of_all {
-            true => outputs::on_root(&self.world, output, samples, &self.device),
-            false => Ok(output.filter(|_| self.world.is_root()).into_iter().collect()),
+        if self.world.size() > 1 && of_all {
+            outputs::on_root(&self.world, output, samples, &self.device)
+        } else {
+            Ok(output.filter(|_| self.world.is_root()).into_iter().collect())
         }
     }
 

@@ -101,10 +101,7 @@ fn seed_apart(world: &World, device: &Device) {
 /// The device of a model, with automatic differentiation.
 fn training_device<M: Module>(model: &M) -> Device {
     let device = model.devices().into_iter().next().unwrap_or_default();
-    match device.is_autodiff() {
-        true => device,
-        false => device.autodiff(),
-    }
+    if device.is_autodiff() { device } else { device.autodiff() }
 }
 
 /// This rank's part of a loader; none if it is empty. The whole with one rank.

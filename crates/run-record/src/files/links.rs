@@ -47,10 +47,7 @@ pub fn open_here(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if !found.is_file() {
         return Err(in_the_way(IRREGULAR));
     }
-    match found.nlink() > 1 {
-        true => Err(in_the_way(HARD)),
-        false => Ok(file),
-    }
+    if found.nlink() > 1 { Err(in_the_way(HARD)) } else { Ok(file) }
 }
 
 /// Creates the file `path`, or empties it, as [`open_here`] opens it.

@@ -29,9 +29,10 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_group = |group: Vec<&Profile>| {
         let (mut found, mut again): (Vec<Activation<'_>>, Vec<&Profile>) = Default::default();
         for one in group.into_iter().filter_map(Activation::of) {
-            match found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
-                true => found.push(one),
-                false => again.push(one.profile),
+            if found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
+                found.push(one)
+            } else {
+                again.push(one.profile)
             }
         }
         found.sort_by(|a, b| a.ms.total_cmp(&b.ms));

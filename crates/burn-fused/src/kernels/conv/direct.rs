@@ -79,9 +79,10 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
             let found = lanes.take::<S::f32s>(shape.outputs * result.len);
             let keeps = backward && epilogue == Epilogue::ReluPool;
             let index = part.take::<S::u32s>(if keeps { found.len() } else { 0 });
-            let between = match keep {
-                true => &mut middle.values_mut::<S::f32s>()[block * planed..][..planed],
-                false => two.input.take::<S::f32s>(if N > 1 { planed } else { 0 }),
+            let between = if keep {
+                &mut middle.values_mut::<S::f32s>()[block * planed..][..planed]
+            } else {
+                two.input.take::<S::f32s>(if N > 1 { planed } else { 0 })
             };
             let (plane, input) = match layer {
                 0 => {
@@ -153,9 +154,8 @@ impl<const N: usize> Kernel for BackwardPass<'_, N> {
         let Self { shapes, epilogue, back, weights, between, poll, buffers } = self;
         let last = shapes[N - 1];
         let needed = |layer: usize| layer > 0 || back.of_input;
-        let flipped: [Vec<f32>; N] = std::array::from_fn(|layer| match needed(layer) {
-            true => flipped(shapes[layer], weights[layer]),
-            false => Vec::new(),
+        let flipped: [Vec<f32>; N] = std::array::from_fn(|layer| {
+            if needed(layer) { flipped(shapes[layer], weights[layer]) } else { Vec::new() }
         });
         let source = Source::gradient(last, epilogue, back);
         let mut of_input = back.of_input.then(|| Buffer::new(shapes[0].input_len()));

@@ -62,9 +62,12 @@ impl Layout {
     #[inline(always)]
     fn total<S: Lanes>(self, channel: usize, mut value: impl FnMut(usize) -> f64) -> f64 {
         let (groups, lanes) = (self.groups::<S>(), S::F32_LANES);
-        let place = |image: usize| match self.by_image {
-            true => (image / lanes * groups + channel, image % lanes),
-            false => (image * groups + channel / lanes, channel % lanes),
+        let place = |image: usize| {
+            if self.by_image {
+                (image / lanes * groups + channel, image % lanes)
+            } else {
+                (image * groups + channel / lanes, channel % lanes)
+            }
         };
         (0..self.shape.batch).map(place).map(|(vector, lane)| value(vector * lanes + lane)).sum()
     }

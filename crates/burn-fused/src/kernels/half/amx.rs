@@ -427,10 +427,11 @@ mod tests {
                 sums: &mut sums,
                 sums_strides: [20, 700, 350],
             };
-            match in_tiles {
+            if in_tiles {
                 // SAFETY: the instructions are permitted or emulated.
-                true => testing::run_where_needed(|| unsafe { Tiles::configure() }.add_products(operands)),
-                false => model(operands),
+                testing::run_where_needed(|| unsafe { Tiles::configure() }.add_products(operands))
+            } else {
+                model(operands)
             }
             sums
         });

@@ -56,12 +56,11 @@ kernel! {
             for ((row, output), statistics) in rows.zip(output.chunks_exact_mut(width)).zip(statistics) {
                 let &mut Statistics { mean, inverse_deviation } = statistics;
                 let values = row.iter().zip(gamma).map(|(x, gamma)| (x - mean) * inverse_deviation * gamma);
-                match beta.is_empty() {
-                    true => output.iter_mut().zip(values).for_each(|(y, value)| *y = value),
-                    false => {
-                        let values = values.zip(beta).map(|(value, beta)| value + beta);
-                        output.iter_mut().zip(values).for_each(|(y, value)| *y = value);
-                    }
+                if beta.is_empty() {
+                    output.iter_mut().zip(values).for_each(|(y, value)| *y = value);
+                } else {
+                    let values = values.zip(beta).map(|(value, beta)| value + beta);
+                    output.iter_mut().zip(values).for_each(|(y, value)| *y = value);
                 }
             }
         }

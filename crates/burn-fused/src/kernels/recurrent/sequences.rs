@@ -48,10 +48,7 @@ impl Sequences {
     /// The row of a sequence at a step.
     #[inline(always)]
     pub fn row(self, sequence: usize, step: usize) -> usize {
-        match self.order.batch_first {
-            true => sequence * self.steps + step,
-            false => step * self.batch + sequence,
-        }
+        if self.order.batch_first { sequence * self.steps + step } else { step * self.batch + sequence }
     }
 
     /// Rows from a sequence to the next at the same step.

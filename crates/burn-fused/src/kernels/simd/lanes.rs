@@ -143,9 +143,10 @@ impl Lanes for pulp::x86::V4 {
 /// Loads at most as many values as a vector has lanes; the other lanes are zero.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
-    match values.len() == S::F32_LANES {
-        true => bytemuck::pod_read_unaligned(bytemuck::cast_slice(values)),
-        false => simd.partial_load_f32s(values),
+    if values.len() == S::F32_LANES {
+        bytemuck::pod_read_unaligned(bytemuck::cast_slice(values))
+    } else {
+        simd.partial_load_f32s(values)
     }
 }
 
@@ -215,9 +216,10 @@ pub(crate) fn transpose<S: Lanes>(
 /// Stores the first `target.len()` values of a vector.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(simd: S, target: &mut [f32], vector: S::f32s) {
-    match target.len() >= S::F32_LANES {
-        true => target[..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[vector])),
-        false => simd.partial_store_f32s(target, vector),
+    if target.len() >= S::F32_LANES {
+        target[..S::F32_LANES].copy_from_slice(bytemuck::cast_slice(&[vector]))
+    } else {
+        simd.partial_store_f32s(target, vector)
     }
 }
 

@@ -203,9 +203,10 @@ impl MultiHeadAttention {
             return (self.output.forward(context), weights);
         };
         let mut query = cache.query.extend(query, query_of);
-        let (key, value) = match cache.is_cross {
-            true => (cache.key.or_compute(|| key_of(key)), cache.value.or_compute(|| value_of(value))),
-            false => (cache.key.extend(key, key_of), cache.value.extend(value, value_of)),
+        let (key, value) = if cache.is_cross {
+            (cache.key.or_compute(|| key_of(key)), cache.value.or_compute(|| value_of(value)))
+        } else {
+            (cache.key.extend(key, key_of), cache.value.extend(value, value_of))
         };
         if !wants_weights && !cache.output.is_empty() {
             // The other queries' outputs are cached.

@@ -62,9 +62,10 @@ fn our_results(ours: &MultiHeadAttention, x: &[Tensor<3>], masks: &Masks, both: 
 }
 
 fn outputs(context: Tensor<3>, weights: Tensor<4>, both: bool) -> Tensor<1> {
-    match both {
-        true => Tensor::cat(vec![context.flatten(0, 2), weights.flatten(0, 3)], 0),
-        false => context.flatten(0, 2),
+    if both {
+        Tensor::cat(vec![context.flatten(0, 2), weights.flatten(0, 3)], 0)
+    } else {
+        context.flatten(0, 2)
     }
 }
 
@@ -239,12 +240,10 @@ fn multi_head_attention_is_cached_shown_configured_and_recorded_as_burns() {
     let ours = config.init(&device).load_record(burns.clone().into_record());
     assert_eq!(ours.to_string(), burns.to_string());
     for cross in [false, true] {
-        let (mut of_ours, mut of_burns) = match cross {
-            true => (
-                MhaCache::autoregressive_cross_attention(),
-                burns::MhaCache::autoregressive_cross_attention(),
-            ),
-            false => (MhaCache::autoregressive(), burns::MhaCache::autoregressive()),
+        let (mut of_ours, mut of_burns) = if cross {
+            (MhaCache::autoregressive_cross_attention(), burns::MhaCache::autoregressive_cross_attention())
+        } else {
+            (MhaCache::autoregressive(), burns::MhaCache::autoregressive())
         };
         for length in [2, 3, 4] {
             let x = random::<3>([2, 4, 8], 1, &device).narrow(1, 0, length);

@@ -226,9 +226,10 @@ impl BiLstm {
         };
         // Burn's asks the forward layer for its own order, and not the reverse one.
         let unusual = !self.forward.batch_first || self.forward.reverse;
-        let both = match any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
-            true => None,
-            false => run(&self.forward, false).zip(run(&self.reverse, true)),
+        let both = if any_unsupported("bi_lstm", &[(unusual, "orders of its forward layer")]) {
+            None
+        } else {
+            run(&self.forward, false).zip(run(&self.reverse, true))
         };
         match both {
             Some(((forward, of_forward), (reverse, of_reverse))) => {

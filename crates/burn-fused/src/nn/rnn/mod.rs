@@ -73,8 +73,9 @@ fn last_states(output: Tensor<3>, order: recurrent::Order) -> Tensor<2> {
     let [first, second, _] = output.dims();
     let steps = if order.batch_first { second } else { first };
     let last = if order.reverse { 0 } else { steps - 1 };
-    match order.batch_first {
-        true => output.slice(s![.., last, ..]).squeeze_dim(1),
-        false => output.slice(s![last, .., ..]).squeeze_dim(0),
+    if order.batch_first {
+        output.slice(s![.., last, ..]).squeeze_dim(1)
+    } else {
+        output.slice(s![last, .., ..]).squeeze_dim(0)
     }
 }

@@ -149,12 +149,11 @@ impl TransformerDecoderLayer {
         mut cache: Option<&mut TransformerDecoderLayerAutoregressiveCache>,
     ) -> TransformerDecoderInput {
         let x = all.target;
-        let input = match self.norm_first {
-            true => {
-                let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_3);
-                cached(cache, x.clone(), |x| self.norm_3.forward(x))
-            }
-            false => x.clone(),
+        let input = if self.norm_first {
+            let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_3);
+            cached(cache, x.clone(), |x| self.norm_3.forward(x))
+        } else {
+            x.clone()
         };
         let input = MhaInput::self_attn(input).masked(&all.target_masks);
         let attended = self.self_attn.context(input, cache.as_deref_mut().map(|cache| &mut cache.self_attn));
@@ -172,9 +171,10 @@ impl TransformerDecoderLayer {
         let x = if self.norm_first { x } else { input.clone() };
         let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
         let x = self.dropout.forward_added(x, cached(of_pwff, input, |x| self.pwff.forward(x)));
-        all.target = match self.norm_first {
-            true => x,
-            false => cached(cache.map(|cache| &mut cache.norm_3), x, |x| self.norm_3.forward(x)),
+        all.target = if self.norm_first {
+            x
+        } else {
+            cached(cache.map(|cache| &mut cache.norm_3), x, |x| self.norm_3.forward(x))
         };
         all
     }

@@ -140,12 +140,11 @@ impl TransformerEncoderLayer {
         masks: &Masks,
         mut cache: Option<&mut TransformerEncoderLayerAutoregressiveCache>,
     ) -> Tensor<3> {
-        let input = match self.norm_first {
-            true => {
-                let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_2);
-                cached(cache, x.clone(), |x| self.norm_2.forward(x))
-            }
-            false => x.clone(),
+        let input = if self.norm_first {
+            let cache = cache.as_deref_mut().map(|cache| &mut cache.norm_2);
+            cached(cache, x.clone(), |x| self.norm_2.forward(x))
+        } else {
+            x.clone()
         };
         let input = MhaInput::self_attn(input).masked(masks);
         let attended = self.mha.context(input, cache.as_deref_mut().map(|cache| &mut cache.mha));
@@ -156,9 +155,10 @@ impl TransformerEncoderLayer {
         let x = if self.norm_first { x } else { input.clone() };
         let of_pwff = cache.as_deref_mut().map(|cache| &mut cache.pwff);
         let x = self.dropout.forward_added(x, cached(of_pwff, input, |x| self.pwff.forward(x)));
-        match self.norm_first {
-            true => x,
-            false => cached(cache.map(|cache| &mut cache.norm_2), x, |x| self.norm_2.forward(x)),
+        if self.norm_first {
+            x
+        } else {
+            cached(cache.map(|cache| &mut cache.norm_2), x, |x| self.norm_2.forward(x))
         }
     }
 }

@@ -128,12 +128,11 @@ impl Part<'_> {
         let Sizes { queries, keys, heads, width, .. } = self.setup.sizes;
         let mut means = vec![0.0; self.heads.len() * queries];
         for (head, sums) in self.heads.clone().zip(means.chunks_exact_mut(queries)) {
-            let (output, width) = match self.inputs[2].is_empty() {
-                true => {
-                    let first = (self.batch * heads + head) * queries * keys;
-                    (View { values: self.output, first, step: keys }, keys)
-                }
-                false => (self.setup.head(self.output, [self.batch, queries, heads, head]), width),
+            let (output, width) = if self.inputs[2].is_empty() {
+                let first = (self.batch * heads + head) * queries * keys;
+                (View { values: self.output, first, step: keys }, keys)
+            } else {
+                (self.setup.head(self.output, [self.batch, queries, heads, head]), width)
             };
             let matrices = [output, View { values: self.gradient, ..output }];
             row_products(self.setup.level, matrices, width, sums);

@@ -98,9 +98,10 @@ impl Part<'_> {
                 let mut block = Block { head, ..block.clone() };
                 let row = at * queries + block.first;
                 let stats = &mut stats[row..][..block.rows];
-                let weights = match weights.is_empty() {
-                    true => &mut [],
-                    false => &mut weights[row * keys..][..block.rows * keys],
+                let weights = if weights.is_empty() {
+                    &mut []
+                } else {
+                    &mut weights[row * keys..][..block.rows * keys]
                 };
                 loop {
                     setup.multiply_panels(&block, q, (&k_panels, 0), &mut scores, step);

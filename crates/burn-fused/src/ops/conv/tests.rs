@@ -103,9 +103,10 @@ fn agree(what: &str, found: &[f32], expected: &[f32]) {
     let finite = expected.iter().filter(|x| x.is_finite());
     let largest = finite.fold(0.0f32, |max, x| max.max(x.abs()));
     for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
-        let same = match expected.is_finite() {
-            true => (found - expected).abs() <= 1e-5 * largest,
-            false => found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan()),
+        let same = if expected.is_finite() {
+            (found - expected).abs() <= 1e-5 * largest
+        } else {
+            found.to_bits() == expected.to_bits() || (found.is_nan() && expected.is_nan())
         };
         assert!(same, "{what}, value {at}: {found} for {expected}");
     }

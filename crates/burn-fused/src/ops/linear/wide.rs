@@ -98,8 +98,9 @@ fn as_stored(weights: FlexTensor) -> FlexTensor {
 /// The matrix of weights that are [stored by row or by column](as_stored).
 fn matrix(weights: &FlexTensor) -> Matrix<'_> {
     let [rows, columns] = weights.shape().dims();
-    match weights.is_contiguous() {
-        true => Matrix::new(values(weights), [rows, columns]),
-        false => Matrix::new(weights.storage(), [columns, rows]).transpose(),
+    if weights.is_contiguous() {
+        Matrix::new(values(weights), [rows, columns])
+    } else {
+        Matrix::new(weights.storage(), [columns, rows]).transpose()
     }
 }

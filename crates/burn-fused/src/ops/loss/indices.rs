@@ -149,14 +149,13 @@ fn in_parallel<B: Send>(
     after: impl Fn(),
     block: impl Fn(B) + Sync + Send,
 ) {
-    match blocks.len() > 1 && rayon::current_num_threads() > 1 {
-        true => {
-            blocks.par_bridge().for_each(block);
-            after();
-        }
-        false => blocks.for_each(|values| {
+    if blocks.len() > 1 && rayon::current_num_threads() > 1 {
+        blocks.par_bridge().for_each(block);
+        after();
+    } else {
+        blocks.for_each(|values| {
             block(values);
             after();
-        }),
+        })
     }
 }

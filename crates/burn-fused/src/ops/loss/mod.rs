@@ -142,10 +142,8 @@ fn composed(scores: Tensor<2>, labels: &[u16], smoothing: f64, weights: Option<V
         None => logs,
     };
     let own: Tensor<1> = weighted(logs.clone().gather(1, targets)).mean().neg();
-    let loss = match smoothing > 0.0 {
-        true => own * (1.0 - smoothing) - weighted(logs).mean() * smoothing,
-        false => own,
-    };
+    let loss =
+        if smoothing > 0.0 { own * (1.0 - smoothing) - weighted(logs).mean() * smoothing } else { own };
     let value = f64::from(loss.clone().into_scalar::<f32>());
     let data = scores.into_data().convert_dtype(DType::F32);
     let correct = match data.as_slice::<f32>() {

@@ -134,9 +134,10 @@ impl Mpi {
 
 /// MPI's error string, and what it means for collectives.
 fn explained(text: String) -> String {
-    match text.contains("TRUNCATE") || text.contains("truncated") {
-        true => format!("{text}; ranks call different operations, or the same ones on different sizes"),
-        false => text,
+    if text.contains("TRUNCATE") || text.contains("truncated") {
+        format!("{text}; ranks call different operations, or the same ones on different sizes")
+    } else {
+        text
     }
 }
 

@@ -327,12 +327,14 @@ fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
         numbers.for_each(|value| (low, high) = (low.min(value), high.max(value)));
         Ok::<_, DataError>(())
     })?;
-    Ok(match () {
-        () if low >= 0.0 && high <= 1.0 => "(255 * x).round().astype(\"uint8\")".into(),
-        () if low >= 0.0 && high <= 255.0 => "x.round().astype(\"uint8\")".into(),
-        () => format!(
+    Ok(if low >= 0.0 && high <= 1.0 {
+        "(255 * x).round().astype(\"uint8\")".into()
+    } else if low >= 0.0 && high <= 255.0 {
+        "x.round().astype(\"uint8\")".into()
+    } else {
+        format!(
             "its numbers are from {low} to {high}: ((x - x.min()) / (x.max() - x.min()) * 255).round().astype(\"uint8\")"
-        ),
+        )
     })
 }
 

@@ -178,15 +178,22 @@ pub(crate) fn holds_pictures(folder: &Path) -> bool {
 /// What a folder holds that can be imported, in words.
 pub fn recognised(source: &Path) -> Option<&'static str> {
     let (folders, files) = inside(source).ok()?;
-    match () {
-        () if files.iter().any(|path| is_table(path)) => Some("tables"),
-        () if files.iter().any(|path| arrays::is_array(path)) => Some("arrays"),
-        () if files.iter().any(|path| cifar::is_batch(path)) => Some("batches of CIFAR"),
-        () if files.iter().any(|path| idx::is_idx(path)) => Some("IDX files of other names"),
-        () if metadata::file(source).is_some() => Some("pictures"),
-        () if folders.iter().any(|folder| holds_pictures(folder)) => Some("folders of pictures"),
-        () if files.iter().any(|path| is_picture(path)) => Some("pictures in no class's folder"),
-        () => None,
+    if files.iter().any(|path| is_table(path)) {
+        Some("tables")
+    } else if files.iter().any(|path| arrays::is_array(path)) {
+        Some("arrays")
+    } else if files.iter().any(|path| cifar::is_batch(path)) {
+        Some("batches of CIFAR")
+    } else if files.iter().any(|path| idx::is_idx(path)) {
+        Some("IDX files of other names")
+    } else if metadata::file(source).is_some() {
+        Some("pictures")
+    } else if folders.iter().any(|folder| holds_pictures(folder)) {
+        Some("folders of pictures")
+    } else if files.iter().any(|path| is_picture(path)) {
+        Some("pictures in no class's folder")
+    } else {
+        None
     }
 }
 

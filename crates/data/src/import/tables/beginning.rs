@@ -45,10 +45,12 @@ impl Format {
     /// The number in a cell of a feature: True and False are 1 and 0, as pandas and R write them.
     pub(crate) fn value(self, cell: &[u8]) -> Option<f64> {
         let is = |word: &str| cell.trim_ascii().eq_ignore_ascii_case(word.as_bytes());
-        match () {
-            () if is("true") => Some(1.0),
-            () if is("false") => Some(0.0),
-            () => self.number(cell),
+        if is("true") {
+            Some(1.0)
+        } else if is("false") {
+            Some(0.0)
+        } else {
+            self.number(cell)
         }
     }
 

@@ -44,14 +44,19 @@ impl Range {
         let &Self { low, high, differ, .. } = self;
         let largest = low.abs().max(high.abs());
         let step = f64::from((largest as f32).next_up() - largest as f32);
-        match () {
-            () if self.first.is_none() => None,
-            () if low == high && !(differ && largest >= INEXACT) => Some(Problem::Constant),
-            () if low as f32 == high as f32 => Some(Problem::OneInF32),
-            () if high - low < FEW * step => Some(Problem::FewInF32),
+        if self.first.is_none() {
+            None
+        } else if low == high && !(differ && largest >= INEXACT) {
+            Some(Problem::Constant)
+        } else if low as f32 == high as f32 {
+            Some(Problem::OneInF32)
+        } else if high - low < FEW * step {
+            Some(Problem::FewInF32)
+        } else if self.values >= COUNTED && self.breaks <= 1 {
             // A table of the test split begins anew.
-            () if self.values >= COUNTED && self.breaks <= 1 => Some(Problem::Counts),
-            () => None,
+            Some(Problem::Counts)
+        } else {
+            None
         }
     }
 }

@@ -132,9 +132,10 @@ impl Training {
         device.seed(3 + world.map_or(0, World::rank) as u64);
         let net = Net::new(width, self.norm, &device);
         let numbers = Numbers { first: 0, count: self.samples, broken: self.broken };
-        let train = match self.ahead {
-            true => loader_ahead(numbers),
-            false => loader(numbers, self.batch, self.shuffle, self.workers),
+        let train = if self.ahead {
+            loader_ahead(numbers)
+        } else {
+            loader(numbers, self.batch, self.shuffle, self.workers)
         };
         let valid = loader(Numbers { first: 900, count: VALID, broken: None }, 3, false, self.workers);
         let mut training = SupervisedTraining::<Net>::new(&self.folder, train, valid)
@@ -159,9 +160,10 @@ impl Training {
             None => training.renderer(Box::new(CliMetricsRenderer::new())),
         };
         let scheduler = rates();
-        let learner = match self.adam {
-            true => Learner::new(net, AdamConfig::new().init().into(), scheduler),
-            false => Learner::new(net, SgdConfig::new().init().into(), scheduler),
+        let learner = if self.adam {
+            Learner::new(net, AdamConfig::new().init().into(), scheduler)
+        } else {
+            Learner::new(net, SgdConfig::new().init().into(), scheduler)
         };
         let interrupter = training.interrupter();
         if self.stopped_by.is_some_and(|rank| world.is_some_and(|world| world.rank() == rank)) {
@@ -259,10 +261,7 @@ fn near_plain_burn(found: &Net, steps: Vec<Batch>) -> Result<(), String> {
     let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     let difference = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
     let step = norm(&mut before.iter().zip(&expected).map(|(a, b)| a - b));
-    match difference <= 1e-5 * step {
-        true => Ok(()),
-        false => Err(format!("{difference:e} of steps of {step:e}")),
-    }
+    if difference <= 1e-5 * step { Ok(()) } else { Err(format!("{difference:e} of steps of {step:e}")) }
 }
 
 /// Sizes that do not divide, accumulation, batch norm, overlap: it learns, and the validation loss is
@@ -296,9 +295,10 @@ fn resume(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let whole = Training { epochs: 4, ..named("whole") }.run(Some(world), 16);
     Training { epochs: 2, ..named("parts") }.run(Some(world), 16);
     let resumed = Training { epochs: 4, checkpoint: Some(2), ..named("parts") }.run(Some(world), 16);
-    match weights(&whole) == weights(&resumed) {
-        true => Ok(()),
-        false => Err("a resumed training has other weights".into()),
+    if weights(&whole) == weights(&resumed) {
+        Ok(())
+    } else {
+        Err("a resumed training has other weights".into())
     }
 }
 
@@ -307,9 +307,10 @@ fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     let watch = Watch { last: Some(2), ..Watch::default() };
     let stopped = Training { epochs: 9, watch, ..Training::new(folder) };
     let two = Training { epochs: 2, ..Training::new(folder) };
-    match weights(&stopped.run(Some(world), 16)) == weights(&two.run(Some(world), 16)) {
-        true => Ok(()),
-        false => Err("a training stopped after two epochs has other weights than one of two".into()),
+    if weights(&stopped.run(Some(world), 16)) == weights(&two.run(Some(world), 16)) {
+        Ok(())
+    } else {
+        Err("a training stopped after two epochs has other weights than one of two".into())
     }
 }
 

@@ -54,9 +54,10 @@ impl TrainStep for Net {
         let [x, y] = [&batch.x, &batch.y].map(|values| values.to_data().iter().collect());
         STEPS.lock().expect("steps").push((x, y));
         let item = self.output(batch);
-        let gradients = match OVERLAP.load(Ordering::Relaxed) {
-            true => burn_mpi::backward(&item.loss),
-            false => item.loss.backward(),
+        let gradients = if OVERLAP.load(Ordering::Relaxed) {
+            burn_mpi::backward(&item.loss)
+        } else {
+            item.loss.backward()
         };
         TrainOutput::new(self, gradients, item)
     }
@@ -112,9 +113,10 @@ pub struct Numbers {
 
 impl Dataset<usize> for Numbers {
     fn get(&self, index: usize) -> Result<usize, DatasetError> {
-        match self.broken == Some(index) {
-            true => Err(DatasetError::new(std::io::Error::other(format!("sample {index} cannot be read")))),
-            false => Ok(self.first + index),
+        if self.broken == Some(index) {
+            Err(DatasetError::new(std::io::Error::other(format!("sample {index} cannot be read"))))
+        } else {
+            Ok(self.first + index)
         }
     }
 
@@ -126,10 +128,7 @@ impl Dataset<usize> for Numbers {
 /// A loader of `numbers`, made by this many threads of its own.
 pub fn loader(numbers: Numbers, batch: usize, shuffle: bool, workers: usize) -> Arc<dyn DataLoader<Batch>> {
     let builder = DataLoaderBuilder::new(Samples).batch_size(batch).num_workers(workers);
-    match shuffle {
-        true => builder.shuffle(7).build(numbers),
-        false => builder.build(numbers),
-    }
+    if shuffle { builder.shuffle(7).build(numbers) } else { builder.build(numbers) }
 }
 
 /// Batches of two of samples that are read three at a time: the loader's progress is ahead of its batches.

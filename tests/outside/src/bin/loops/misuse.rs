@@ -35,14 +35,16 @@ fn different_calls(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
             " is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same order"
         ))
     };
-    let result = match world.is_root() {
-        true => save_record(world, folder.join("model"), record()),
-        false => data.shuffle(world, 7, 1),
+    let result = if world.is_root() {
+        save_record(world, folder.join("model"), record())
+    } else {
+        data.shuffle(world, 7, 1)
     };
     refused(world, result, |error| between("shuffle", "save_record", error))?;
-    let result = match world.is_root() {
-        true => average_metrics(world, &[("loss", Mean::default())]).map(|_| ()),
-        false => save_record(world, folder.join("model"), record()),
+    let result = if world.is_root() {
+        average_metrics(world, &[("loss", Mean::default())]).map(|_| ())
+    } else {
+        save_record(world, folder.join("model"), record())
     };
     refused(world, result, |error| between("save_record", "average_metrics", error))
 }
@@ -62,11 +64,10 @@ fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
         sync.backward(&net.loss(&items, &device), &net, own, total, MicroBatch::Last)?;
         let finished = sync.finish(&net);
         let totals: Vec<usize> = world.gather(&total)?;
-        match totals.iter().all(|total| *total == right) {
-            true => drop(finished?),
-            false => refused(world, finished, |error| {
-                matches!(error, CommError::Shared(SharedError::Shares { .. }))
-            })?,
+        if totals.iter().all(|total| *total == right) {
+            drop(finished?)
+        } else {
+            refused(world, finished, |error| matches!(error, CommError::Shared(SharedError::Shares { .. })))?
         }
     }
     Ok(())

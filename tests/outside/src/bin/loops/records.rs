@@ -48,10 +48,7 @@ fn resumed(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     check_equal_weights(world, &loaded)?;
     let [expected, found] =
         [step(&mut optimizer, net, &device)?, step(&mut again, loaded, &device)?].map(|net| hash(&net));
-    match found == expected {
-        true => Ok(()),
-        false => Err("a step after loading differs from one without".into()),
-    }
+    if found == expected { Ok(()) } else { Err("a step after loading differs from one without".into()) }
 }
 
 fn step(optimizer: &mut ModuleOptimizer, net: Net, device: &Device) -> Result<Net, Box<dyn Error>> {

@@ -22,9 +22,12 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
         words.fill(0);
     }
     let (weights, none) = (weights.as_chunks::<9>().0, [0; 9]);
-    let of = |term: usize, result: usize| match term < terms {
-        true => &weights[if flipped { term * inputs + result } else { result * inputs + term }],
-        false => &none,
+    let of = |term: usize, result: usize| {
+        if term < terms {
+            &weights[if flipped { term * inputs + result } else { result * inputs + term }]
+        } else {
+            &none
+        }
     };
     let mut pack = |term: usize, result: usize| {
         let first = result / BLOCK * 9 * steps + term / BLOCK;
@@ -32,9 +35,10 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
         let taps = words[place..].iter_mut().step_by(2 * steps * WORDS).take(9);
         let pairs = of(term, result).iter().zip(of(term + 1, result));
         let word = |(&even, &odd): (&u16, &u16)| u32::from(even) | u32::from(odd) << 16;
-        match flipped {
-            true => taps.zip(pairs.rev()).for_each(|(tap, pair)| *tap = word(pair)),
-            false => taps.zip(pairs).for_each(|(tap, pair)| *tap = word(pair)),
+        if flipped {
+            taps.zip(pairs.rev()).for_each(|(tap, pair)| *tap = word(pair))
+        } else {
+            taps.zip(pairs).for_each(|(tap, pair)| *tap = word(pair))
         }
     };
     // In the order of `weights`.

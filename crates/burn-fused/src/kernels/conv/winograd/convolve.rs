@@ -48,10 +48,7 @@ impl Kernel for Convolve<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
         // Sums, a panel and a scalar have to fit into the registers.
-        match S::REGISTER_COUNT >= 32 {
-            true => self.with_rows::<S, 8>(simd),
-            false => self.with_rows::<S, 4>(simd),
-        }
+        if S::REGISTER_COUNT >= 32 { self.with_rows::<S, 8>(simd) } else { self.with_rows::<S, 4>(simd) }
     }
 }
 

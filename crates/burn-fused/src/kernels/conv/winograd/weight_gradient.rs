@@ -32,9 +32,10 @@ impl Kernel for WeightGradient<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
         // Rows are channels of one vector.
-        match S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
-            true => self.with_rows::<S, 8>(simd),
-            false => self.with_rows::<S, 4>(simd),
+        if S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
+            self.with_rows::<S, 8>(simd)
+        } else {
+            self.with_rows::<S, 4>(simd)
         }
     }
 }

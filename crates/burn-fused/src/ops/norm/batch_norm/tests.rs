@@ -204,9 +204,10 @@ fn agree(what: &str, found: &[f32], expected: &[f64]) {
     let largest = finite.fold(0.0f64, |max, x| max.max(x.abs()));
     for (at, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let found = f64::from(found);
-        let same = match expected.is_finite() {
-            true => (found - expected).abs() <= 1e-5 * largest,
-            false => found == expected || (found.is_nan() && expected.is_nan()),
+        let same = if expected.is_finite() {
+            (found - expected).abs() <= 1e-5 * largest
+        } else {
+            found == expected || (found.is_nan() && expected.is_nan())
         };
         assert!(same, "{what}, value {at}: {found} for {expected}, of at most {largest}");
     }
