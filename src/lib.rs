@@ -24,7 +24,7 @@
 //! [`data::Shard`] returns the step's samples as bytes → [`data::Normalizer`]
 //! converts them to f32 values → [`model::inputs`] makes a batch of these →
 //! [`model::Network`] computes class scores →
-//! [`train::cross_entropy`] → backward; each gradient is copied into its bucket of
+//! [`burn_fused::loss`] → backward; each gradient is copied into its bucket of
 //! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
 //! [`burn_mpi::Collective`] → [`train::Optimizer`] reads the averages from the buckets
 //! and writes new weights.

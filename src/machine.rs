@@ -72,10 +72,10 @@ impl CpuTime {
     /// Now; zeros if `/proc` cannot be read.
     pub fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        Self::of(&read("/proc/stat"), &read("/proc/self/stat")).unwrap_or_default()
+        Self::parse(&read("/proc/stat"), &read("/proc/self/stat")).unwrap_or_default()
     }
 
-    fn of(machine: &str, process: &str) -> Option<Self> {
+    fn parse(machine: &str, process: &str) -> Option<Self> {
         // user nice system idle iowait irq softirq steal; guests are part of user.
         let ticks = machine.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
         let ticks: Vec<u64> = ticks.map(|word| word.parse().ok()).collect::<Option<_>>()?;
@@ -201,7 +201,7 @@ mod tests {
     fn the_load_of_others_is_busy_time_without_the_ranks() {
         let at = |user: u64, idle: u64, own: u64| {
             let process = format!("1 (a b) c) S{} {own} 2 0", " 0".repeat(10));
-            CpuTime::of(&format!("cpu  {user} 0 10 {idle} 0 0 0 20 0 0\ncpu0 1\n"), &process).unwrap()
+            CpuTime::parse(&format!("cpu  {user} 0 10 {idle} 0 0 0 20 0 0\ncpu0 1\n"), &process).unwrap()
         };
         let (before, after) = (at(100, 1000, 5), at(400, 1700, 105));
         let passed = after.since(before);
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(others_percent(&[passed, passed]), Some(10.0), "two ranks of one machine");
         assert_eq!(others_percent(&[passed; 4]), Some(0.0), "coarse ticks never give less than 0");
         assert_eq!((others_percent(&[]), others_percent(&[CpuTime::default()])), (None, None));
-        assert_eq!(CpuTime::of("nonsense", ""), None);
+        assert_eq!(CpuTime::parse("nonsense", ""), None);
     }
 
     #[test]

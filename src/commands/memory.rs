@@ -4,7 +4,7 @@
 use crate::machine;
 use crate::model::{Dimensions, ModelKind, Network};
 use crate::options::{ConfigError, RunConfig};
-use crate::train::Precision;
+use crate::train::MixedPrecision;
 use burn_mpi::World;
 
 /// Checks that a training step can fit beside those of the other ranks of each host. The estimate is a lower bound:
@@ -110,9 +110,9 @@ fn check_option(
 }
 
 /// Half of the layers' outputs of a batch, in numbers of 32 bits: those of 16 bits are half as large.
-fn outputs(network: &Network, precision: Precision, batch: usize) -> u64 {
+fn outputs(network: &Network, precision: MixedPrecision, batch: usize) -> u64 {
     let outputs = (network.flop().floats() / 2).saturating_mul(batch as u64);
-    if precision == Precision::No { outputs } else { outputs / 2 }
+    if precision == MixedPrecision::No { outputs } else { outputs / 2 }
 }
 
 #[cfg(test)]
@@ -128,12 +128,12 @@ mod tests {
         let network =
             Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
         // The measured peak of live tensors at batch 32 is 36 MB and more.
-        let of = |batch| outputs(&network, Precision::No, batch);
+        let of = |batch| outputs(&network, MixedPrecision::No, batch);
         let (one, many) = (of(32), of(32_000));
         assert!((1_250_000..9_000_000).contains(&one), "{one}");
         assert_eq!(many, 1000 * one);
         // Batch 4096 has a measured peak of 2005 MB in bf16, and 3290 MB in f32.
-        assert_eq!(outputs(&network, Precision::Bf16, 32), one / 2);
+        assert_eq!(outputs(&network, MixedPrecision::Bf16, 32), one / 2);
     }
 
     /// Estimates are below what `train --model mlp --hidden 65536 -v` prints as its peak: 11.3 times the weights with adam,

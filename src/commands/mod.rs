@@ -39,7 +39,7 @@ use crate::model::ModelKind;
 use crate::options::{
     BenchArgs, BenchKind, Cli, Command, ConfigError, RunConfig, Words, is_of_value, one_line,
 };
-use crate::train::{Precision, spec};
+use crate::train::{MixedPrecision, spec};
 use ::data::{Description, SampleSource, Split};
 use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
@@ -214,22 +214,25 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     let least =
         ranks.into_iter().min().map_or(Bf16Products::Widened, |least| Bf16Products::ALL[usize::from(least)]);
     limit_bf16_products(least);
-    if world.is_root() && config.device == DeviceKind::Flex {
-        match config.precision {
-            Precision::Bf16 if least == Bf16Products::Widened => log::warn!(
-                "--precision bf16: not every rank's processor has bf16 instructions; values are rounded to bf16, \
-                 and products run in f32"
-            ),
-            Precision::Bf16 if least == Bf16Products::Avx512 && config.model == ModelKind::Vgg => log::warn!(
+    if !world.is_root() || config.device != DeviceKind::Flex {
+        return Ok(());
+    }
+    match config.precision {
+        MixedPrecision::Bf16 if least == Bf16Products::Widened => log::warn!(
+            "--precision bf16: not every rank's processor has bf16 instructions; values are rounded to bf16, and \
+             products run in f32"
+        ),
+        MixedPrecision::Bf16 if least == Bf16Products::Avx512 && config.model == ModelKind::Vgg => {
+            log::warn!(
                 "--precision bf16: not every rank's processor has AMX, so convolutions run in f32 on values that are \
-                 rounded to bf16: this saves memory, and no time"
-            ),
-            Precision::Fp16 => log::warn!(
-                "--precision fp16: processors do not compute in f16; values are rounded to f16, and products run in \
-                 f32, so times are not those of f16 hardware"
-            ),
-            _ => {}
+             rounded to bf16: this saves memory, and no time"
+            )
         }
+        MixedPrecision::Fp16 => log::warn!(
+            "--precision fp16: processors do not compute in f16; values are rounded to f16, and products run in f32, \
+             so times are not those of f16 hardware"
+        ),
+        _ => {}
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::model::Dimensions;
 use crate::options::{RunConfig, RunRecord, schema};
-use crate::train::{BackendKind, Precision, Tally, Trainer, best_epoch};
+use crate::train::{BackendKind, MixedPrecision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Launcher, ParamLayout, Place, ShardPlan, SyncReport, World, oversubscribed};
@@ -42,7 +42,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         hosts: places.iter().map(|place| place.host.clone()).collect(),
         machines,
         simd_level: Some(Level::current().name().into()),
-        bf16_products: (config.device == DeviceKind::Flex && config.precision == Precision::Bf16)
+        bf16_products: (config.device == DeviceKind::Flex && config.precision == MixedPrecision::Bf16)
             .then(|| bf16_products().name().into()),
         oversubscribed: oversubscribed(&places, config.threads.get()),
         shared_machine: shared_machine(&places),
@@ -112,7 +112,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
     let mut hosts = record.hosts.clone();
     hosts.dedup();
     let mixed = match record.config.precision {
-        Precision::No => String::new(),
+        MixedPrecision::No => String::new(),
         other => format!(", precision {other}"),
     };
     log::info!(

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(step(ModelKind::Convnet, &plain, 1), 4 * conv1 + 6 * (conv2 + linear));
         assert_eq!(step(ModelKind::Convnet, &plain, 32), 32 * step(ModelKind::Convnet, &plain, 1));
         assert_eq!(step(ModelKind::Mlp, &plain, 1), 4 * 512 * 32 + 6 * 32 * 20);
-        let wide = NetworkOptions { hidden: Some(crate::model::options::Hidden(64)), ..plain };
+        let wide = NetworkOptions { hidden: Some(crate::model::Hidden(64)), ..plain };
         assert_eq!(step(ModelKind::Mlp, &wide, 1), 2 * step(ModelKind::Mlp, &plain, 1));
         // Sides 32, 16 and 8, then 4096 features.
         let convs = 1024 * 9 * 32 * 64 + 256 * 9 * (64 * 128 + 128 * 256) + 64 * 9 * 2 * 256 * 256;

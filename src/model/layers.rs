@@ -86,17 +86,26 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
 /// batch norms and dropout are Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
-    mut images: Tensor<4>,
+    images: Tensor<4>,
     place: Option<&BatchPlace>,
     fused: bool,
 ) -> Tensor<2> {
-    use Layer::{Activation as Then, AveragePool, Conv, Dropout, Flatten, Linear, Norm, Pool};
+    let is_flatten = |named: &NamedLayer<'_>| matches!(named.layer, Layer::Flatten(_));
+    let flatten = layers.iter().position(is_flatten).expect("every network ends with layers of features");
+    let images = apply_to_images(&layers[..flatten], images, fused);
+    let features = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
+    apply_to_features(&layers[flatten + 1..], features, place, fused)
+}
+
+/// The layers before the flattening: convolutions and poolings.
+fn apply_to_images(layers: &[NamedLayer<'_>], mut images: Tensor<4>, fused: bool) -> Tensor<4> {
+    use Layer::{Activation as Then, AveragePool, Conv, Norm, Pool};
     use burn_fused::nn::activation::Activation::Relu;
     let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
-    let following = |at: usize, fused: bool| epilogue(if fused { &kinds[at..] } else { &[] });
     let mut at = 0;
-    while !matches!(kinds[at], Flatten(_)) {
-        let ((epilogue, suffix, mut count), name) = (following(at, fused), layers[at].name);
+    while at < kinds.len() {
+        let (epilogue, suffix, mut count) = epilogue(if fused { &kinds[at..] } else { &[] });
+        let name = layers[at].name;
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
         images = match kinds[at..] {
             [Conv(a), Then(Relu(_)), Pool(_), Conv(b), Then(Relu(_)), Pool(_), ..] if fused => {
@@ -124,30 +133,44 @@ pub(super) fn apply(
         };
         at += count;
     }
-    let mut x = spans::layer(|| Operator::new("flatten", "flatten"), images, |x| x.flatten(1, 3));
-    at += 1;
+    images
+}
+
+/// The layers behind the flattening.
+fn apply_to_features(
+    layers: &[NamedLayer<'_>],
+    mut features: Tensor<2>,
+    place: Option<&BatchPlace>,
+    fused: bool,
+) -> Tensor<2> {
+    use Layer::{Activation as Then, Dropout, Linear, Norm};
+    let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
+    let mut at = 0;
     while at < kinds.len() {
         // In evaluation, batch norm and ReLU are separate operators: a profile shows the time of the activation.
-        let in_training = x.device().is_autodiff();
-        let ((epilogue, suffix, count), name) = (following(at, fused && in_training), layers[at].name);
+        let in_training = features.device().is_autodiff();
+        let (epilogue, suffix, count) = epilogue(if fused && in_training { &kinds[at..] } else { &[] });
+        let name = layers[at].name;
         let operator = |kind: &'static str| move || Operator::new(name, format!("{kind}{suffix}"));
-        x = match kinds[at] {
-            Norm(layer) => spans::layer(operator("batch norm"), x, |x| layer.forward_with(x, epilogue)),
-            Then(layer) => spans::layer(|| activation(name, layer), x, |x| activated(layer, x, fused)),
-            Dropout(layer) => spans::layer(operator("dropout"), x, |x| match place {
+        features = match kinds[at] {
+            Norm(layer) => {
+                spans::layer(operator("batch norm"), features, |x| layer.forward_with(x, epilogue))
+            }
+            Then(layer) => spans::layer(|| activation(name, layer), features, |x| activated(layer, x, fused)),
+            Dropout(layer) => spans::layer(operator("dropout"), features, |x| match place {
                 Some(place) => layer.forward_at(x, place),
                 None => x,
             }),
             // Burn's layer takes no 16-bit features beside weights in f32.
-            Linear(layer) if !fused && x.dtype() == DType::F32 => {
-                spans::layer(operator("linear"), x, |x| burns::Linear::from(layer.clone()).forward(x))
+            Linear(layer) if !fused && features.dtype() == DType::F32 => {
+                spans::layer(operator("linear"), features, |x| burns::Linear::from(layer.clone()).forward(x))
             }
-            Linear(layer) => spans::layer(operator("linear"), x, |x| layer.forward(x)),
+            Linear(layer) => spans::layer(operator("linear"), features, |x| layer.forward(x)),
             _ => unreachable!("convolutions and poolings take images"),
         };
         at += count;
     }
-    x
+    features
 }
 
 /// The operator of an activation.

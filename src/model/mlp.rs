@@ -3,8 +3,8 @@
 
 use burn::tensor::Device;
 
+use super::Hidden;
 use super::layers::{linear, norm};
-use super::options::Hidden;
 use super::{Dimensions, Layer, NetworkOptions};
 
 /// Default width of the hidden layer.

@@ -5,7 +5,7 @@ mod convnet;
 pub mod flop;
 mod layers;
 mod mlp;
-mod options;
+mod network_options;
 #[cfg(test)]
 mod parameters_tests;
 #[cfg(test)]
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use layers::{Layer, NamedLayer};
 pub use mlp::HIDDEN;
-pub use options::{ActivationKind, NetworkOptions};
+pub use network_options::{ActivationKind, Hidden, NetworkOptions};
 
 use crate::values::display_names;
 use flop::Flop;
@@ -80,7 +80,7 @@ impl ModelKind {
             }
             Self::Vgg => product(&[9, channels, 32]).saturating_add(product(&[32, classes])),
             Self::Mlp => {
-                let hidden = options.hidden.map_or(HIDDEN, options::Hidden::get);
+                let hidden = options.hidden.map_or(HIDDEN, Hidden::get);
                 product(&[channels, height, width, hidden]).saturating_add(product(&[hidden, classes]))
             }
         }

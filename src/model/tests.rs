@@ -47,12 +47,7 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
         (ModelKind::Vgg, BOTH, 2_627_946, 2_629_930),
         (ModelKind::Mlp, PLAIN, 17_140, 17_204),
         (ModelKind::Mlp, BOTH, 17_140, 17_204),
-        (
-            ModelKind::Mlp,
-            NetworkOptions { hidden: Some(crate::model::options::Hidden(64)), ..PLAIN },
-            34_260,
-            34_388,
-        ),
+        (ModelKind::Mlp, NetworkOptions { hidden: Some(crate::model::Hidden(64)), ..PLAIN }, 34_260, 34_388),
     ] {
         let layout = layout(kind, &options);
         assert_eq!((layout.trainable(), layout.len()), (trainable, all), "{kind} {options:?}");
@@ -61,7 +56,7 @@ fn options_change_the_numbers_of_parameters_as_in_pytorch() {
 
 #[test]
 fn layers_without_bounds_are_counted_before_they_are_made() {
-    let wide = NetworkOptions { hidden: Some(crate::model::options::Hidden(64)), ..PLAIN };
+    let wide = NetworkOptions { hidden: Some(crate::model::Hidden(64)), ..PLAIN };
     for (kind, options, expected) in [
         (ModelKind::Convnet, PLAIN, 36 + 392 * 10),
         (ModelKind::Vgg, PLAIN, 9 * 3 * 32 + 32 * 10),

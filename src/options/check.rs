@@ -8,7 +8,9 @@ use super::{RunConfig, as_typed};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
 use crate::quant::{QuantizeKind, Quantizer, groups};
-use crate::train::{BackendKind, GAMMA, GLOO_ALGORITHMS, OPTIONS, OptimizerKind, Precision, ScheduleKind};
+use crate::train::{
+    BackendKind, GAMMA, GLOO_ALGORITHMS, MixedPrecision, OPTIONS, OptimizerKind, ScheduleKind,
+};
 use crate::values;
 use run_record::{Part, count};
 
@@ -145,19 +147,19 @@ impl RunConfig {
     /// Checks that the device computes in the precision.
     fn check_precision(&self) -> Result<(), ConfigError> {
         let (precision, device) = (self.precision, self.device);
-        if precision == Precision::No {
+        if precision == MixedPrecision::No {
             return Ok(());
         }
         let has_16_bits = !matches!(device, DeviceKind::NdArray | DeviceKind::Cuda(_));
         let is_libtorch = matches!(device, DeviceKind::Tch | DeviceKind::TchCuda(_));
         let problem = match self.quantization.quantize {
-            _ if precision == Precision::Fp8 => {
+            _ if precision == MixedPrecision::Fp8 => {
                 "no device of this program computes in 8 bits; choose no, bf16 or fp16".to_owned()
             }
             _ if !has_16_bits => {
                 format!("{device} has no 16-bit operators here; choose --device flex or --precision no")
             }
-            _ if is_libtorch && precision == Precision::Fp16 => {
+            _ if is_libtorch && precision == MixedPrecision::Fp16 => {
                 format!("{device} trains in f32 or bf16 here; choose --precision bf16, or --device flex")
             }
             Some(kind) => format!("--quantize {kind} trains in f32; leave out one of the two"),

@@ -133,11 +133,11 @@ fn momentum_is_pytorchs_default_unless_given_or_cycled() {
 #[test]
 fn precisions_are_accepted_where_the_device_computes_in_them() {
     for (options, expected) in [
-        ("--precision no --fused off --quantized --fused on", Precision::No),
-        ("--precision bf16 --model vgg --batch-norm --dropout 0.5", Precision::Bf16),
-        ("--precision fp16 --model mlp --activation gelu", Precision::Fp16),
+        ("--precision no --fused off --quantized --fused on", MixedPrecision::No),
+        ("--precision bf16 --model vgg --batch-norm --dropout 0.5", MixedPrecision::Bf16),
+        ("--precision fp16 --model mlp --activation gelu", MixedPrecision::Fp16),
         #[cfg(feature = "tch")]
-        ("--precision bf16 --device tch", Precision::Bf16),
+        ("--precision bf16 --device tch", MixedPrecision::Bf16),
     ] {
         assert_eq!(train(options).unwrap().precision, expected, "{options}");
     }

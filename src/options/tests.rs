@@ -6,7 +6,7 @@ use run_report::runs::{Run, RunRecord as Stored};
 use serde_json::json;
 
 use super::*;
-use crate::train::{GLOO_ALGORITHMS, Precision};
+use crate::train::{GLOO_ALGORITHMS, MixedPrecision};
 
 /// The configuration of `mpiburn train` with these options.
 pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
@@ -47,7 +47,7 @@ fn the_defaults_are_the_reports() {
     assert_eq!([config.epochs, data.train_batch_size, data.test_batch_size].map(Positive::get), [3, 32, 128]);
     assert_eq!((config.recipe.lr.get(), config.recipe.weight_decay.get(), config.seed), (5e-4, 5e-4, 123));
     assert_eq!((data.shuffle, config.log_every.get()), (false, 100));
-    assert_eq!(config.precision, Precision::No);
+    assert_eq!(config.precision, MixedPrecision::No);
 }
 
 #[test]

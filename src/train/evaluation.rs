@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_fused::loss::{Score, argmax, weighted_cross_entropy};
+use burn_fused::loss::{Score, argmax, cross_entropy};
 use burn_mpi::{SampleOrder as Order, World};
-use run_record::{Confusion, CurvePoint, Metrics};
-use serde::{Deserialize, Deserializer, Serialize};
+use run_record::Confusion;
 
-use super::{LabelledBytes, RunConfig, TrainError, batches};
+use super::{LabelledBytes, RunConfig, Tally, TrainError, batches};
 use crate::model::Network;
 use crate::quant::Quantized;
 use data::{Normalizer, SampleSource, Shard, Split};
@@ -116,97 +115,12 @@ impl Evaluation {
             let values: Vec<f32> = scores.to_data().iter().collect();
             let rows = values.chunks_exact((values.len() / labels.len().max(1)).max(1));
             named.extend(labels.iter().zip(rows).map(|(&label, row)| (label, argmax(row) as u16, 1)));
-            tally.add(&cross_entropy(scores, labels, 0.0, None).1);
+            let Score { value, correct, .. } = cross_entropy(scores, labels);
+            tally.add(&Tally::from_batch(value, correct, labels.len()));
             if self.keeps_scores {
                 kept.extend(values);
             }
         }
         Ok((tally, named.into_iter().collect(), kept))
-    }
-}
-
-/// Sums over samples.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Sum of the samples' losses. JSON has no NaN or infinity, and stores null.
-    #[serde(deserialize_with = "number_or_null")]
-    pub loss: f64,
-    /// Samples whose highest score was that of their class.
-    pub correct: f64,
-    /// Samples.
-    pub samples: f64,
-}
-
-/// A number, or NaN for null.
-fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
-}
-
-impl Tally {
-    /// The tally of a batch with mean loss `loss`.
-    pub fn of_batch(loss: f64, correct: usize, samples: usize) -> Self {
-        Self { loss: loss * samples as f64, correct: correct as f64, samples: samples as f64 }
-    }
-
-    /// Adds another tally to this one.
-    pub fn add(&mut self, other: &Self) {
-        self.loss += other.loss;
-        self.correct += other.correct;
-        self.samples += other.samples;
-    }
-
-    /// Mean loss per sample; 0 without samples.
-    pub fn mean_loss(&self) -> f64 {
-        self.loss / self.samples.max(1.0)
-    }
-
-    /// Share of correct samples in percent; 0 without samples.
-    pub fn accuracy(&self) -> f64 {
-        100.0 * self.correct / self.samples.max(1.0)
-    }
-
-    /// Loss and accuracy; `None` without samples.
-    pub fn metrics(&self) -> Option<Metrics> {
-        (self.samples > 0.0).then(|| Metrics { loss: self.mean_loss(), accuracy: self.accuracy() })
-    }
-
-    /// All ranks' tallies of one step as a point on their curves.
-    pub fn curve_point(step: usize, ranks: &[Self]) -> CurvePoint {
-        let mean = Self::total(ranks).metrics();
-        CurvePoint { step, ranks: ranks.iter().map(Self::metrics).collect(), mean }
-    }
-
-    /// The sum of all ranks' tallies.
-    pub fn total(tallies: &[Self]) -> Self {
-        tallies.iter().fold(Self::default(), |mut sum, tally| {
-            sum.add(tally);
-            sum
-        })
-    }
-}
-
-/// Cross entropy of class scores `[batch, classes]`: the mean over the batch `[1]`, for backward, and the metrics.
-/// `smoothing` is the share of each label that is spread over all classes, from 0 to below 1; `weights` are those of the
-/// classes, 1 without any.
-pub fn cross_entropy(
-    scores: Tensor<2>,
-    labels: &[u16],
-    smoothing: f64,
-    weights: Option<&[f32]>,
-) -> (Tensor<1>, Tally) {
-    let Score { loss, value, correct } = weighted_cross_entropy(scores, labels, smoothing, weights);
-    (loss, Tally::of_batch(value, correct, labels.len()))
-}
-
-#[cfg(test)]
-mod tally_tests {
-    use super::*;
-
-    #[test]
-    fn the_mean_is_over_samples_not_over_batches() {
-        let mut sum = Tally::of_batch(1.0, 1, 1);
-        sum.add(&Tally::of_batch(2.0, 3, 3));
-        assert_eq!((sum.mean_loss(), sum.accuracy()), (1.75, 100.0));
-        assert_eq!((Tally::default().accuracy(), Tally::default().metrics()), (0.0, None));
     }
 }

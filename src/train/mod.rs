@@ -4,32 +4,31 @@
 
 mod backend;
 mod batches;
+mod config;
 mod error;
 mod evaluation;
 mod optimizer;
-mod options;
 mod precision;
 mod recorder;
 mod schedule;
 mod schema;
 mod state;
 mod step;
+mod tally;
 mod trainer;
 
 pub use backend::BackendKind;
 pub use batches::LabelledBytes;
+pub use config::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn, Threads};
 pub use error::TrainError;
 pub use evaluation::{Evaluation, Tested};
-pub use evaluation::{Tally, cross_entropy};
 pub use optimizer::{AveragedGradients, Optimizer, OptimizerKind, Rate};
-pub use options::{
-    Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig, SamplesIn, Threads,
-};
 pub use precision::LossScale;
-pub use precision::Precision;
+pub use precision::MixedPrecision;
 pub use recorder::Recorder;
 pub use schedule::{Schedule, ScheduleKind};
 pub use schema::{OPTIONS, OptionSpec, Scope, spec};
 pub use state::{Position, best_epoch};
 pub use step::{Learner, StepTimes};
+pub use tally::Tally;
 pub use trainer::{Setup, Trainer, Watch};

@@ -15,7 +15,7 @@ use crate::values::display_names;
 /// Type of activations, of their gradients and of the factors of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Precision {
+pub enum MixedPrecision {
     /// f32.
     #[default]
     No,
@@ -28,9 +28,9 @@ pub enum Precision {
     Fp8,
 }
 
-display_names!(Precision);
+display_names!(MixedPrecision);
 
-impl Precision {
+impl MixedPrecision {
     /// The type of activations.
     pub fn activations(self) -> DType {
         match self {
@@ -133,7 +133,7 @@ mod tests {
         device: &Device,
         kind: ModelKind,
         options: &NetworkOptions,
-        precision: Precision,
+        precision: MixedPrecision,
     ) -> Vec<f32> {
         let device = device.clone().autodiff();
         let network = Network::with_options(kind, options, kind.dimensions(), 5, &device);
@@ -168,10 +168,10 @@ mod tests {
         let device = Device::flex();
         for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
             for options in [plain, more, gelu] {
-                let exact = gradients(&device, kind, &options, Precision::No);
+                let exact = gradients(&device, kind, &options, MixedPrecision::No);
                 // Rounding changes the maximum of some squares, and what some ReLU passes on: of few
                 // samples, or behind norms, those outweigh the rounding itself.
-                let off = [Precision::Bf16, Precision::Fp16].map(|precision| {
+                let off = [MixedPrecision::Bf16, MixedPrecision::Fp16].map(|precision| {
                     let found = gradients(&device, kind, &options, precision);
                     assert_eq!(found.len(), exact.len());
                     assert_ne!(found, exact, "{kind} {options:?} {precision}");
@@ -193,8 +193,8 @@ mod tests {
             for options in
                 [plain, NetworkOptions { batch_norm: true, dropout: crate::values::Below1(0.3), ..plain }]
             {
-                let exact = gradients(&device, kind, &options, Precision::No);
-                let found = gradients(&device, kind, &options, Precision::Bf16);
+                let exact = gradients(&device, kind, &options, MixedPrecision::No);
+                let found = gradients(&device, kind, &options, MixedPrecision::Bf16);
                 assert_ne!(found, exact, "{kind} {options:?}");
                 let off = norm(found.iter().zip(&exact).map(|(a, b)| a - b)) / norm(exact.iter().copied());
                 assert!(off < 0.25, "{kind} {options:?}: {off}");
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn precisions_are_written_alike_everywhere() {
-        for precision in Precision::value_variants() {
+        for precision in MixedPrecision::value_variants() {
             assert_eq!(serde_json::to_value(precision).unwrap(), precision.to_string());
         }
     }

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
+use burn_fused::loss::{Score, weighted_cross_entropy};
 use burn_fused::nn::BatchPlace;
 
 use super::optimizer::{Optimizer, Rate};
-use super::{LabelledBytes, LossScale, RunConfig, Tally, cross_entropy};
+use super::{LabelledBytes, LossScale, RunConfig, Tally};
 use crate::model::Network;
 use crate::quant::Quantizer;
 use crate::spans;
@@ -217,13 +218,9 @@ impl<'w> Learner<'w> {
         let (images, labels) = spans::span(&spans::BATCH, || samples.batch(range, &self.device));
         let loaded = Instant::now();
         let scores = spans::forward(|| self.forward(images, &place));
-        let (loss, tally) = spans::span(&spans::LOSS, || {
-            cross_entropy(
-                scores,
-                labels,
-                self.options.recipe.label_smoothing.get(),
-                self.class_weights.as_deref(),
-            )
+        let smoothing = self.options.recipe.label_smoothing.get();
+        let Score { loss, value, correct } = spans::span(&spans::LOSS, || {
+            weighted_cross_entropy(scores, labels, smoothing, self.class_weights.as_deref())
         });
         let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {
@@ -235,7 +232,7 @@ impl<'w> Learner<'w> {
         self.times.data += loaded - began;
         self.times.forward += forwarded - loaded;
         self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);
-        Ok(tally)
+        Ok(Tally::from_batch(value, correct, labels.len()))
     }
 
     fn update(&mut self) -> Result<(), CommError> {

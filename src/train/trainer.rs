@@ -7,7 +7,7 @@ use burn::module::Module;
 use super::batches::{self, Batches, order_of};
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
-use super::{Position, Precision, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
+use super::{MixedPrecision, Position, Recorder, RunConfig, Schedule, Tally, TrainError, best_epoch};
 use crate::model::Network;
 use crate::quant::{Int8File, PostQuantizer, Quantizer};
 use crate::spans;
@@ -128,7 +128,7 @@ impl<'w> Trainer<'w> {
             .map(|post| post.load(&source, options.data.train_samples.map(Positive::get)));
         let post_quantizer = world.agree(post.transpose())?;
         let mut learner = Learner::new(world, options, network, quantizer, collective)?;
-        learner.class_weights = options.recipe.class_weights.of(shard.class_counts());
+        learner.class_weights = options.recipe.class_weights.for_counts(shard.class_counts());
         Ok(Self {
             learner,
             batches: Batches::new(options, source.description()),
@@ -296,33 +296,9 @@ impl<'w> Trainer<'w> {
         test: Vec<Tally>,
         int8: Option<TestedInt8>,
     ) -> Result<(), TrainError> {
-        self.world.check_equal("the weights' digest", &self.weights_sha256())?;
-        if let Some(int8) = &int8 {
-            self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
-            if let Some(quantizer) = &self.learner.quantizer {
-                self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
-            }
-        }
-        let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
-        let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
-        let train = Tally::total(&tallies);
-        // A mean over ranks, as the waits for gradients are: a rank may wait for a late rank longer than the late
-        // rank's loop takes.
-        self.position.epoch_seconds = seconds.iter().sum::<f64>() / seconds.len() as f64;
-        let total = Tally::total(&test);
-        let int8_tallies = int8.as_ref().map(|int8| int8.test.tallies.clone()).unwrap_or_default();
-        let int8_total = Tally::total(&int8_tallies).metrics();
-        let row = EpochRow {
-            epoch: self.position.epoch + 1,
-            train_loss: train.mean_loss(),
-            train_accuracy: train.accuracy(),
-            test_loss: total.mean_loss(),
-            test_accuracy: total.accuracy(),
-            seconds: self.position.epoch_seconds,
-            learning_rate: self.learner.rate.lr,
-            int8_test_accuracy: int8_total.map(|total| total.accuracy),
-            int8_test_loss: int8_total.map(|total| total.loss),
-        };
+        self.check_equal_models(int8.as_ref())?;
+        let int8_tallies = int8.as_ref().map_or_else(Vec::new, |int8| int8.test.tallies.clone());
+        let row = self.epoch_row(&test, &int8_tallies)?;
         let step = self.position.step;
         recorder.write(|writer| {
             writer.points(Curve::Test, &[Tally::curve_point(step, &test)])?;
@@ -344,6 +320,47 @@ impl<'w> Trainer<'w> {
         }
         self.position.test_tallies = test;
         self.position.int8_tallies = int8_tallies;
+        self.begin_next_epoch();
+        self.checkpoint(recorder, int8.as_ref().map(|int8| &int8.file))?;
+        recorder.write(|writer| writer.epoch(&row))?;
+        watch.epoch(&row);
+        Ok(())
+    }
+
+    /// Checks that all ranks have the same weights, and the same int8 model of them.
+    fn check_equal_models(&self, int8: Option<&TestedInt8>) -> Result<(), TrainError> {
+        self.world.check_equal("the weights' digest", &self.weights_sha256())?;
+        if let Some(int8) = int8 {
+            self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
+            if let Some(quantizer) = &self.learner.quantizer {
+                self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The figures of the epoch over all ranks. The seconds of the epoch become a mean over ranks, as the waits for
+    /// gradients are: a rank may wait for a late rank longer than the late rank's loop takes.
+    fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
+        let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
+        let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
+        self.position.epoch_seconds = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        let (train, test, int8) = (Tally::total(&tallies), Tally::total(test), Tally::total(int8).metrics());
+        Ok(EpochRow {
+            epoch: self.position.epoch + 1,
+            train_loss: train.mean_loss(),
+            train_accuracy: train.accuracy(),
+            test_loss: test.mean_loss(),
+            test_accuracy: test.accuracy(),
+            seconds: self.position.epoch_seconds,
+            learning_rate: self.learner.rate.lr,
+            int8_test_accuracy: int8.map(|metrics| metrics.accuracy),
+            int8_test_loss: int8.map(|metrics| metrics.loss),
+        })
+    }
+
+    /// Moves the position to the first step of the next epoch.
+    fn begin_next_epoch(&mut self) {
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
@@ -352,10 +369,6 @@ impl<'w> Trainer<'w> {
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }
-        self.checkpoint(recorder, int8.as_ref().map(|int8| &int8.file))?;
-        recorder.write(|writer| writer.epoch(&row))?;
-        watch.epoch(&row);
-        Ok(())
     }
 
     /// Reads this rank's samples in the order of the current epoch.
@@ -409,7 +422,7 @@ impl<'w> Trainer<'w> {
         let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
         // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
         let remedy = match self.learner.options.precision {
-            Precision::Fp16 => {
+            MixedPrecision::Fp16 => {
                 "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
             }
             _ => REMEDY,

@@ -18,7 +18,7 @@ use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
 use crate::model::ModelKind;
 use crate::options::{ConfigError, RunConfig, StepArgs};
-use crate::train::{LabelledBytes, Learner, Precision, Scope, spec};
+use crate::train::{LabelledBytes, Learner, MixedPrecision, Scope, spec};
 use data::Split;
 use data::generate::noise;
 
@@ -222,7 +222,7 @@ pub struct StepReport {
     /// Compute device.
     pub device: DeviceKind,
     /// Type of activations and products.
-    pub precision: Precision,
+    pub precision: MixedPrecision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
     /// Algorithm of fused convolutions with many channels.
@@ -352,7 +352,7 @@ impl StepReport {
             1e-9 * self.overlap_on.per_second(self.flop_per_step),
         );
         let mixed = match self.precision {
-            Precision::No => String::new(),
+            MixedPrecision::No => String::new(),
             other => format!(", the step in {other}"),
         };
         let on = format!("({}{mixed}, {})", self.device, count(self.threads, "thread"));
@@ -407,7 +407,7 @@ mod step_report_tests {
             topology: "1x1".into(),
             backend: "mpi".into(),
             device: DeviceKind::Flex,
-            precision: Precision::No,
+            precision: MixedPrecision::No,
             fused: true,
             conv: Some(Algorithm::Winograd),
             threads: 1,

@@ -3,7 +3,7 @@
 use crate::options::RunConfig;
 use crate::profile::{Profile, ProfileRow, SortKey};
 use crate::spans::Phase;
-use crate::train::Precision;
+use crate::train::MixedPrecision;
 use run_record::count;
 use terminal::table::{Table, shortened, table};
 
@@ -34,7 +34,7 @@ fn title(file: &File) -> String {
     let what = if file.train { "training step" } else { "inference" };
     let ranks = if file.ranks == 1 { "" } else { ", times of rank 0" };
     let mixed = match file.config.precision {
-        Precision::No => String::new(),
+        MixedPrecision::No => String::new(),
         other => format!(", {other}"),
     };
     format!(

@@ -7,7 +7,7 @@ use crate::commands::subject::{BATCHES, Subject};
 use crate::commands::{check_random_batch, warn_of_ignored};
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, ProfileArgs, RunConfig, Words, as_typed};
-use crate::train::{OptionSpec, Precision, Scope, spec};
+use crate::train::{MixedPrecision, OptionSpec, Scope, spec};
 use data::Split;
 use run_record::Part;
 use serde_json::Value;
@@ -85,7 +85,7 @@ fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
         return Err(ConfigError::new("quantize", kind, "training is profiled in floats; leave it out"));
     }
-    if config.precision != Precision::No && !args.train {
+    if config.precision != MixedPrecision::No && !args.train {
         return Err(ConfigError::new("precision", config.precision, "requires --train"));
     }
     if !args.int8 {

@@ -11,7 +11,7 @@ use burn_mpi::{Reduction, ShardPlan, SyncOptions, Transport, WireType};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::{BackendKind, OptimizerKind, Precision, Rate, Schedule, ScheduleKind};
+use super::{BackendKind, MixedPrecision, OptimizerKind, Rate, Schedule, ScheduleKind};
 use crate::device::DeviceKind;
 use crate::model::{Dimensions, ModelKind, Network, NetworkOptions};
 use crate::quant::Quantization;
@@ -85,10 +85,10 @@ pub struct RunConfig {
         long,
         value_name = "TYPE",
         default_value = "no",
-        value_parser = one_of::<Precision>(),
+        value_parser = one_of::<MixedPrecision>(),
         help_heading = "Training"
     )]
-    pub precision: Precision,
+    pub precision: MixedPrecision,
     #[command(flatten)]
     #[serde(flatten)]
     pub recipe: Recipe,
@@ -255,7 +255,7 @@ pub enum ClassWeights {
 
 impl ClassWeights {
     /// The weights of classes with these numbers of training samples.
-    pub fn of(self, samples: &[usize]) -> Option<Vec<f32>> {
+    pub fn for_counts(self, samples: &[usize]) -> Option<Vec<f32>> {
         let all: usize = samples.iter().sum();
         let classes = samples.iter().filter(|&&count| count > 0).count();
         let weight = |&count: &usize| match count {
@@ -434,8 +434,8 @@ mod tests {
 
     #[test]
     fn balanced_weights_have_the_mean_1_over_the_samples() {
-        assert_eq!(ClassWeights::None.of(&[1, 2]), None);
-        let weights = ClassWeights::Balanced.of(&[30, 0, 10, 20]).unwrap();
+        assert_eq!(ClassWeights::None.for_counts(&[1, 2]), None);
+        let weights = ClassWeights::Balanced.for_counts(&[30, 0, 10, 20]).unwrap();
         assert_eq!(weights, [2.0 / 3.0, 0.0, 2.0, 1.0]);
     }
 }
