@@ -72,8 +72,8 @@ impl Plan {
     pub fn buffers(&self) -> Vec<Vec<Block>> {
         let blocks =
             |map: &Map| if self.in_lanes { map.len() } else { (map.len() * self.images).div_ceil(LANES) };
-        let words = self.in_lanes.then(|| vec![Block::of(0); lanes::words(self.maps[0])]);
-        self.maps.iter().map(|map| vec![Block::of(map.zero); blocks(map)]).chain(words).collect()
+        let words = self.in_lanes.then(|| vec![Block::splat(0); lanes::words(self.maps[0])]);
+        self.maps.iter().map(|map| vec![Block::splat(map.zero); blocks(map)]).chain(words).collect()
     }
 
     /// Computes `outputs` `[images, outputs]` of `inputs` `[images, channels, height, width]`, of at most

@@ -195,7 +195,7 @@ impl Model {
     /// The instructions that inference currently uses: `avx512-vnni`, `avx2` or `portable`,
     /// depending on the SIMD level. All compute the same bits.
     pub fn instructions(&self) -> &'static str {
-        Instructions::of(Level::current()).name()
+        Instructions::for_level(Level::current()).name()
     }
 
     /// Workspace for [`infer`](Self::infer).
@@ -283,7 +283,7 @@ impl Model {
         );
         let count = images.len() / size;
         assert_eq!(scores, count * self.outputs, "scores of {count} images with {} outputs", self.outputs);
-        let instructions = Instructions::of(Level::current());
+        let instructions = Instructions::for_level(Level::current());
         let Workspace { inputs, outputs, maps, .. } = workspace;
         for images in images.chunks(self.plan.images * size) {
             let count = images.len() / size;

@@ -77,13 +77,13 @@ impl Requantization {
         let mut numbers = vec![[i32::MIN, i32::MAX, 0, 0, 0, 0]; outputs.next_multiple_of(16)];
         for (o, [low, high, left, multiplier, addend, right]) in numbers.iter_mut().take(outputs).enumerate()
         {
-            let of = if multipliers.len() == 1 { 0 } else { o };
-            let shift = shifts[of].max(NARROW);
-            *multiplier = multipliers[of];
+            let channel = if multipliers.len() == 1 { 0 } else { o };
+            let shift = shifts[channel].max(NARROW);
+            *multiplier = multipliers[channel];
             *right = i32::from(shift - 32);
             *addend = (i32::from(zero_point) << (shift - 32)) + (1 << (shift - NARROW));
-            if shifts[of] < NARROW {
-                (*low, *high, *left) = (-WIDE, WIDE - 1, i32::from(NARROW - shifts[of]));
+            if shifts[channel] < NARROW {
+                (*low, *high, *left) = (-WIDE, WIDE - 1, i32::from(NARROW - shifts[channel]));
             }
         }
         let wide = shifts.iter().any(|&shift| shift < NARROW);

@@ -159,7 +159,7 @@ mod tests {
     use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
     /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
-    fn of<M: Module>(
+    fn outputs_and_gradients<M: Module>(
         layer: &M,
         x: &Tensor<3>,
         kept: bool,
@@ -172,10 +172,12 @@ mod tests {
 
     fn compare(burns: &burn::nn::activation::Activation, x: &Tensor<3>, context: &str) {
         for kept in [true, false] {
-            let expected = of(burns, x, kept, |layer, x| layer.forward(x));
+            let expected = outputs_and_gradients(burns, x, kept, |layer, x| layer.forward(x));
             for level in Level::available() {
                 let _held = level.hold();
-                let found = of(&Activation::from(burns.clone()), x, kept, |layer, x| layer.forward(x));
+                let found = outputs_and_gradients(&Activation::from(burns.clone()), x, kept, |layer, x| {
+                    layer.forward(x)
+                });
                 assert_close(&found, &expected, &format!("{burns}, {context}, kept: {kept}, at {level}"));
             }
         }
@@ -269,9 +271,17 @@ mod tests {
             assert_eq!(config.init(&device).to_string(), burns.to_string());
             let ours = config.init(&device).load_record(burns.clone().into_record());
             let back = burn::nn::activation::Activation::from(ours.clone());
-            let expected = of(&burns, &x, true, |layer, x| layer.forward(x));
-            assert_close(&of(&ours, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
-            assert_close(&of(&back, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
+            let expected = outputs_and_gradients(&burns, &x, true, |layer, x| layer.forward(x));
+            assert_close(
+                &outputs_and_gradients(&ours, &x, true, |layer, x| layer.forward(x)),
+                &expected,
+                &config.to_string(),
+            );
+            assert_close(
+                &outputs_and_gradients(&back, &x, true, |layer, x| layer.forward(x)),
+                &expected,
+                &config.to_string(),
+            );
         }
         assert_eq!(Activation::from(Gelu::new_approximate()).epilogue(), Some(Function::GeluApproximate));
         assert_eq!(Activation::from(Selu).epilogue(), None);

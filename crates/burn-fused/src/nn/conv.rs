@@ -280,8 +280,8 @@ mod tests {
             let values = |x: Tensor<1>| x.into_data().try_into_vec::<f32>().expect("f32");
             let sums = values(conv.forward(x).swap_dims(0, 1).flatten(0, 3));
             for (sums, found) in sums.chunks(28 * 9 * 8).zip(values(norm.running_var.value_sync())) {
-                let mean = |of: &dyn Fn(f64) -> f64| {
-                    sums.iter().map(|&x| of(f64::from(x))).sum::<f64>() / sums.len() as f64
+                let mean = |term: &dyn Fn(f64) -> f64| {
+                    sums.iter().map(|&x| term(f64::from(x))).sum::<f64>() / sums.len() as f64
                 };
                 let center = mean(&|x| x);
                 let expected = mean(&|x| (x - center).powi(2));

@@ -85,7 +85,7 @@ impl ModuleVisitor for RandomGradients {
 }
 
 impl RandomGradients {
-    fn of(module: &impl Module, step: u64) -> GradientsParams {
+    fn for_module(module: &impl Module, step: u64) -> GradientsParams {
         let mut all = Self { gradients: GradientsParams::new(), step, seed: 0 };
         module.visit(&mut all);
         all.gradients
@@ -124,7 +124,7 @@ fn assert_steps_equal(
         let context = format!("{context}, step {step}");
         let both = |ours: &mut ModuleOptimizer, burns: &mut ModuleOptimizer, lr, modules: [Parameters; 2]| {
             let [first, second] = modules;
-            let [gradients, same] = [&first, &second].map(|module| RandomGradients::of(module, step));
+            let [gradients, same] = [&first, &second].map(|module| RandomGradients::for_module(module, step));
             let modules = [ours.step(lr, first, gradients), burns.step(lr, second, same)];
             assert_close(&values(&modules[0]), &values(&modules[1]), &context);
             modules

@@ -29,7 +29,7 @@ pub(super) struct Block(pub [u32; LANES]);
 
 impl Block {
     /// This byte everywhere.
-    pub fn of(byte: u8) -> Self {
+    pub fn splat(byte: u8) -> Self {
         Self([u32::from_ne_bytes([byte; 4]); LANES])
     }
 }
@@ -100,7 +100,7 @@ pub(super) enum Instructions {
 
 impl Instructions {
     /// The instructions of a SIMD level: AVX-512 with VNNI, or else AVX2.
-    pub fn of(level: Level) -> Self {
+    pub fn for_level(level: Level) -> Self {
         match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 if let Some(vnni) = Vnni::detect() => Self::Vnni(vnni),

@@ -59,7 +59,7 @@ fn instructions_of_all_levels_equal_the_portable_ones() {
         };
         let expected = results(Instructions::Portable);
         for level in Level::available() {
-            let instructions = Instructions::of(level);
+            let instructions = Instructions::for_level(level);
             let found = results(instructions);
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 assert_eq!(found, expected, "result {i} of {}, round {round}", instructions.name());

@@ -137,7 +137,7 @@ struct Shift {
 
 impl Shift {
     #[inline(always)]
-    fn of(shape: Shape, rows: [usize; 2], tap: usize) -> Self {
+    fn for_tap(shape: Shape, rows: [usize; 2], tap: usize) -> Self {
         let (width, height) = (shape.width as isize, shape.height as isize);
         let [down, right] = [tap as isize / 3 - 1, tap as isize % 3 - 1];
         let [first, end] = rows.map(|row| row as isize * width);
@@ -170,7 +170,7 @@ impl Shift {
 #[inline(always)]
 fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
     let (part, pixels) = (group.part(shape), group.pixels(shape));
-    let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::of(shape, group.rows, tap));
+    let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::for_tap(shape, group.rows, tap));
     for channel in 0..shape.inputs {
         for (tap, shift) in shifts.iter().enumerate() {
             let row = &mut columns[(channel * 9 + tap) * pixels..][..pixels];

@@ -3,7 +3,7 @@
 //!
 //! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
 //! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]), and in bf16 AMX
-//! tiles where the processor has them ([`tiles`]): [`Route::of`].
+//! tiles where the processor has them ([`tiles`]): [`Route::for_shape`].
 
 mod activation;
 mod algorithm;
@@ -183,7 +183,7 @@ pub enum Route {
 
 impl Route {
     /// The fastest of those that `algorithm` allows.
-    pub fn of(shape: Shape, algorithm: Algorithm) -> Self {
+    pub fn for_shape(shape: Shape, algorithm: Algorithm) -> Self {
         if shape.is_small() {
             return Self::Direct;
         }

@@ -26,7 +26,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    fn of(Convolution { route, shape, .. }: Convolution) -> Self {
+    fn for_convolution(Convolution { route, shape, .. }: Convolution) -> Self {
         let (by_image, size) = (route == Route::Direct, [shape.height, shape.width]);
         let plane = if by_image { Plane::rounded_up(size) } else { Plane::tiled(size) };
         Self { shape, by_image, plane }
@@ -122,7 +122,7 @@ impl Kernel for Forward<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
         let Self { conv, parameters, epsilon, backward, .. } = self;
-        let (layout, Convolution { shape, epilogue, .. }) = (Layout::of(conv), conv);
+        let (layout, Convolution { shape, epilogue, .. }) = (Layout::for_convolution(conv), conv);
         let (vectors, plane) = (layout.vectors::<S>(), layout.plane);
         let mut values = Buffer::new(vectors * plane.len * S::F32_LANES);
         let sums: &mut [S::f32s] = bytemuck::cast_slice_mut(&mut values);
@@ -319,7 +319,7 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
 struct Numbers<const N: usize>([Vec<f32>; N]);
 
 impl<const N: usize> Numbers<N> {
-    fn of<S: Lanes>(layout: Layout, numbers: impl Fn(usize) -> [f32; N]) -> Self {
+    fn from_fn<S: Lanes>(layout: Layout, numbers: impl Fn(usize) -> [f32; N]) -> Self {
         Self(std::array::from_fn(|n| layout.in_lanes::<S>(|channel| numbers(channel)[n])))
     }
 
@@ -332,7 +332,9 @@ impl<const N: usize> Numbers<N> {
 /// The mean of each channel, the factor of the distances from it, and the summand.
 fn affines<S: Lanes>(layout: Layout, [scale, shift]: [&[f32]; 2], moments: &Moments) -> Numbers<3> {
     let Moments { mean, inverse, .. } = moments;
-    Numbers::of::<S>(layout, |channel| [mean[channel], scale[channel] * inverse[channel], shift[channel]])
+    Numbers::from_fn::<S>(layout, |channel| {
+        [mean[channel], scale[channel] * inverse[channel], shift[channel]]
+    })
 }
 
 /// The normalised value, not fused, so that the same values pass on every level.
@@ -402,7 +404,7 @@ impl<'a> Kernel for Means<'a, '_> {
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
         let Self { conv: Convolution { shape, epilogue, .. }, saved, .. } = self;
-        let layout = Layout::of(self.conv);
+        let layout = Layout::for_convolution(self.conv);
         let Saved { sums: values, moments, .. } = saved;
         let affine = affines::<S>(layout, self.parameters, moments);
         let (plane, relu, zero) = (layout.plane, epilogue == Epilogue::Relu, simd.splat_f32s(0.0));
@@ -438,7 +440,7 @@ impl<'a> Kernel for Means<'a, '_> {
             of_scale.push((distances * f64::from(inverse)) as f32);
             of_shift.push(gradients as f32);
         }
-        let back = Numbers::of::<S>(layout, |channel| backs[channel]);
+        let back = Numbers::from_fn::<S>(layout, |channel| backs[channel]);
         (Normed { layout, sums: values, affine, relu, back }, [of_scale, of_shift])
     }
 }

@@ -109,7 +109,7 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
     let gradient = numbers.values(shape.output_len(epilogue), 1000);
     let expected = reference(shape, epilogue, &input, &weights, &bias, &gradient);
     let what = |part| format!("{part} of {shape:?}, {epilogue:?}, {level}");
-    let conv = Convolution { level, route: Route::of(shape, Algorithm::Gemm), shape, epilogue };
+    let conv = Convolution { level, route: Route::for_shape(shape, Algorithm::Gemm), shape, epilogue };
     let (output, argmax) = conv.forward(&input, [&weights, &bias], true);
     assert_close(&what("output"), &output, &expected.output);
     let alone = conv.forward(&input, [&weights, &bias], false);
@@ -184,8 +184,8 @@ fn large_images_split_into_groups_match_the_reference() {
 
 #[test]
 fn the_shape_and_the_setting_select_the_algorithm() {
-    let of = |[batch, inputs, outputs, height, width]: [usize; 5], algorithm| {
-        Route::of(Shape { batch, inputs, outputs, height, width }, algorithm)
+    let route = |[batch, inputs, outputs, height, width]: [usize; 5], algorithm| {
+        Route::for_shape(Shape { batch, inputs, outputs, height, width }, algorithm)
     };
     for (sizes, expected) in [
         ([32, 3, 32, 32, 32], Route::Direct),
@@ -196,8 +196,8 @@ fn the_shape_and_the_setting_select_the_algorithm() {
         ([64, 256, 256, 1, 1], Route::Gemm),
         ([32, 16, 8, 28, 28], Route::Direct),
     ] {
-        assert_eq!(of(sizes, Algorithm::Winograd), expected, "{sizes:?}");
+        assert_eq!(route(sizes, Algorithm::Winograd), expected, "{sizes:?}");
         let other = if expected == Route::Direct { Route::Direct } else { Route::Gemm };
-        assert_eq!(of(sizes, Algorithm::Gemm), other, "{sizes:?}");
+        assert_eq!(route(sizes, Algorithm::Gemm), other, "{sizes:?}");
     }
 }

@@ -26,7 +26,12 @@ pub(crate) struct Read {
 
 impl Read {
     /// Reads rows of scores; none without classes.
-    pub fn of(scores: &[f32], labels: &[u16], smoothing: f64, weights: Option<Vec<f32>>) -> Option<Self> {
+    pub fn from_scores(
+        scores: &[f32],
+        labels: &[u16],
+        smoothing: f64,
+        weights: Option<Vec<f32>>,
+    ) -> Option<Self> {
         let classes = scores.len() / labels.len().max(1);
         if classes == 0 {
             return None;

@@ -22,7 +22,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
     /// is empty.
-    pub fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
+    pub fn from_dims(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
         let [batch, channels, pixels @ ..] = dims else { return None };
         let height = pixels.first().copied().unwrap_or(1);
         let width = pixels.iter().skip(1).product();
@@ -137,7 +137,7 @@ struct Affine {
 
 impl Affine {
     #[inline(always)]
-    fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
+    fn for_channel(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
         let [scale, shift] = input.parameters.map(|values| values[channel]);
         Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
     }

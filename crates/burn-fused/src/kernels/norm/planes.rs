@@ -78,7 +78,7 @@ impl Target {
     fn normalise<S: Lanes>(&mut self, simd: S, input: &Input<'_>, moments: &Moments, channel: usize) {
         let Self { output, argmax, squares, normalised } = self;
         let &Input { shape, epilogue, x, .. } = input;
-        let affine = Affine::of(input, moments, channel);
+        let affine = Affine::for_channel(input, moments, channel);
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
             let plane = &x[from..][..shape.pixels()];
@@ -115,7 +115,7 @@ pub(super) fn backward<S: Lanes>(
     // One channel's gradient before the epilogue.
     let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
     for channel in 0..shape.channels {
-        let affine = Affine::of(&input, moments, channel);
+        let affine = Affine::for_channel(&input, moments, channel);
         let (mut gradients, mut distances) = (0.0, 0.0);
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
@@ -172,7 +172,7 @@ fn squares(shape: Shape, epilogue: Epilogue) -> Squares {
 /// The terms of `K` sums.
 trait Terms<const K: usize>: Copy {
     /// Of pairs of values.
-    fn of<S: Lanes>(self, simd: S, x: S::f32s, y: S::f32s) -> [S::f32s; K];
+    fn compute<S: Lanes>(self, simd: S, x: S::f32s, y: S::f32s) -> [S::f32s; K];
 }
 
 /// The first value.
@@ -181,7 +181,7 @@ struct Values;
 
 impl Terms<1> for Values {
     #[inline(always)]
-    fn of<S: Lanes>(self, _simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+    fn compute<S: Lanes>(self, _simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
         [x]
     }
 }
@@ -194,7 +194,7 @@ struct Distances {
 
 impl Terms<1> for Distances {
     #[inline(always)]
-    fn of<S: Lanes>(self, simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
+    fn compute<S: Lanes>(self, simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
         let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
         [simd.mul_f32s(distance, distance)]
     }
@@ -208,7 +208,7 @@ struct Gradients {
 
 impl Terms<2> for Gradients {
     #[inline(always)]
-    fn of<S: Lanes>(self, simd: S, gradient: S::f32s, x: S::f32s) -> [S::f32s; 2] {
+    fn compute<S: Lanes>(self, simd: S, gradient: S::f32s, x: S::f32s) -> [S::f32s; 2] {
         let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
         [gradient, simd.mul_f32s(gradient, distance)]
     }
@@ -227,7 +227,8 @@ fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], te
         for at in (0..whole).step_by(PARTS) {
             for (i, parts) in parts.iter_mut().enumerate() {
                 let from = at + i * lanes;
-                let terms = terms.of(simd, load(simd, &x[from..][..lanes]), load(simd, &y[from..][..lanes]));
+                let terms =
+                    terms.compute(simd, load(simd, &x[from..][..lanes]), load(simd, &y[from..][..lanes]));
                 for k in 0..K {
                     parts[k] = simd.add_f32s(parts[k], terms[k]);
                 }
@@ -236,7 +237,7 @@ fn sums<S: Lanes, T: Terms<K>, const K: usize>(simd: S, x: &[f32], y: &[f32], te
         for (at, parts) in (whole..x.len()).step_by(lanes).zip(&mut *parts) {
             let part = at..x.len().min(at + lanes);
             let inside = simd.mask_between_m32s(0, part.len() as u32).mask();
-            let terms = terms.of(simd, load(simd, &x[part.clone()]), load(simd, &y[part]));
+            let terms = terms.compute(simd, load(simd, &x[part.clone()]), load(simd, &y[part]));
             for k in 0..K {
                 let term = simd.select_f32s(inside, terms[k], simd.splat_f32s(0.0));
                 parts[k] = simd.add_f32s(parts[k], term);

@@ -31,7 +31,7 @@ pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Buffer, Moments, Vec<u
 #[inline(always)]
 pub(super) fn inference(input: Input<'_>, moments: &Moments) -> Buffer {
     let Input { shape, epilogue, x, .. } = input;
-    let affines = Affines::of(&input, moments);
+    let affines = Affines::for_channels(&input, moments);
     let mut output = Buffer::new(x.len());
     for (row, of_row) in x.chunks_exact(shape.channels).zip(output.chunks_exact_mut(shape.channels)) {
         affines.apply(row, of_row);
@@ -47,7 +47,7 @@ pub(super) fn inference(input: Input<'_>, moments: &Moments) -> Buffer {
 pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) -> (Buffer, [Vec<f32>; 2]) {
     let Input { shape, epilogue, x, .. } = input;
     let channels = shape.channels;
-    let affines = Affines::of(&input, moments);
+    let affines = Affines::for_channels(&input, moments);
     // What ReLU passes on of a row of the gradient.
     let mut passed = vec![0.0; channels];
     let (mut gradients, mut distances) = (vec![0.0f64; channels], vec![0.0f64; channels]);
@@ -95,8 +95,8 @@ struct Affines {
 
 impl Affines {
     #[inline(always)]
-    fn of(input: &Input<'_>, moments: &Moments) -> Self {
-        let all = (0..input.shape.channels).map(|channel| Affine::of(input, moments, channel));
+    fn for_channels(input: &Input<'_>, moments: &Moments) -> Self {
+        let all = (0..input.shape.channels).map(|channel| Affine::for_channel(input, moments, channel));
         let (factor, shift) = all.map(|affine| (affine.factor, affine.shift)).unzip();
         Self { mean: moments.mean.clone(), factor, shift }
     }

@@ -48,7 +48,7 @@ kernel! {
             // As many whole rows as make long loops, with the steps in arrays.
             let period = steps.len() * CHUNK.div_ceil(steps.len());
             let cycle =
-                |of: fn(&Step) -> f32| steps.iter().map(of).cycle().take(period).collect::<Vec<f32>>();
+                |number: fn(&Step) -> f32| steps.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
             let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
             let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
             let numbers = scales.iter().zip(&inverses).zip(lows.iter().zip(&highs));

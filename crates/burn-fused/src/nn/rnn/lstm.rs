@@ -218,8 +218,9 @@ impl BiLstm {
         batched_input: Tensor<3>,
         state: Option<LstmState<3>>,
     ) -> (Tensor<3>, LstmState<3>) {
-        let of = |direction: usize| state.clone().map(|state| state.slice(s![direction]).squeeze_dim(0));
-        let states = [of(0), of(1)];
+        let state_of =
+            |direction: usize| state.clone().map(|state| state.slice(s![direction]).squeeze_dim(0));
+        let states = [state_of(0), state_of(1)];
         let run = |layer: &Lstm, reverse| {
             let order = Order { batch_first: self.batch_first, reverse };
             layer.run(&batched_input, &states[usize::from(reverse)], order)

@@ -199,18 +199,18 @@ fn part<const D: usize>(name: &str, tensor: Tensor<D>) -> Part {
 
 /// Outputs and states without gradients.
 fn outputs(x: &Tensor<3>, lstm: &nn::Lstm, gru: &nn::Gru) -> [Vec<Part>; 2] {
-    let of = |(output, state): (Tensor<3>, LstmState<2>), of_gru| {
+    let parts = |(output, state): (Tensor<3>, LstmState<2>), gru_output| {
         vec![
             part("LSTM", output),
             part("cell", state.cell),
             part("hidden", state.hidden),
-            part("GRU", of_gru),
+            part("GRU", gru_output),
         ]
     };
     let ours = Lstm::from(lstm.clone()).forward(x.clone(), None);
     [
-        of(ours, Gru::from(gru.clone()).forward(x.clone(), None)),
-        of(lstm.forward(x.clone(), None), gru.forward(x.clone(), None)),
+        parts(ours, Gru::from(gru.clone()).forward(x.clone(), None)),
+        parts(lstm.forward(x.clone(), None), gru.forward(x.clone(), None)),
     ]
 }
 

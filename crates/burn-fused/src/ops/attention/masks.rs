@@ -26,7 +26,7 @@ struct Mask {
 
 impl Mask {
     /// Of a mask whose axes have these sizes or 1.
-    fn of(mask: Tensor<3, Bool>, sizes: &Sizes) -> Option<Self> {
+    fn from_tensor(mask: Tensor<3, Bool>, sizes: &Sizes) -> Option<Self> {
         let mask = mask.without_autodiff().try_into_primitive::<Flex>().ok()?;
         let shape = mask.shape();
         let fits = |axis: usize, size| shape[axis] == size || shape[axis] == 1;
@@ -53,8 +53,8 @@ const CHUNK: usize = 16;
 
 impl Masks {
     /// None if they do not fit or are not on flex.
-    pub fn of(masks: &[Tensor<3, Bool>], sizes: &Sizes) -> Option<Self> {
-        masks.iter().map(|mask| Mask::of(mask.clone(), sizes)).collect::<Option<_>>().map(Self)
+    pub fn from_tensors(masks: &[Tensor<3, Bool>], sizes: &Sizes) -> Option<Self> {
+        masks.iter().map(|mask| Mask::from_tensor(mask.clone(), sizes)).collect::<Option<_>>().map(Self)
     }
 
     pub fn is_empty(&self) -> bool {

@@ -78,8 +78,8 @@ impl Attention {
 
     /// What the operator needs, if it supports these queries, keys and values, and the masks.
     fn setup(&self, tensors: [&FlexTensor; 3], device: &Device) -> Option<Setup> {
-        let sizes = Sizes::of(tensors, self.heads, self.kv_heads)?;
-        let masks = Masks::of(&self.masks, &sizes)?;
+        let sizes = Sizes::from_tensors(tensors, self.heads, self.kv_heads)?;
+        let masks = Masks::from_tensors(&self.masks, &sizes)?;
         let (dropout, level) = (Mask::draw(self.dropout, device), Level::current());
         let (scale, fill, quiet) = (self.scale as f32, self.min_float as f32, self.quiet_softmax);
         let split = if rayon::current_num_threads() > sizes.batch { sizes.kv_heads } else { 1 };
@@ -128,7 +128,7 @@ struct Sizes {
 
 impl Sizes {
     /// None if a type is not f32, shapes do not fit each other, or something is empty.
-    fn of(tensors: [&FlexTensor; 3], heads: usize, kv_heads: usize) -> Option<Self> {
+    fn from_tensors(tensors: [&FlexTensor; 3], heads: usize, kv_heads: usize) -> Option<Self> {
         let [[batch, queries, all], k, v] = tensors.map(|tensor| tensor.shape().dims::<3>());
         let (keys, width) = (k[1], all.checked_div(heads)?);
         let fits = k == v && k == [batch, keys, kv_heads * width] && all == heads * width;

@@ -40,7 +40,7 @@ pub(crate) fn conv_norm(
     let sizes = |tensors: [&FlexTensor; 5]| {
         let [images, weights, bias, scale, shift] = tensors;
         let shape = shape_of([images, weights, bias])?;
-        let route = Route::of(shape, Algorithm::current());
+        let route = Route::for_shape(shape, Algorithm::current());
         let fits = tensors.iter().all(|tensor| tensor.dtype() == DType::F32)
             && [scale, shift].iter().all(|tensor| *tensor.shape() == [shape.outputs])
             && shape.output_len(epilogue) > 0;

@@ -175,7 +175,7 @@ fn forward(
     backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 3>) {
     let [images, weights, bias] = tensors.map(contiguous);
-    let (level, mut route) = (Level::current(), Route::of(shape, Algorithm::current()));
+    let (level, mut route) = (Level::current(), Route::for_shape(shape, Algorithm::current()));
     if images.dtype() == DType::BF16 {
         route = route.in_bf16(shape);
     }
@@ -184,7 +184,7 @@ fn forward(
     let size = [shape.batch, shape.outputs, height, width];
     let parameters = [&weights, &bias].map(values);
     // The argmax is of the batch, or of each block of 16-bit images.
-    let (output, argmax) = match Half::of(images.dtype()) {
+    let (output, argmax) = match Half::from_dtype(images.dtype()) {
         Some(half) => {
             let (output, argmax) = mixed::forward(half, conv, half.bits(&images), parameters, backward);
             (half.tensor(output, &size), argmax)
@@ -200,7 +200,7 @@ fn forward(
         let size = [batch, inputs, height, width];
         let tensors = [&images, &output, &gradient];
         let (weights, poll) = (values(&weights), &mut poll::current());
-        let (of_images, of_weights, of_bias) = match Half::of(images.dtype()) {
+        let (of_images, of_weights, of_bias) = match Half::from_dtype(images.dtype()) {
             Some(half) => {
                 let [input, output, gradient] = tensors.map(|tensor| half.bits(tensor));
                 let back = Back { input, weights, output, argmax: &[], gradient, normed: None, of_input };

@@ -64,7 +64,7 @@ pub fn fake_quantize<const D: usize>(
 /// rounding is detached. 16-bit values are quantized in f32.
 fn composed<const D: usize>(x: Tensor<D>, steps: &Steps) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
-    let wide = if Half::of(dtype).is_some() { DType::F32 } else { dtype };
+    let wide = if Half::from_dtype(dtype).is_some() { DType::F32 } else { dtype };
     // Constants are broadcast.
     let mut shape = [1; D];
     if steps.steps.len() != 1 {

@@ -46,10 +46,10 @@ fn values_and_gradients_are_those_of_a_plain_loop_on_every_level() {
         let _held = level.hold();
         for len in [1, 3, 63, 64, 65, 130, 999] {
             let x = sample(3 * len);
-            let check = |found: (Vec<f32>, Vec<f32>), of: &dyn Fn(usize) -> (f32, bool)| {
+            let check = |found: (Vec<f32>, Vec<f32>), expected: &dyn Fn(usize) -> (f32, bool)| {
                 for (i, (value, gradient)) in found.0.into_iter().zip(found.1).enumerate() {
-                    let (expected, passes) = of(i);
-                    assert_eq!(value.to_bits(), expected.to_bits(), "{level}, {len}, {i}");
+                    let (value_expected, passes) = expected(i);
+                    assert_eq!(value.to_bits(), value_expected.to_bits(), "{level}, {len}, {i}");
                     assert_eq!(gradient, if passes { (i + 1) as f32 } else { 0.0 }, "{level}, {len}, {i}");
                 }
             };

@@ -13,8 +13,9 @@ use crate::ops::precision::{multiply, supported, tensor_of};
 
 /// The sizes and the type of the operator, if types are supported and nothing is empty but the bias.
 pub fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<(Sizes, Half)> {
-    let sizes = Sizes::of(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))?;
-    Some((sizes, Half::of(x.dtype())?))
+    let sizes =
+        Sizes::from_tensors(x, weights).filter(|sizes| sizes.batch > 0 && supported(x, &[weights, bias]))?;
+    Some((sizes, Half::from_dtype(x.dtype())?))
 }
 
 /// The output of inputs, weights and biases.

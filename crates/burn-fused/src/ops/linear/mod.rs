@@ -44,7 +44,7 @@ struct Sizes {
 
 impl Sizes {
     /// Of inputs `[..., inputs]` and weights `[inputs, outputs]`; none if the weights are empty.
-    fn of(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
+    fn from_tensors(x: &FlexTensor, weights: &FlexTensor) -> Option<Self> {
         let [inputs, outputs] = weights.shape().dims();
         let batch = x.shape().num_elements().checked_div(inputs)?;
         (outputs > 0).then_some(Self { batch, inputs, outputs })
@@ -105,7 +105,7 @@ pub fn linear_activated<const D: usize>(
     let has_bias = bias.is_some();
     // The number of an operator's tensors is fixed: without a bias, there is an empty one.
     let bias = bias.unwrap_or_else(|| Tensor::empty([0], &x.device()));
-    let is_half = Half::of(x.dtype()).is_some();
+    let is_half = Half::from_dtype(x.dtype()).is_some();
     let mut tensors = [x.into_dispatch(), weights.into_dispatch(), bias.into_dispatch()];
     if is_half {
         tensors = match on_flex(tensors, half::sizes_of, half::forward) {

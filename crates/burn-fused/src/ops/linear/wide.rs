@@ -17,7 +17,7 @@ use crate::runtime::poll;
 /// The sizes of the operator, if all is f32 and the weights are not empty.
 pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
     let f32s = tensors.iter().all(|tensor| tensor.dtype() == DType::F32);
-    f32s.then(|| Sizes::of(tensors[0], tensors[1]))?
+    f32s.then(|| Sizes::from_tensors(tensors[0], tensors[1]))?
 }
 
 /// The activation of the output of inputs, weights and biases.

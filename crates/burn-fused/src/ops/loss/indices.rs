@@ -36,7 +36,7 @@ pub(crate) fn cross_entropy_of_indices(
     loss: IndexLoss<'_>,
     composed: impl FnOnce(Tensor<2>) -> Tensor<1>,
 ) -> Tensor<1> {
-    let labels = |[scores]: [&FlexTensor; 1]| Labels::of(scores, targets, loss);
+    let labels = |[scores]: [&FlexTensor; 1]| Labels::from_targets(scores, targets, loss);
     let forward = |[scores]: [FlexTensor; 1], labels: Labels, backward| labels.forward(scores, backward);
     on_flex_or("cross_entropy", [scores.into_dispatch()], labels, forward, |[scores]| {
         composed(Tensor::from_dispatch(scores))
@@ -61,7 +61,7 @@ struct Labels {
 const BLOCK: usize = 1 << 16;
 
 impl Labels {
-    fn of(
+    fn from_targets(
         scores: &FlexTensor,
         targets: &Tensor<1, Int>,
         IndexLoss { pad_tokens, weights, smoothing }: IndexLoss<'_>,

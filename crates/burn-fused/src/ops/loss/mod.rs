@@ -107,7 +107,7 @@ pub fn weighted_cross_entropy(
         weights.map(|weights| labels.iter().map(|&label| weights[usize::from(label)]).collect::<Vec<f32>>());
     let read = |[scores]: [&FlexTensor; 1]| {
         let scores = scores.to_contiguous();
-        Read::of(scores.as_slice::<f32>()?, labels, smoothing, of_samples.clone())
+        Read::from_scores(scores.as_slice::<f32>()?, labels, smoothing, of_samples.clone())
     };
     let loss = on_flex([scores.into_dispatch()], read, |_, read, backward| {
         found = Some((read.loss, read.correct));

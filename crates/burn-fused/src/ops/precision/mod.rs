@@ -25,7 +25,7 @@ pub use crate::kernels::half::{Bf16Products, Precision, bf16_products, limit_bf1
 
 impl Half {
     /// The 16-bit type among Burn's types; none for the others.
-    pub(crate) fn of(dtype: DType) -> Option<Self> {
+    pub(crate) fn from_dtype(dtype: DType) -> Option<Self> {
         match dtype {
             DType::BF16 => Some(Self::Bf16),
             DType::F16 => Some(Self::F16),
@@ -62,13 +62,13 @@ impl Half {
 /// parameters in f32.
 pub(crate) fn supported(activations: &FlexTensor, parameters: &[&FlexTensor]) -> bool {
     let dtype = activations.dtype();
-    (dtype == DType::F32 || Half::of(dtype).is_some())
+    (dtype == DType::F32 || Half::from_dtype(dtype).is_some())
         && parameters.iter().all(|parameter| parameter.dtype() == DType::F32)
 }
 
 /// The values of a contiguous tensor of a [supported](supported) type as f32.
 pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
-    match Half::of(tensor.dtype()) {
+    match Half::from_dtype(tensor.dtype()) {
         Some(half) => Cow::Owned(half.widened(level, half.bits(tensor))),
         None => Cow::Borrowed(values(tensor)),
     }
@@ -76,7 +76,7 @@ pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
 
 /// A tensor of `values`, rounded to `dtype`.
 pub(crate) fn tensor_of(dtype: DType, level: Level, values: Buffer, shape: &[usize]) -> FlexTensor {
-    match Half::of(dtype) {
+    match Half::from_dtype(dtype) {
         Some(half) => half.tensor(half.narrowed(level, &values), shape),
         None => values.into_tensor(shape),
     }

@@ -30,7 +30,7 @@ pub(crate) fn gru(
     clip: Option<f32>,
 ) -> Option<Tensor<3>> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::of(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order, clip)?;
+        let sequences = Sequences::from_tensors(tensors[0], tensors[2 + HIDDEN_WEIGHTS], order, clip)?;
         let gates = tensors[2..].chunks_exact(4).all(|gate| sequences.has_gate(gate));
         (sequences.has_state(tensors[1]) && gates).then_some(sequences)
     };

@@ -42,7 +42,7 @@ fn run<const G: usize>(
     clip: Option<f32>,
 ) -> Option<(Tensor<3>, Tensor<2>)> {
     let sizes = |tensors: [&FlexTensor; TENSORS]| {
-        let sequences = Sequences::of(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order, clip)?;
+        let sequences = Sequences::from_tensors(tensors[0], tensors[3 + HIDDEN_WEIGHTS], order, clip)?;
         let states = tensors[1..3].iter().all(|state| sequences.has_state(state));
         let gates = tensors[3..].chunks_exact(4).take(G).all(|gate| sequences.has_gate(gate));
         (states && gates).then_some(sequences)

@@ -10,7 +10,12 @@ use crate::runtime::memory::Buffer;
 impl Sequences {
     /// Of inputs `[batch, steps, inputs]`, or `[steps, batch, inputs]`, and hidden weights `[hidden, hidden]`; none
     /// if something is empty.
-    pub fn of(x: &FlexTensor, hidden: &FlexTensor, order: Order, clip: Option<f32>) -> Option<Self> {
+    pub fn from_tensors(
+        x: &FlexTensor,
+        hidden: &FlexTensor,
+        order: Order,
+        clip: Option<f32>,
+    ) -> Option<Self> {
         let [first, second, inputs] = x.shape().dims();
         let (batch, steps) = if order.batch_first { (first, second) } else { (second, first) };
         let hidden = hidden.shape()[0];

@@ -62,7 +62,7 @@ pub fn forward(
         |[Buffers { input: wide, output: lanes, part: channels, sums }, Buffers { part: packed, .. }]| {
             let packed = pack::weights(shape, weights, false, packed);
             for (first, block) in blocks(shape) {
-                let flat = Flat::of(block);
+                let flat = Flat::for_block(block);
                 let pixels = flat.channels(block.inputs, channels);
                 let source = Source::input(shape, images);
                 LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
@@ -108,7 +108,7 @@ pub fn backward(
         let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);
         for (first, block) in blocks(shape) {
-            let flat = Flat::of(block);
+            let flat = Flat::for_block(block);
             let rows = flat.channels(block.outputs, channels);
             let pairs = flat.pairs(block.outputs, pairs);
             let source = Source::gradient(shape, epilogue, back);
@@ -158,7 +158,7 @@ pub struct Flat {
 
 impl Flat {
     /// That of a block's images.
-    pub fn of(block: Shape) -> Self {
+    pub fn for_block(block: Shape) -> Self {
         Self { size: [block.height, block.width], images: block.batch }
     }
 

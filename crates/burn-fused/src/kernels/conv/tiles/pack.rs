@@ -22,7 +22,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
         words.fill(0);
     }
     let (weights, none) = (weights.as_chunks::<9>().0, [0; 9]);
-    let of = |term: usize, result: usize| {
+    let taps_of = |term: usize, result: usize| {
         if term < terms {
             &weights[if flipped { term * inputs + result } else { result * inputs + term }]
         } else {
@@ -33,7 +33,7 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
         let first = result / BLOCK * 9 * steps + term / BLOCK;
         let place = (2 * first + result % BLOCK / TILE) * WORDS + term % BLOCK / 2 * TILE + result % TILE;
         let taps = words[place..].iter_mut().step_by(2 * steps * WORDS).take(9);
-        let pairs = of(term, result).iter().zip(of(term + 1, result));
+        let pairs = taps_of(term, result).iter().zip(taps_of(term + 1, result));
         let word = |(&even, &odd): (&u16, &u16)| u32::from(even) | u32::from(odd) << 16;
         if flipped {
             taps.zip(pairs.rev()).for_each(|(tap, pair)| *tap = word(pair))

@@ -136,7 +136,8 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     let [mean, variance, scale, shift] = parameters.each_ref().map(primitive);
     let parameters = [mean?, variance?, scale?, shift?].map(|tensor| contiguous(tensor.clone()));
     let [mean, variance, scale, shift] = &parameters;
-    let shape = Shape::of(&x.shape(), epilogue).filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
+    let shape =
+        Shape::from_dims(&x.shape(), epilogue).filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
     let mut moments = Moments::default();
     for (&mean, &variance) in values(mean).iter().zip(values(variance)) {
         moments.push(mean, f64::from(variance), epsilon);
@@ -150,7 +151,7 @@ pub(crate) fn batch_norm_inference<const D: usize>(
 
 /// The sizes of the batch, if types are supported and the output is not empty.
 fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<Shape> {
-    Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
+    Shape::from_dims(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
 }
 
 /// The output of a batch, its scale and its shift, with its statistics and its backward.
