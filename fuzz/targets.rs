@@ -178,7 +178,7 @@ fn npy(features: bool) -> Vec<u8> {
 
 /// The network of weights and checkpoints.
 fn layout() -> Layout {
-    stored(&ParamLayout::of(&LinearConfig::new(2, 2).init(&Device::flex())))
+    stored(&ParamLayout::of_module(&LinearConfig::new(2, 2).init(&Device::flex())))
 }
 
 /// A checkpoint.

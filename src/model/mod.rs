@@ -144,7 +144,7 @@ impl Network {
             let network = Self { layers, made: Made { kind, dimensions, fused: true, names: names.into() } };
             // Burn initialises a parameter at its first use. Using all of them now,
             // in visit order, makes initialisation a function of the seed alone.
-            ParamLayout::of(&network).read(&network);
+            ParamLayout::of_module(&network).read(&network);
             network
         })
     }
@@ -174,12 +174,12 @@ impl Network {
     /// The layout of its parameters, under PyTorch's names.
     pub fn parameters(&self) -> ParamLayout {
         let names = self.layers().into_iter().flat_map(|NamedLayer { name, layer }| {
-            let layout = ParamLayout::of(layer);
+            let layout = ParamLayout::of_module(layer);
             // Burn's names of a batch norm's parameters.
             let torch = |spec: &ParamSpec| spec.name.replace("gamma", "weight").replace("beta", "bias");
             layout.specs().iter().map(|spec| format!("{name}.{}", torch(spec))).collect::<Vec<_>>()
         });
-        ParamLayout::of(self).with_names(names.collect())
+        ParamLayout::of_module(self).with_names(names.collect())
     }
 
     /// Which one it is.

@@ -20,7 +20,7 @@ pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
         device = device.gradient_checkpointing();
     }
     let module = Network::build(&case.plan, &device);
-    let layout = ParamLayout::of(&module);
+    let layout = ParamLayout::of_module(&module);
     let initial = |rank| initial_values(&case.plan, layout.specs(), rank);
 
     let module = layout.write(module, &initial(world.rank()));

@@ -37,7 +37,8 @@ impl Reference {
     pub fn new(case: &Case, world_size: usize, values: &[f32], device: &Device) -> Self {
         // Built one by one: clones would share batch norm's running statistics.
         let copies: Vec<Network> = (0..world_size).map(|_| Network::build(&case.plan, device)).collect();
-        let mut reference = Self { layout: ParamLayout::of(&copies[0]), copies, device: device.clone() };
+        let mut reference =
+            Self { layout: ParamLayout::of_module(&copies[0]), copies, device: device.clone() };
         reference.set(values);
         reference
     }

@@ -40,7 +40,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
             dtype => spec.shape.iter().product::<usize>() * dtype.size(),
         });
     });
-    let layout = ParamLayout::of(&module);
+    let layout = ParamLayout::of_module(&module);
     compare(world, described, layout.fields, "")?;
     agree_on_module(world, layout.tied)?;
     let mut result = Ok(());

@@ -70,7 +70,7 @@ impl ParamSpec {
 /// use burn_mpi::ParamLayout;
 ///
 /// let linear = LinearConfig::new(4, 3).init(&Device::flex());
-/// let layout = ParamLayout::of(&linear);
+/// let layout = ParamLayout::of_module(&linear);
 /// let weight = &layout.specs()[0];
 /// assert_eq!((weight.name.as_str(), &weight.shape[..]), ("weight", &[4, 3][..]));
 /// assert_eq!(weight.torch_shape(), [3, 4]);
@@ -93,7 +93,7 @@ pub struct ParamLayout {
 
 impl ParamLayout {
     /// The layout of `module`. Initialises parameters that have not been used yet.
-    pub fn of<M: Module>(module: &M) -> Self {
+    pub fn of_module<M: Module>(module: &M) -> Self {
         let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
         let mut seen = HashMap::new();
         let fields = tensors::visit(module, &mut |id, spec, _| {

@@ -32,7 +32,7 @@ fn a_broadcast_and_a_comparison_take_less_than_the_module_again() {
         let layers = (0..LAYERS).map(|_| LinearConfig::new(WIDTH, WIDTH).init(&device)).collect();
         let net = Net { layers };
         // Draws them, too.
-        let parameters = 4 * ParamLayout::of(&net).len();
+        let parameters = 4 * ParamLayout::of_module(&net).len();
         world.barrier()?;
         if world.is_root() {
             // Resets the peak (proc(5)).

@@ -179,11 +179,11 @@ impl Candidate {
         let flex = Device::flex();
         let drawn = seeded(args.seed, &flex, || {
             let drawn = init(&flex);
-            ParamLayout::of(&drawn).read(&drawn)
+            ParamLayout::of_module(&drawn).read(&drawn)
         });
         let device = way.device.device();
         let network = init(&device.clone().autodiff());
-        let network = ParamLayout::of(&network).write(network, &drawn);
+        let network = ParamLayout::of_module(&network).write(network, &drawn);
         let optimizer = AdamConfig::new().with_epsilon(1e-8).init();
         Self { way, network, optimizer, lr: args.lr, device, forward: Vec::new(), backward: Vec::new() }
     }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_number_of_layers_does_not_change_the_number_of_weights() {
-        let weights = |layers| ParamLayout::of(&Repeated::init(layers, 3, &Device::flex())).len();
+        let weights = |layers| ParamLayout::of_module(&Repeated::init(layers, 3, &Device::flex())).len();
         assert_eq!(weights(1), 3 * 3 * 9 + 3 + 3 * 784 * 10 + 10);
         assert_eq!(weights(10), weights(1));
     }

@@ -118,7 +118,7 @@ impl GradientSync {
         module: &M,
         options: SyncOptions,
     ) -> Self {
-        Self::new(world, collective, &ParamLayout::of(module), options)
+        Self::new(world, collective, &ParamLayout::of_module(module), options)
     }
 
     /// One whole step of one micro-batch: backward from the mean `loss` over

@@ -53,7 +53,7 @@ fn transposing_twice_is_nothing() {
 
 #[test]
 fn linear_weights_are_transposed_by_their_type_and_under_any_name() {
-    let layout = ParamLayout::of(&net(&Device::flex()));
+    let layout = ParamLayout::of_module(&net(&Device::flex()));
     let transposed = |name: &str| {
         let spec = layout.specs().iter().find(|spec| spec.name == name);
         spec.map(|spec| (spec.transposed, spec.torch_shape()))
@@ -71,7 +71,7 @@ fn weights_stored_by_columns_are_read_and_written_as_by_rows() {
     let device = Device::flex().autodiff();
     for layer in [LinearLayout::Row, LinearLayout::Col] {
         let linear = LinearConfig::new(3, 2).with_bias(false).with_layout(layer).init(&device);
-        let layout = ParamLayout::of(&linear);
+        let layout = ParamLayout::of_module(&linear);
         let x = Tensor::<2>::from_data([[1.0, 10.0, 100.0]], &device);
         // PyTorch's layout stores an output's weights contiguously.
         let torch = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
@@ -87,9 +87,9 @@ fn types_stay_and_only_trained_parameters_have_to_be_f32() {
     let device = Device::flex().autodiff();
     let double = |value: f64| Tensor::<2>::from_data([[value]], (&device, DType::F64));
     let module = OwnLinear { weight: Param::from_tensor(double(0.5)) };
-    let layout = ParamLayout::of(&module);
+    let layout = ParamLayout::of_module(&module);
     assert_eq!(layout.unsupported().as_deref(), Some("weight is F64, and not F32"));
     let module = layout.write(module, &[2.0]).no_grad();
     assert_eq!(module.weight.val().into_data(), TensorData::from([[2.0f64]]));
-    assert_eq!(ParamLayout::of(&module).unsupported(), None, "a buffer may be of any type");
+    assert_eq!(ParamLayout::of_module(&module).unsupported(), None, "a buffer may be of any type");
 }

@@ -60,7 +60,10 @@ fn check<E: Example>(world: &World, what: &str) -> Result<(), Box<dyn Error>> {
         "train" => {
             let net = E::train(world, E::data(count), E::WIDTH)?;
             let mut hasher = DefaultHasher::new();
-            ParamLayout::of(&net).read(&net).iter().for_each(|value| value.to_bits().hash(&mut hasher));
+            ParamLayout::of_module(&net)
+                .read(&net)
+                .iter()
+                .for_each(|value| value.to_bits().hash(&mut hasher));
             let hash = format!("{:x}", hasher.finish());
             println!("rank {} of {}: weights {hash}", world.rank(), world.size());
         }

@@ -58,7 +58,7 @@ fn step(optimizer: &mut ModuleOptimizer, net: Net, device: &Device) -> Result<Ne
 }
 
 fn hash(net: &Net) -> String {
-    let bits: Vec<u32> = ParamLayout::of(net).read(net).into_iter().map(f32::to_bits).collect();
+    let bits: Vec<u32> = ParamLayout::of_module(net).read(net).into_iter().map(f32::to_bits).collect();
     format!("{bits:x?}")
 }
 
