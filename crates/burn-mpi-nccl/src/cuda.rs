@@ -57,7 +57,7 @@ impl Cuda {
         let missing = |reason| NoNccl::Driver { reason };
         let library = open("libcuda.so.1").map_err(missing)?;
         // SAFETY: the declarations above are those of cuda.h.
-        let cuda = unsafe { Self::of(library) }.map_err(missing)?;
+        let cuda = unsafe { Self::from_library(library) }.map_err(missing)?;
         // SAFETY: may be called at any time, with 0.
         match unsafe { (cuda.init)(0) } {
             NO_DEVICE => Err(NoNccl::Gpu),
@@ -138,12 +138,12 @@ impl Block {
         let event = cuda.event()?;
         let mut device: DevicePointer = 0;
         let mut host: *mut c_void = ptr::null_mut();
-        let of = |name: &str| format!("{name} of {capacity} bytes");
+        let call = |name: &str| format!("{name} of {capacity} bytes");
         // SAFETY: `device` and `host` are valid for one pointer each. Only this block has the
         // event and the memory, which are used by nothing yet.
         unsafe {
-            cuda.check((cuda.allocate)(&mut device, capacity), &of("cuMemAlloc"))?;
-            cuda.check((cuda.host_allocate)(&mut host, capacity, 0), &of("cuMemHostAlloc"))?;
+            cuda.check((cuda.allocate)(&mut device, capacity), &call("cuMemAlloc"))?;
+            cuda.check((cuda.host_allocate)(&mut host, capacity, 0), &call("cuMemHostAlloc"))?;
         }
         Ok(Self { cuda, device, host: host.cast(), capacity, event })
     }

@@ -190,12 +190,12 @@ mod tests {
     use super::*;
 
     fn places(machines: &[&str]) -> Vec<Place> {
-        let of = |(rank, machine): (usize, &&str)| Place {
+        let place = |(rank, machine): (usize, &&str)| Place {
             host: format!("node-{machine}"),
             boot_id: (*machine).to_owned(),
             ..Place::of_this_process(rank)
         };
-        machines.iter().enumerate().map(of).collect()
+        machines.iter().enumerate().map(place).collect()
     }
 
     fn sees(ids: &[&str], wanted: Option<usize>) -> Result<Offer, NoNccl> {

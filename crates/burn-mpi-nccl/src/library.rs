@@ -57,7 +57,7 @@ impl Nccl {
     fn load() -> Result<Self, String> {
         let library = open("libnccl.so.2")?;
         // SAFETY: the declarations above are those of nccl.h.
-        let nccl = unsafe { Self::of(library) }?;
+        let nccl = unsafe { Self::from_library(library) }?;
         match nccl.number()? {
             old if old < OLDEST => Err(format!("libnccl.so.2 is NCCL {}", named(old))),
             _ => Ok(nccl),

@@ -24,7 +24,7 @@ macro_rules! functions {
             ///
             /// # Safety
             /// The declarations are those of the library's header.
-            unsafe fn of(library: &'static libloading::Library) -> Result<Self, String> {
+            unsafe fn from_library(library: &'static libloading::Library) -> Result<Self, String> {
                 Ok(Self {
                     $($field: {
                         // SAFETY: a function of this type, as the caller promises.
@@ -51,7 +51,7 @@ mod tests {
         assert!(missing.starts_with("libmpiburn-none.so.7: cannot open shared object file"), "{missing}");
         let library = open("libc.so.6").expect("the C library");
         // SAFETY: getpid has this type; the other function does not exist.
-        let (known, unknown) = unsafe { (Known::of(library), Unknown::of(library)) };
+        let (known, unknown) = unsafe { (Known::from_library(library), Unknown::from_library(library)) };
         // SAFETY: getpid has no preconditions.
         assert_eq!(unsafe { (known.expect("getpid").pid)() }, std::process::id() as i32);
         let missing = unknown.map(|table| table.none).expect_err("no such function");

@@ -52,7 +52,7 @@ impl Announcement {
     const HOST: usize = 64;
 
     /// The exchange `inner` of the current call, on this host.
-    pub fn of(inner: &str, number: u64, host: &str) -> Self {
+    pub fn for_exchange(inner: &str, number: u64, host: &str) -> Self {
         let calls = CALLS.with_borrow(|calls| [&calls[..], &[inner.to_owned()]].concat()).join(WITHIN);
         let digest = Sha256::digest(calls.as_bytes());
         // The innermost call says most.
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn an_exchange_is_known_by_all_calls_around_it() {
-        let gather = || Announcement::of("gather", 0, "node0");
+        let gather = || Announcement::for_exchange("gather", 0, "node0");
         let plain = gather();
         let (outer, inner) = {
             let _outer = calling("save_record");
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(differing([&outer, &inner]), ["save_record > agree > gather", "save_record > gather"]);
         assert_eq!(plain.tag, gather().tag, "calls that have ended are not in it");
         let long = calling("ü".repeat(200));
-        let cut = Announcement::of("gather", u64::MAX, &"h".repeat(200));
+        let cut = Announcement::for_exchange("gather", u64::MAX, &"h".repeat(200));
         drop(long);
         assert!(cut.name.len() <= Announcement::ROOM && cut.name.ends_with("ü > gather"), "{}", cut.name);
         assert_eq!(cut.bytes().len(), Announcement::BYTES);

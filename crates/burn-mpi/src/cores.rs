@@ -90,11 +90,11 @@ pub fn cpu_quota() -> Option<f64> {
         let number = |name| read_to_string(folder.join(name)).ok()?.trim().parse::<f64>().ok();
         Some(number("cpu.cfs_quota_us")? / number("cpu.cfs_period_us")?)
     };
-    let of = |folder: PathBuf| match read_to_string(folder.join("cpu.max")) {
+    let quota = |folder: PathBuf| match read_to_string(folder.join("cpu.max")) {
         Ok(file) => v2(&file),
         Err(_) => v1(&folder),
     };
-    folders("cpu").into_iter().filter_map(of).filter(|quota| *quota > 0.0).reduce(f64::min)
+    folders("cpu").into_iter().filter_map(quota).filter(|quota| *quota > 0.0).reduce(f64::min)
 }
 
 /// Bytes of memory that the control groups of this process allow it and its neighbours; `None` without a limit.
@@ -175,20 +175,20 @@ mod tests {
                       30 20 0:30 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n\
                       31 20 0:31 /docker/1 /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
                       25 20 0:25 / /sys rw - sysfs sysfs rw\n";
-        let of = |controller, groups| {
+        let paths = |controller, groups| {
             let all = folders_of(controller, groups, mounts);
             all.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" ")
         };
         let groups = "4:memory:/job/1\n1:cpu,cpuacct:/\n";
         assert_eq!(
-            of("memory", groups).replace("/sys/fs/cgroup/", "").trim_end_matches('/'),
+            paths("memory", groups).replace("/sys/fs/cgroup/", "").trim_end_matches('/'),
             "memory/job/1 memory/job memory"
         );
-        assert_eq!(of("cpu", groups).trim_end_matches('/'), "/sys/fs/cgroup/cpu");
+        assert_eq!(paths("cpu", groups).trim_end_matches('/'), "/sys/fs/cgroup/cpu");
         assert_eq!(
-            of("memory", "0::/docker/1/a\n").replace("/sys/fs/cgroup/", "").trim_end_matches('/'),
+            paths("memory", "0::/docker/1/a\n").replace("/sys/fs/cgroup/", "").trim_end_matches('/'),
             "unified/a unified"
         );
-        assert_eq!(of("memory", "nonsense\n"), "");
+        assert_eq!(paths("memory", "nonsense\n"), "");
     }
 }

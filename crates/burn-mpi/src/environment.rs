@@ -140,13 +140,13 @@ mod tests {
 
     #[test]
     fn ranks_yield_where_cores_lack() {
-        let of = |ranks: usize| {
+        let settings_of = |ranks: usize| {
             let get = |name: &str| match name {
                 "MPI_LOCALNRANKS" => Some(ranks.to_string()),
                 _ => Some("0".to_owned()).filter(|_| name == "PMI_RANK"),
             };
             settings(Launcher::from_variables(get).as_ref()).len()
         };
-        assert_eq!((of(1), of(shared_cores()), of(shared_cores() + 1)), (1, 1, 2));
+        assert_eq!((settings_of(1), settings_of(shared_cores()), settings_of(shared_cores() + 1)), (1, 1, 2));
     }
 }

@@ -191,14 +191,14 @@ mod tests {
 
     #[test]
     fn torchruns_variables_are_ranks_by_hand_only_when_they_are_several() {
-        let of = |rank: &str, size: &str| {
+        let ranks = |rank: &str, size: &str| {
             by_hand(|name| match name {
                 "RANK" => Some(rank.to_owned()).filter(|text| !text.is_empty()),
                 "WORLD_SIZE" => Some(size.to_owned()),
                 _ => None,
             })
         };
-        assert_eq!((of("1", "2"), of("0", "1"), of("", "2")), (Some((1, 2)), None, None));
+        assert_eq!((ranks("1", "2"), ranks("0", "1"), ranks("", "2")), (Some((1, 2)), None, None));
     }
 
     #[test]
@@ -260,9 +260,9 @@ mod tests {
 
     #[test]
     fn rank_0_of_a_launcher_that_sets_no_size_is_alone_if_its_own_mpi_says_so() {
-        let of = |rank| detect(&[("PMI_PORT", "a:7"), ("PMI_ID", rank)]).unwrap();
-        assert!(of("0").check(1, "MPICH 4.0.2").is_ok() && of("1").check(1, "MPICH 4.0.2").is_err());
-        assert!(of("0").check(1, "Open MPI v4.1.4").is_err());
+        let hydra = |rank| detect(&[("PMI_PORT", "a:7"), ("PMI_ID", rank)]).unwrap();
+        assert!(hydra("0").check(1, "MPICH 4.0.2").is_ok() && hydra("1").check(1, "MPICH 4.0.2").is_err());
+        assert!(hydra("0").check(1, "Open MPI v4.1.4").is_err());
     }
 
     #[test]

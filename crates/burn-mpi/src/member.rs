@@ -45,8 +45,8 @@ impl Member {
     }
 
     /// The error of an operation that failed, or was not carried out, for `reason`.
-    pub fn error(&self, of: &Started, reason: impl Into<String>) -> CommError {
-        let Started { transport, operation, bucket, bytes, at } = *of;
+    pub fn error(&self, started: &Started, reason: impl Into<String>) -> CommError {
+        let Started { transport, operation, bucket, bytes, at } = *started;
         let bucket = bucket.map_or_else(String::new, |bucket| format!(" of bucket {bucket}"));
         CommError::Operation {
             rank: self.rank,
@@ -63,12 +63,12 @@ impl Member {
 
     /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: the reason of one
     /// that announces this within `patience` is the one to report, first that of one with an error.
-    pub fn broken(&self, of: &Started, patience: Duration, reason: String) -> CommError {
+    pub fn broken(&self, started: &Started, patience: Duration, reason: String) -> CommError {
         let began = std::time::Instant::now();
         loop {
             match self.activity.departure() {
                 Some(departure) => return departure.error(),
-                None if began.elapsed() > patience => return self.error(of, reason),
+                None if began.elapsed() > patience => return self.error(started, reason),
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         }

@@ -220,12 +220,12 @@ mod tests {
         check(optimizer).expect("Burn's own files have no digest");
         write_digest(&record, optimizer).unwrap();
         check(optimizer).unwrap();
-        let of = |kind| check(kind).unwrap_err().to_string();
-        assert!(of(module).contains("an optimizer's record, and a module's record is expected"));
+        let error = |kind| check(kind).unwrap_err().to_string();
+        assert!(error(module).contains("an optimizer's record, and a module's record is expected"));
         fs::write(&record, b"muments").unwrap();
-        assert!(of(optimizer).contains("damaged: ") && of(optimizer).contains("o.bpk.sha256"));
+        assert!(error(optimizer).contains("damaged: ") && error(optimizer).contains("o.bpk.sha256"));
         fs::write(record.with_added_extension("sha256"), "x").unwrap();
-        assert!(of(optimizer).contains("o.bpk.sha256 is damaged"));
+        assert!(error(optimizer).contains("o.bpk.sha256 is damaged"));
         remove_digest(&record).unwrap();
         remove_digest(&record).unwrap();
         check(module).unwrap();

@@ -59,7 +59,8 @@ impl Visitor<'_, '_> {
             self.floats += shape.iter().product::<usize>();
         }
         // By type, and not by the name of the field.
-        let is_weight = self.path.last().is_some_and(|(name, of)| name == "weight" && of == "Struct:Linear");
+        let is_weight =
+            self.path.last().is_some_and(|(name, module)| name == "weight" && module == "Struct:Linear");
         let spec = ParamSpec {
             // An enum's variant is not a layer: PyTorch's names omit it.
             name: self.name(|container| !container.starts_with("Enum:")),

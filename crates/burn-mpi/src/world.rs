@@ -155,14 +155,14 @@ impl World {
     }
 
     /// The error of an operation that failed, or was not carried out, for `reason`.
-    pub fn failed(&self, of: &Started, reason: impl Into<String>) -> CommError {
-        self.member().error(of, reason)
+    pub fn failed(&self, started: &Started, reason: impl Into<String>) -> CommError {
+        self.member().error(started, reason)
     }
 
     /// The error of an operation whose connections broke for `reason`. They break when a peer exits: the peer's own
     /// error is returned if it announces within 3 seconds that it leaves. Ranks that are threads announce nothing.
-    pub fn broken(&self, of: &Started, reason: String) -> CommError {
-        self.member().broken(of, Member::PEER_REASON_TIMEOUT, reason)
+    pub fn broken(&self, started: &Started, reason: String) -> CommError {
+        self.member().broken(started, Member::PEER_REASON_TIMEOUT, reason)
     }
 
     /// This process's rank, from 0.
@@ -233,7 +233,7 @@ impl World {
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
     fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
-        let exchange = Announcement::of("lengths", 0, self.host());
+        let exchange = Announcement::for_exchange("lengths", 0, self.host());
         let mut all = vec![[0u64; 2]; self.size()];
         self.control().borrow_mut().all_gather(
             bytemuck::bytes_of(&[mine as u64, exchange.tag]),
@@ -289,7 +289,7 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
-        let exchange = Announcement::of("broadcast", 0, self.host());
+        let exchange = Announcement::for_exchange("broadcast", 0, self.host());
         let mut header = [bytes.len() as u64, exchange.tag];
         self.control().borrow_mut().broadcast(bytemuck::bytes_of_mut(&mut header), 0)?;
         let [length, tag] = header;

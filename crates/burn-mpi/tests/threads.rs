@@ -505,14 +505,14 @@ impl burn::module::ModuleMapper for Filled {
 #[test]
 fn averaged_gradients_are_those_of_one_rank_on_all_samples() {
     let samples = [1.0, -2.0, 3.0, 0.5, -0.25];
-    let of = |ranks: usize, seed: u64| {
+    let weights_of = |ranks: usize, seed: u64| {
         let body = |world: &World| trained(world, linear(0.5 + world.rank() as f64), &samples);
         run(ranks, &with_seed(seed), body).unwrap()
     };
-    let one = of(1, 0).remove(0);
+    let one = weights_of(1, 0).remove(0);
     for ranks in 2..8 {
         for seed in 0..10 {
-            let all = of(ranks, seed);
+            let all = weights_of(ranks, seed);
             assert!(all.iter().all(|weights| *weights == all[0]), "ranks differ, seed {seed}");
             let apart = one.iter().zip(&all[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(apart < 1e-5, "{ranks} ranks, seed {seed}: {one:?} {:?}", all[0]);

@@ -49,14 +49,14 @@ impl ModuleMapper for Begin {
 
 #[test]
 fn ranks_learn_what_one_learns_in_any_order() {
-    let of = |ranks: usize, seed: u64| {
+    let weights_of = |ranks: usize, seed: u64| {
         run(ranks, &Options { seed, ..Options::default() }, |world| fit(world, |_, total| total)).unwrap()
     };
-    let one = of(1, 0).remove(0);
+    let one = weights_of(1, 0).remove(0);
     assert!((one[0] - 2.0).abs() < 0.1 && (one[1] + 1.0).abs() < 0.1, "{one:?}");
     for ranks in [2, 3, 4] {
         for seed in 0..20 {
-            for weights in of(ranks, seed) {
+            for weights in weights_of(ranks, seed) {
                 let apart = weights.iter().zip(&one).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
                 assert!(apart < 1e-5, "{ranks} ranks, seed {seed}: {weights:?} and {one:?}");
             }

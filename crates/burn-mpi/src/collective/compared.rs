@@ -43,7 +43,8 @@ impl Calls {
         self.latest.push(operation);
         self.made += 1;
         self.expected = if is_expected { self.expected + 1 } else { self.after_the_same() };
-        (!is_expected).then(|| Announcement::of(&format!("{operation}, call {}", self.made), self.made, host))
+        (!is_expected)
+            .then(|| Announcement::for_exchange(&format!("{operation}, call {}", self.made), self.made, host))
     }
 
     /// The position after the latest earlier place where the most calls up to there are those up to now.
@@ -68,8 +69,9 @@ impl Messages {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
         let is_expected = std::mem::replace(last, length) == length;
-        (!is_expected)
-            .then(|| Announcement::of(&format!("message {number} of {length} bytes"), *number, host))
+        (!is_expected).then(|| {
+            Announcement::for_exchange(&format!("message {number} of {length} bytes"), *number, host)
+        })
     }
 }
 
@@ -144,7 +146,7 @@ impl<L: Link> Checked<L> {
         Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
             CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                 let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                self.link.member().error(&message.of, reason)
+                self.link.member().error(&message.started, reason)
             }
             other => other,
         })
@@ -167,7 +169,7 @@ impl<L: Link> Primitives for Checked<L> {
         let peer = if let Call::Send { .. } | Call::Receive { .. } = call { call.peer() } else { None };
         let announcement = match peer {
             Some(_) if member.size == 1 || L::PROBES_MESSAGES => None,
-            Some(_) => self.messages.note(call, transfer.of.bytes, &member.host),
+            Some(_) => self.messages.note(call, transfer.started.bytes, &member.host),
             None => self.note(transfer.operation)?,
         };
         if let Some(announcement) = announcement {
@@ -229,8 +231,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_rank_and_both_calls() {
-        let of = |length, host| Calls::default().note(sum(length), host).expect("the first").bytes();
-        let [five, same, fifty] = [of(5, "node0"), of(5, "node1"), of(50, "node2")];
+        let announced = |length, host| Calls::default().note(sum(length), host).expect("the first").bytes();
+        let [five, same, fifty] = [announced(5, "node0"), announced(5, "node1"), announced(50, "node2")];
         assert!(Announcement::compare(&[&five[..], &same].concat()).is_ok());
         let all = [five.clone(), same, fifty].concat();
         let error = Announcement::compare(&all).unwrap_err().to_string();

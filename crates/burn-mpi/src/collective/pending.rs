@@ -22,7 +22,7 @@ pub struct Transfer {
     /// Below [`CHANNELS`].
     pub channel: usize,
     /// What errors name: the whole operation.
-    pub of: Started,
+    pub started: Started,
 }
 
 impl Transfer {
@@ -93,8 +93,8 @@ pub trait Link {
     fn transfer(&self, operation: Operation, channel: usize, bytes: usize) -> Transfer {
         let name = if channel == ANNOUNCEMENTS { COMPARISON } else { operation.call.name() };
         let bucket = operation.bucket.filter(|&bucket| bucket != BLOCKING);
-        let of = Started { bucket, ..self.member().started(Self::NAME, name, bytes) };
-        Transfer { operation, channel, of }
+        let started = Started { bucket, ..self.member().started(Self::NAME, name, bytes) };
+        Transfer { operation, channel, started }
     }
 
     /// Checks the buffers of a blocking call, which begins now on channel 0.
@@ -104,7 +104,7 @@ pub trait Link {
         let operation = Operation { call, order: Reduction::Native, element, length, bucket: None };
         let transfer = self.transfer(operation, 0, from.len().max(to.len()));
         let checked = call.check(element, from, to, member.rank, member.size);
-        checked.map(|()| transfer).map_err(|reason| member.error(&transfer.of, reason))
+        checked.map(|()| transfer).map_err(|reason| member.error(&transfer.started, reason))
     }
 
     /// Checks the buffer with which an operation starts.
@@ -119,7 +119,7 @@ pub trait Link {
     fn make(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let transfer = self.check(call, element, from, to)?;
         // Open MPI treats two empty buffers as aliased, which is an error.
-        if transfer.of.bytes == 0 && call.has_parts() {
+        if transfer.started.bytes == 0 && call.has_parts() {
             return Ok(());
         }
         self.call(transfer, from, to)

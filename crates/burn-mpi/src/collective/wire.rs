@@ -75,7 +75,7 @@ macro_rules! each {
 
 impl Wire {
     /// Zeros.
-    pub(crate) fn of(element: Element, length: usize) -> Self {
+    pub(crate) fn zeros(element: Element, length: usize) -> Self {
         match element {
             Element::F32 => Self::F32(vec![0.0; length]),
             Element::F64 => Self::F64(vec![0.0; length]),
@@ -118,7 +118,7 @@ impl Wire {
 
     /// Zeros of the same type.
     pub fn zeros_like(&self, length: usize) -> Self {
-        Self::of(self.element(), length)
+        Self::zeros(self.element(), length)
     }
 
     /// Converts `values`, as many as this buffer of a 16-bit type has.

@@ -74,7 +74,7 @@ impl Buffers {
         Self {
             wide: sizes.clone().map(|size| Some(Memory::Own(vec![0.0; size]))).collect(),
             narrow: sizes
-                .map(|size| (wire != WireType::F32).then(|| Wire::of(wire.element(), size)))
+                .map(|size| (wire != WireType::F32).then(|| Wire::zeros(wire.element(), size)))
                 .collect(),
         }
     }

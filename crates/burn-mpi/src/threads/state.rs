@@ -213,7 +213,7 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
 /// The sum in an order that is not that of the ranks, rounded after each addition, as MPI's and gloo's are.
 fn sum(element: Element, terms: &[&[u8]], to: &mut [u8]) {
     let wires = terms.iter().rev().map(|bytes| {
-        let mut wire = Wire::of(element, bytes.len() / element.width());
+        let mut wire = Wire::zeros(element, bytes.len() / element.width());
         wire.bytes_mut().copy_from_slice(bytes);
         wire
     });

@@ -17,7 +17,7 @@ struct BatchSize {
 
 impl BatchSize {
     /// By the samples of the first two batches of a shard of `items`; 0 for one that is not there.
-    fn of([first, second]: [usize; 2], items: usize) -> Self {
+    fn from_batches([first, second]: [usize; 2], items: usize) -> Self {
         let (whole, other) = (first.max(second), first.min(second));
         match other {
             // The shard is one batch.
@@ -51,7 +51,7 @@ impl fmt::Display for BatchSize {
 /// # Errors
 /// On all ranks, the first two whose batches cannot have the same size.
 pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> Result<(), CommError> {
-    let ranks: Vec<BatchSize> = world.gather(&BatchSize::of(first, items))?;
+    let ranks: Vec<BatchSize> = world.gather(&BatchSize::from_batches(first, items))?;
     let Some((one, other)) = differing(&ranks) else { return Ok(()) };
     // The error compares with rank 0, whose single batch may agree with both.
     let found = match one {
@@ -71,7 +71,7 @@ fn differing(ranks: &[BatchSize]) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    fn of(size: usize) -> BatchSize {
+    fn exactly(size: usize) -> BatchSize {
         BatchSize { least: size, most: size }
     }
 
@@ -79,18 +79,18 @@ mod tests {
     #[test]
     fn ranks_of_one_batch_size_agree_in_any_order_of_batches() {
         for size in 1..9 {
-            let mut shown = vec![of(size)];
+            let mut shown = vec![exactly(size)];
             for items in 1..40 {
                 let batches: Vec<usize> =
                     (0..items).step_by(size).map(|from| size.min(items - from)).collect();
                 for first in 0..batches.len() {
                     for second in (0..batches.len()).filter(|&second| second != first) {
-                        let found = BatchSize::of([batches[first], batches[second]], items);
-                        assert_eq!(found, of(size), "{size} of {items}: {first}, {second}");
+                        let found = BatchSize::from_batches([batches[first], batches[second]], items);
+                        assert_eq!(found, exactly(size), "{size} of {items}: {first}, {second}");
                     }
                 }
                 if let [single] = batches[..] {
-                    shown.push(BatchSize::of([single, 0], items));
+                    shown.push(BatchSize::from_batches([single, 0], items));
                 }
             }
             assert_eq!(differing(&shown), None, "{size}");
@@ -101,13 +101,13 @@ mod tests {
     fn ranks_of_other_batch_sizes_differ() {
         let at_least = |least| BatchSize { least, most: usize::MAX };
         let varies = at_least(0);
-        assert_eq!(BatchSize::of([2, 4], 27), varies);
-        assert_eq!(BatchSize::of([3, 0], 27), varies);
+        assert_eq!(BatchSize::from_batches([2, 4], 27), varies);
+        assert_eq!(BatchSize::from_batches([3, 0], 27), varies);
         for (ranks, expected) in [
-            (vec![of(4), of(4), of(2)], Some((0, 2))),
-            (vec![at_least(5), of(5), of(4)], Some((0, 2))),
-            (vec![at_least(2), of(2), at_least(3)], Some((1, 2))),
-            (vec![at_least(2), at_least(3), varies, of(3)], None),
+            (vec![exactly(4), exactly(4), exactly(2)], Some((0, 2))),
+            (vec![at_least(5), exactly(5), exactly(4)], Some((0, 2))),
+            (vec![at_least(2), exactly(2), at_least(3)], Some((1, 2))),
+            (vec![at_least(2), at_least(3), varies, exactly(3)], None),
         ] {
             assert_eq!(differing(&ranks), expected, "{ranks:?}");
         }

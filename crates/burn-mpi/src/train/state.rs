@@ -65,9 +65,9 @@ fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> 
 pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) -> SupervisedTraining<M> {
     let of_no_parameters = DropoutConfig::new(0.0).init().into_record().allow_partial(true);
     training.with_custom_checkpointers(
-        Memory::of(of_no_parameters),
-        Memory::of(OptimizerRecord::default()),
-        Memory::of(LrSchedulerRecord::new()),
+        Memory::from_record(of_no_parameters),
+        Memory::from_record(OptimizerRecord::default()),
+        Memory::from_record(LrSchedulerRecord::new()),
     )
 }
 
@@ -81,7 +81,7 @@ fn take<R>(slot: &Slot<R>) -> Result<R, CheckpointerError> {
 struct Memory<R>(Slot<R>);
 
 impl<R> Memory<R> {
-    fn of(record: R) -> Self {
+    fn from_record(record: R) -> Self {
         Self(Arc::new(Mutex::new(Some(record))))
     }
 }

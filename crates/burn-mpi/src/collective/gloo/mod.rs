@@ -114,7 +114,7 @@ impl Context {
 
     /// Runs a call.
     fn run(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let Transfer { operation: Operation { call, element, .. }, channel, of } = transfer;
+        let Transfer { operation: Operation { call, element, .. }, channel, started } = transfer;
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -122,7 +122,7 @@ impl Context {
         let number = match call {
             Call::AllReduce | Call::Reduce { .. } if self.member.size == 1 => return Ok(()),
             Call::Send { to: peer } | Call::Receive { from: peer } if peer == self.member.rank => {
-                return Err(self.member.error(&of, "gloo has no messages of a rank to itself"));
+                return Err(self.member.error(&started, "gloo has no messages of a rank to itself"));
             }
             Call::Broadcast { .. } => 0,
             Call::AllReduce => 1,
@@ -137,9 +137,9 @@ impl Context {
             // All of gloo's but this one, whose sum is in rank order. Each rank is sent only what it sums,
             // as in a ring.
             Call::ReduceScatter => {
-                let mut chunks = Wire::of(element, from.len() / element.width());
+                let mut chunks = Wire::zeros(element, from.len() / element.width());
                 self.run(transfer.by(Call::AllToAll), from, chunks.bytes_mut())?;
-                let mut sum = Wire::of(element, to.len() / element.width());
+                let mut sum = Wire::zeros(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
                 return Ok(());
@@ -147,7 +147,7 @@ impl Context {
         };
         if let Some(reason) = &self.broken {
             return Err(self.member.broken(
-                &of,
+                &started,
                 Duration::ZERO,
                 format!("the connections broke earlier: {reason}"),
             ));
@@ -174,7 +174,7 @@ impl Context {
         // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
-            self.member.broken(&of, Member::PEER_REASON_TIMEOUT, reason)
+            self.member.broken(&started, Member::PEER_REASON_TIMEOUT, reason)
         })
     }
 }
@@ -322,7 +322,7 @@ impl Link for GlooThread {
 
     fn start(&mut self, launch: Launch) -> Result<Finished, CommError> {
         let finished = Finished::default();
-        if launch.transfer.of.bucket.is_none() {
+        if launch.transfer.started.bucket.is_none() {
             // Its caller waits for it: the handover to the thread is saved.
             finished.set(Some(self.idle_context()?.launch(launch)));
         } else {

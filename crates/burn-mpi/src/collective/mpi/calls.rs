@@ -46,19 +46,19 @@ impl MpiLink {
     /// # Errors
     /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
     /// long message.
-    fn await_message(&self, channel: usize, from: usize, of: &Started) -> Result<(), CommError> {
+    fn await_message(&self, channel: usize, from: usize, started: &Started) -> Result<(), CommError> {
         let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
         // SAFETY: the status is valid memory for MPI to write.
         let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, self.channels[channel], status.as_mut_ptr()) };
-        self.mpi.check_code(code, of)?;
+        self.mpi.check_code(code, started)?;
         // SAFETY: the probe has succeeded, and has written the status.
         let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
-        self.mpi.check_code(code, of)?;
-        if usize::try_from(length) == Ok(of.bytes) {
+        self.mpi.check_code(code, started)?;
+        if usize::try_from(length) == Ok(started.bytes) {
             return Ok(());
         }
-        let reason = format!("the message has {length} bytes, and this rank receives {}", of.bytes);
-        Err(self.mpi.error(of, reason))
+        let reason = format!("the message has {length} bytes, and this rank receives {}", started.bytes);
+        Err(self.mpi.error(started, reason))
     }
 }
 
@@ -89,7 +89,7 @@ impl Link for MpiLink {
     }
 
     fn call(&mut self, transfer: Transfer, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let Transfer { operation: Operation { call, element, .. }, channel, of } = transfer;
+        let Transfer { operation: Operation { call, element, .. }, channel, started } = transfer;
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
@@ -97,7 +97,7 @@ impl Link for MpiLink {
         }
         let count = self.mpi.count(call, element, from.len(), to.len())?;
         if let Call::Receive { from } = call {
-            self.await_message(channel, from, &of)?;
+            self.await_message(channel, from, &started)?;
         }
         let (kind, comm) = (datatype(element), self.channels[channel]);
         let op = sum_of(element);
@@ -127,12 +127,12 @@ impl Link for MpiLink {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check_code(code, &of)
+        self.mpi.check_code(code, &started)
     }
 
     fn start(&mut self, launch: Launch) -> Result<Request, CommError> {
         let Launch { transfer, buffers: (from, mut to), .. } = launch;
-        let Transfer { operation: Operation { call, .. }, channel, of: started } = transfer;
+        let Transfer { operation: Operation { call, .. }, channel, started } = transfer;
         let element = to.element();
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), self.mpi.rank, self.mpi.size)

@@ -69,13 +69,13 @@ impl Mpi {
     pub fn start_barrier(
         &self,
         communicator: ffi::MPI_Comm,
-        of: &Started,
+        started: &Started,
     ) -> Result<ffi::MPI_Request, CommError> {
         // SAFETY: a constant that MPI's library defines.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         // SAFETY: the handle is written to valid memory.
         let code = unsafe { ffi::MPI_Ibarrier(communicator, &mut request) };
-        self.check_code(code, of)?;
+        self.check_code(code, started)?;
         Ok(request)
     }
 
@@ -105,12 +105,12 @@ impl Mpi {
     }
 
     /// Whether an operation in flight is complete.
-    pub fn test(&self, request: &mut ffi::MPI_Request, of: &Started) -> Result<bool, CommError> {
+    pub fn test(&self, request: &mut ffi::MPI_Request, started: &Started) -> Result<bool, CommError> {
         let mut done = 0;
         // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
         // to the null request, for which this call is valid.
         let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
-        self.check_code(code, of)?;
+        self.check_code(code, started)?;
         Ok(done != 0)
     }
 
@@ -124,10 +124,10 @@ impl Mpi {
     }
 
     /// The error of MPI's `code`, if that is one.
-    fn check_code(&self, code: c_int, of: &Started) -> Result<(), CommError> {
+    fn check_code(&self, code: c_int, started: &Started) -> Result<(), CommError> {
         match code {
             0 => Ok(()),
-            _ => Err(self.error(of, explained(describe(code)))),
+            _ => Err(self.error(started, explained(describe(code)))),
         }
     }
 }

@@ -86,11 +86,11 @@ const KINDS: [StepKind; 10] = [
 /// The step of a program, as it is written for one process.
 fn step(net: &Net, kind: StepKind, x: Tensor<2>) -> TrainOutput<()> {
     let loss = |head| net.loss(head, x.clone());
-    let of = |gradients| GradientsParams::from_grads(gradients, net);
+    let by_id = |gradients| GradientsParams::from_grads(gradients, net);
     let both = |first, second| {
         let mut accumulator = GradientsAccumulator::new();
-        accumulator.accumulate(net, of(first));
-        accumulator.accumulate(net, of(second));
+        accumulator.accumulate(net, by_id(first));
+        accumulator.accumulate(net, by_id(second));
         accumulator.grads()
     };
     let scaled = |mut gradients: GradientsParams, layer: &Linear, factor: f32| {
@@ -100,21 +100,21 @@ fn step(net: &Net, kind: StepKind, x: Tensor<2>) -> TrainOutput<()> {
         gradients
     };
     let grads = match kind {
-        StepKind::Plain => of(loss(0).backward()),
-        StepKind::One => of(backward(&loss(0))),
+        StepKind::Plain => by_id(loss(0).backward()),
+        StepKind::One => by_id(backward(&loss(0))),
         StepKind::Two => both(backward(&loss(0)), backward(&loss(1))),
         StepKind::PlainThenOne => both(loss(0).backward(), backward(&loss(1))),
         StepKind::SecondOnly => {
             backward(&loss(0));
-            of(backward(&loss(1)))
+            by_id(backward(&loss(1)))
         }
         StepKind::Scaled => {
             let layers = net.trunk.iter().chain(&net.heads);
-            layers.fold(of(backward(&(loss(0) + loss(1)))), |all, layer| scaled(all, layer, 0.25))
+            layers.fold(by_id(backward(&(loss(0) + loss(1)))), |all, layer| scaled(all, layer, 0.25))
         }
-        StepKind::ClippedTrunk => scaled(of(backward(&loss(1))), &net.trunk[1], 1e-3),
+        StepKind::ClippedTrunk => scaled(by_id(backward(&loss(1))), &net.trunk[1], 1e-3),
         StepKind::Frozen => {
-            let mut gradients = of(backward(&loss(0)));
+            let mut gradients = by_id(backward(&loss(0)));
             gradients.remove::<2>(net.trunk[0].weight.id);
             gradients
         }

@@ -233,7 +233,7 @@ fn workers(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
                     y.extend_from_slice(own_y);
                 }
                 samples += y.len();
-                steps.push(Batch::of(x, y, &device));
+                steps.push(Batch::new(x, y, &device));
             }
         }
         if samples != 2 * TRAIN {

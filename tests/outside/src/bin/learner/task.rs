@@ -79,7 +79,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub fn of(x: Vec<f32>, y: Vec<f32>, device: &Device) -> Self {
+    pub fn new(x: Vec<f32>, y: Vec<f32>, device: &Device) -> Self {
         let samples = y.len();
         Self {
             x: Tensor::from_data(TensorData::new(x, [samples, 2]), device),
@@ -100,7 +100,7 @@ impl Batcher<usize, Batch> for Samples {
             x.extend([value(sample, 0), value(sample, 1)]);
             y.push(value(sample, 0) * value(sample, 1));
         }
-        Batch::of(x, y, device)
+        Batch::new(x, y, device)
     }
 }
 
