@@ -64,8 +64,8 @@
 //! which halves their memory; gradients of parameters are f32. See [`precision`].
 //!
 //! Where the processor multiplies bf16 faster than f32, with AMX or AVX-512 BF16, activations can stay in f32:
-//! `Precision::Bf16.use_precision()` ([`precision::Precision`]) rounds the factors of linear layers' large products alone,
-//! those of attention and transformers among them.
+//! `MatmulPrecision::Bf16.use_precision()` ([`precision::MatmulPrecision`]) rounds the factors of linear layers' large
+//! products alone, those of attention and transformers among them.
 //!
 //! # SIMD levels
 //!
@@ -110,7 +110,7 @@ mod runtime;
 #[cfg(test)]
 mod tests;
 
-pub use kernels::activation::Activation;
+pub use kernels::activation::ActivationFunction;
 pub use kernels::epilogue::Epilogue;
 pub use kernels::simd;
 pub use ops::stamp::stamp_backward;

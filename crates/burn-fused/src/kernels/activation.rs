@@ -8,7 +8,7 @@ use crate::kernels::simd::math::{normal, tanh};
 
 /// A function of each output of an operator, which computes it where the output is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
+pub enum ActivationFunction {
     /// None.
     Identity,
     /// ReLU, which passes NaN on.
@@ -23,7 +23,7 @@ pub enum Activation {
 const ROOT: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
-impl Activation {
+impl ActivationFunction {
     /// Whether the slope is that at the output, so that backward needs no input.
     pub(crate) fn is_known_by_output(self) -> bool {
         matches!(self, Self::Identity | Self::Relu)
@@ -32,15 +32,15 @@ impl Activation {
 
 /// The value and the slope of `activation` at `x`.
 #[inline(always)]
-fn function(activation: Activation, x: f32) -> [f32; 2] {
+fn function(activation: ActivationFunction, x: f32) -> [f32; 2] {
     match activation {
-        Activation::Identity => [x, 1.0],
-        Activation::Relu => [relu(x), f32::from(u8::from(passes(x)))],
-        Activation::Gelu => {
+        ActivationFunction::Identity => [x, 1.0],
+        ActivationFunction::Relu => [relu(x), f32::from(u8::from(passes(x)))],
+        ActivationFunction::Gelu => {
             let [below, density] = normal(x);
             [x * below, below + x * density]
         }
-        Activation::GeluApproximate => {
+        ActivationFunction::GeluApproximate => {
             let tanh = tanh(ROOT * (x + CUBIC * x * x * x));
             let inner = ROOT * (1.0 + 3.0 * CUBIC * x * x);
             [0.5 * x * (1.0 + tanh), 0.5 * (1.0 + tanh) + 0.5 * x * (1.0 - tanh * tanh) * inner]
@@ -53,7 +53,7 @@ kernel! {
     /// with the slope in place.
     pub(crate) fn activate_rows<S>(
         _simd: S,
-        activation: Activation,
+        activation: ActivationFunction,
         // Values of a row; the last one may be shorter without a bias.
         width: usize,
         bias: &[f32],
@@ -62,7 +62,7 @@ kernel! {
         inner: &mut [f32],
         output: Option<&mut [f32]>,
     ) {
-        use Activation::{Gelu, GeluApproximate, Identity, Relu};
+        use ActivationFunction::{Gelu, GeluApproximate, Identity, Relu};
         match activation {
             Identity => rows(width, bias, source, inner, output, |x| function(Identity, x)),
             Relu => rows(width, bias, source, inner, output, |x| function(Relu, x)),
@@ -103,7 +103,7 @@ kernel! {
     /// The gradient of the input of [`activate_rows`]' activation, which is not the identity.
     pub(crate) fn apply_slopes<S>(
         _simd: S,
-        activation: Activation,
+        activation: ActivationFunction,
         // What forward left in `inner`: the slope, or the output if the slope is known by that.
         known: &[f32],
         // Of the output, and then of the input.

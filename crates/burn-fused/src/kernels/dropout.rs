@@ -7,7 +7,7 @@ use crate::kernels::simd::kernel;
 /// It is a function of a key and of the value's index, so that any part of it can be computed at any time, on
 /// every SIMD level with the same result. It repeats after 2^32 values.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mask {
+pub(crate) struct DropoutMask {
     key: [u32; 2],
     /// Values whose random number is below it are kept.
     limit: u32,
@@ -22,7 +22,7 @@ fn mix(key: u64) -> u64 {
     key ^ (key >> 31)
 }
 
-impl Mask {
+impl DropoutMask {
     /// The mask of a key.
     ///
     /// # Panics
@@ -81,14 +81,14 @@ impl BatchPlace {
     ///
     /// # Panics
     /// If the probability is not in the range [0, 1).
-    pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<Mask> {
+    pub(crate) fn masks(&self, prob: f64, batch: usize) -> Vec<DropoutMask> {
         // The increment of SplitMix64, so that a key of 0 does not stay 0.
         let next = |key: u64, part: u64| mix(key.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ part;
         let key = |sample: usize| {
             let index = self.first + sample * self.stride;
             next(next(self.seed, self.step), index as u64)
         };
-        (0..batch).map(|sample| Mask::new(prob, key(sample))).collect()
+        (0..batch).map(|sample| DropoutMask::new(prob, key(sample))).collect()
     }
 }
 
@@ -96,7 +96,7 @@ kernel! {
     /// `target = x * mask + residual`.
     pub(crate) fn drop_part<S>(
         _simd: S,
-        mask: Option<Mask>,
+        mask: Option<DropoutMask>,
         // Index of the first value.
         first: usize,
         // None if the values are in `target`.

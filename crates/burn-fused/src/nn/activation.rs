@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::Identity;
 use super::convert::{module, variants};
-use crate::kernels::activation::Activation as Function;
+use crate::kernels::activation::ActivationFunction;
 use crate::ops::activation::activate;
 
 pub use burn::nn::activation::*;
@@ -37,8 +37,8 @@ impl Gelu {
         activate(input, self.function())
     }
 
-    fn function(&self) -> Function {
-        if self.approximate { Function::GeluApproximate } else { Function::Gelu }
+    fn function(&self) -> ActivationFunction {
+        if self.approximate { ActivationFunction::GeluApproximate } else { ActivationFunction::Gelu }
     }
 }
 
@@ -93,10 +93,10 @@ layers!(
 
 impl Activation {
     /// The epilogue of an operator that computes this activation, if there is one.
-    pub(crate) fn epilogue(&self) -> Option<Function> {
+    pub(crate) fn epilogue(&self) -> Option<ActivationFunction> {
         match self {
-            Self::Identity(_) => Some(Function::Identity),
-            Self::Relu(_) => Some(Function::Relu),
+            Self::Identity(_) => Some(ActivationFunction::Identity),
+            Self::Relu(_) => Some(ActivationFunction::Relu),
             Self::Gelu(gelu) => Some(gelu.function()),
             _ => None,
         }
@@ -283,7 +283,10 @@ mod tests {
                 &config.to_string(),
             );
         }
-        assert_eq!(Activation::from(Gelu::new_approximate()).epilogue(), Some(Function::GeluApproximate));
+        assert_eq!(
+            Activation::from(Gelu::new_approximate()).epilogue(),
+            Some(ActivationFunction::GeluApproximate)
+        );
         assert_eq!(Activation::from(Selu).epilogue(), None);
     }
 }

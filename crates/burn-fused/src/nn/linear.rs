@@ -5,7 +5,7 @@ use burn::nn::{Initializer, LinearLayout};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module};
-use crate::kernels::activation::Activation;
+use crate::kernels::activation::ActivationFunction;
 use crate::ops::linear::{LinearLayer, linear_activated};
 
 config! {
@@ -53,7 +53,7 @@ impl Linear {
     /// If the last axis of `input` is not `d_input`.
     #[track_caller]
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        self.forward_activated(input, Activation::Identity)
+        self.forward_activated(input, ActivationFunction::Identity)
     }
 
     /// `activation` of the outputs, in the same pass.
@@ -61,7 +61,11 @@ impl Linear {
     /// # Panics
     /// As [`forward`](Self::forward).
     #[track_caller]
-    pub fn forward_activated<const D: usize>(&self, input: Tensor<D>, activation: Activation) -> Tensor<D> {
+    pub fn forward_activated<const D: usize>(
+        &self,
+        input: Tensor<D>,
+        activation: ActivationFunction,
+    ) -> Tensor<D> {
         let [d_input, _] = self.weight.shape().dims();
         assert_shape!(input, [.., d_input]);
         linear_activated(input, self, activation)
@@ -101,9 +105,9 @@ mod tests {
                     &context,
                 );
                 let activations: [(_, Function); 3] = [
-                    (Activation::Relu, burn::tensor::activation::relu),
-                    (Activation::Gelu, burn::tensor::activation::gelu),
-                    (Activation::GeluApproximate, burn::tensor::activation::gelu_approximate),
+                    (ActivationFunction::Relu, burn::tensor::activation::relu),
+                    (ActivationFunction::Gelu, burn::tensor::activation::gelu),
+                    (ActivationFunction::GeluApproximate, burn::tensor::activation::gelu_approximate),
                 ];
                 for (activation, burns_activation) in activations {
                     let context = format!("{activation:?} of {context}");

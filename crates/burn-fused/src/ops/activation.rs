@@ -4,14 +4,14 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor, activation};
 
-use crate::kernels::activation::{Activation, ROWS, activate_rows, apply_slopes};
+use crate::kernels::activation::{ActivationFunction, ROWS, activate_rows, apply_slopes};
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, unshared, values};
 use crate::runtime::memory::Buffer;
 use crate::runtime::poll;
 
-impl Activation {
+impl ActivationFunction {
     /// Of `x`, composed of Burn's operators.
     pub(crate) fn composed<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
@@ -27,8 +27,8 @@ impl Activation {
 const PART: usize = 1024;
 
 /// `activation` of each value of `x`.
-pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> Tensor<D> {
-    if activation == Activation::Identity {
+pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: ActivationFunction) -> Tensor<D> {
+    if activation == ActivationFunction::Identity {
         return x;
     }
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
@@ -38,7 +38,11 @@ pub(crate) fn activate<const D: usize>(x: Tensor<D>, activation: Activation) -> 
     })
 }
 
-fn forward(x: FlexTensor, activation: Activation, backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
+fn forward(
+    x: FlexTensor,
+    activation: ActivationFunction,
+    backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 1>) {
     let (mut inner, source) = target_of(x);
     let mut output =
         (backward && !activation.is_known_by_output()).then(|| Buffer::new(values(&inner).len()));

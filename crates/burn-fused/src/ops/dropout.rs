@@ -4,14 +4,14 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 
-use crate::kernels::dropout::{BatchPlace, Mask, drop_part};
+use crate::kernels::dropout::{BatchPlace, DropoutMask, drop_part};
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, target_of, values};
 use crate::ops::precision::cast;
 use crate::runtime::poll;
 
-impl Mask {
+impl DropoutMask {
     /// A new mask, with a key from the generator of `device`; none for a probability of 0.
     ///
     /// # Panics
@@ -34,7 +34,7 @@ pub(crate) fn dropout<const D: usize>(x: Tensor<D>, prob: f64) -> Tensor<D> {
     }
     let device = x.device();
     let masks = |[x]: [&FlexTensor; 1]| {
-        (x.dtype() == DType::F32).then(|| Mask::draw(prob, &device).into_iter().collect())
+        (x.dtype() == DType::F32).then(|| DropoutMask::draw(prob, &device).into_iter().collect())
     };
     on_flex_or("dropout", [x.into_dispatch()], masks, forward, |[x]| {
         burn::nn::DropoutConfig::new(prob).init().forward(Tensor::from_dispatch(x))
@@ -57,7 +57,11 @@ pub(crate) fn dropout_at<const D: usize>(x: Tensor<D>, prob: f64, place: &BatchP
     })
 }
 
-fn forward([x]: [FlexTensor; 1], masks: Vec<Mask>, _backward: bool) -> (FlexTensor, Backward<impl Saved, 1>) {
+fn forward(
+    [x]: [FlexTensor; 1],
+    masks: Vec<DropoutMask>,
+    _backward: bool,
+) -> (FlexTensor, Backward<impl Saved, 1>) {
     let output = apply(&masks, contiguous(x), &[], || ());
     let backward =
         Backward::new(move |gradient, _of_x| [Some(apply(&masks, gradient, &[], poll::current()))]);
@@ -69,7 +73,8 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, pro
     let device = x.device();
     let masks = |[residual, x]: [&FlexTensor; 2]| {
         let fits = [residual, x].iter().all(|tensor| tensor.dtype() == DType::F32);
-        (fits && residual.shape() == x.shape()).then(|| Mask::draw(prob, &device).into_iter().collect())
+        (fits && residual.shape() == x.shape())
+            .then(|| DropoutMask::draw(prob, &device).into_iter().collect())
     };
     match on_flex([residual.into_dispatch(), x.into_dispatch()], masks, forward_added) {
         Ok(output) => Tensor::from_dispatch(output),
@@ -82,7 +87,7 @@ pub(crate) fn add_dropped<const D: usize>(residual: Tensor<D>, x: Tensor<D>, pro
 
 fn forward_added(
     tensors: [FlexTensor; 2],
-    masks: Vec<Mask>,
+    masks: Vec<DropoutMask>,
     _backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 2>) {
     let [residual, x] = tensors.map(contiguous);
@@ -100,7 +105,7 @@ const PART: usize = 1 << 16;
 
 /// `x * mask + residual`, which may be empty, in the memory of `x` if nothing else refers to it. Each of the masks is
 /// that of an equal part of `x`; without masks, all values are kept.
-fn apply(masks: &[Mask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
+fn apply(masks: &[DropoutMask], x: FlexTensor, residual: &[f32], poll: fn()) -> FlexTensor {
     let (level, (mut target, x)) = (Level::current(), target_of(x));
     let (all, mut unpolled) = (target.storage_mut::<f32>(), 0);
     let length = (all.len() / masks.len().max(1)).max(1);
@@ -126,7 +131,7 @@ mod tests {
     use super::*;
     use crate::ops::testing::{numbers, random};
 
-    fn kept(mask: Mask, indices: impl Iterator<Item = usize>) -> Vec<bool> {
+    fn kept(mask: DropoutMask, indices: impl Iterator<Item = usize>) -> Vec<bool> {
         indices.map(|at| mask.factor(at) != 0.0).collect()
     }
 
@@ -148,7 +153,8 @@ mod tests {
         const COUNT: usize = 1 << 16;
         for prob in [0.1, 0.5, 0.9] {
             let keep = 1.0 - prob;
-            let masks = [0, 1, 1 << 32, 2, 0x1234_5678_9abc_def0, u64::MAX].map(|key| Mask::new(prob, key));
+            let masks =
+                [0, 1, 1 << 32, 2, 0x1234_5678_9abc_def0, u64::MAX].map(|key| DropoutMask::new(prob, key));
             for mask in masks {
                 let mask_kept = kept(mask, 0..COUNT + 4096);
                 assert_share(mask_kept[..COUNT].iter().copied(), keep, "all");
@@ -188,14 +194,14 @@ mod tests {
     #[test]
     fn each_position_is_kept_by_as_many_keys() {
         for position in [0, 1, 255, 256, 65_535, 1 << 31] {
-            let events = (0..10_000).map(|key: u64| Mask::new(0.3, key << 7).factor(position) != 0.0);
+            let events = (0..10_000).map(|key: u64| DropoutMask::new(0.3, key << 7).factor(position) != 0.0);
             assert_share(events, 0.7, &format!("position {position}"));
         }
     }
 
     #[test]
     fn factors_are_those_of_the_indices() {
-        let mask = Mask::new(0.25, 99);
+        let mask = DropoutMask::new(0.25, 99);
         let mut factors = [0.0; 100];
         mask.factors(1000, &mut factors);
         for (at, &factor) in factors.iter().enumerate() {

@@ -19,7 +19,7 @@ use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::{Device, Tensor};
-use burn_fused::precision::{Precision, bf16_products};
+use burn_fused::precision::{MatmulPrecision, bf16_products};
 use burn_mpi::{
     Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
     broadcast_module, check_equal_weights, connect, run,
@@ -47,7 +47,7 @@ pub struct Options {
     pub tokens: usize,
     pub dropout: f64,
     /// Of products, in fused modules.
-    pub precision: Precision,
+    pub precision: MatmulPrecision,
     pub stock: bool,
     pub lstm: bool,
     pub steps: usize,
@@ -65,7 +65,7 @@ impl Default for Options {
             batch: 16,
             tokens: 32,
             dropout: 0.0,
-            precision: Precision::F32,
+            precision: MatmulPrecision::F32,
             stock: false,
             lstm: false,
             steps: 100,
@@ -101,8 +101,8 @@ impl Options {
                     Ok(dropout) if (0.0..1.0).contains(&dropout) => options.dropout = dropout,
                     _ => return Err(format!("{name} {value}: a number from 0 to below 1 is required")),
                 },
-                "--precision" if is_second(["f32", "bf16"])? => options.precision = Precision::Bf16,
-                "--precision" => options.precision = Precision::F32,
+                "--precision" if is_second(["f32", "bf16"])? => options.precision = MatmulPrecision::Bf16,
+                "--precision" => options.precision = MatmulPrecision::F32,
                 "--network" => options.lstm = is_second(["gpt", "lstm"])?,
                 "--modules" => options.stock = is_second(["fused", "stock"])?,
                 "--rate" => match value.parse() {
@@ -298,7 +298,7 @@ fn main() -> ExitCode {
         let options = world.agree(Options::parse(std::env::args().skip(1)))?;
         world.check_equal("the set of options", &format!("{options:?}"))?;
         options.precision.use_precision();
-        if world.is_root() && options.precision == Precision::Bf16 {
+        if world.is_root() && options.precision == MatmulPrecision::Bf16 {
             println!("products of large linear layers in bf16: {}", bf16_products().name());
         }
         let windows = Windows { text: text(world, &options)?, tokens: options.tokens };

@@ -2,7 +2,7 @@
 //! weights. The input's gradient is the first loop with flipped weights.
 
 use super::Shape;
-use super::activation::relu;
+use super::epilogue::relu;
 use super::plane::Plane;
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Lanes;

@@ -1,15 +1,15 @@
 //! Direct convolution, for few channels, over blocks of images, one image per SIMD lane: of one layer, or
 //! of two in a chain, between which a block stays in lanes and in the cache.
 
-use super::activation::fake_quantize;
 use super::blocks::{append_argmax, flipped, images_of, lane_sums, load_input, spread, store_block, total};
 use super::correlation::{Correlation, weight_gradient};
+use super::epilogue::fake_quantize;
 use super::plane::Plane;
 use super::scratch::{Buffers, Kept};
 use super::source::{Planes, Source};
 use super::{Back, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::quantization::{Extremes, Int8Error, QParams, Scheme, Step};
+use crate::kernels::quantization::{Extremes, Int8Error, QParams, Quantizer, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
@@ -92,7 +92,8 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
                 }
                 _ => {
                     if let Some(quantize) = quantize.take() {
-                        parameters = quantize(extremes.range()).map(|found| Step::new(Scheme::Affine, found));
+                        parameters =
+                            quantize(extremes.range()).map(|found| Quantizer::new(Scheme::Affine, found));
                     }
                     let bytes = if backward { shape.pixels() * S::F32_LANES } else { 0 };
                     for (channel, lanes) in between.chunks_exact_mut(after.len).enumerate() {

@@ -5,11 +5,11 @@
 //! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]), and in bf16 AMX
 //! tiles where the processor has them ([`tiles`]): [`Route::for_shape`].
 
-mod activation;
 mod algorithm;
 mod blocks;
 mod correlation;
 mod direct;
+mod epilogue;
 mod im2col;
 pub(crate) mod mixed;
 mod norm;
@@ -24,7 +24,7 @@ mod winograd;
 
 pub use algorithm::Algorithm;
 pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
-pub use norm::{Forward as NormForward, Means, Normed};
+pub use norm::{Means, NormForward, Normed};
 pub use scratch::with_buffers;
 
 use crate::kernels::epilogue::Epilogue;

@@ -1,9 +1,9 @@
 //! Batch normalisation of the sums of a convolution, which stay in the lanes in which they are computed until backward:
 //! algorithm 1 of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 
-use super::activation::finish;
 use super::blocks::{gather, load_input, total};
 use super::correlation::Correlation;
+use super::epilogue::finish;
 use super::plane::Plane;
 use super::scratch::Buffers;
 use super::source::{Planes, Source};
@@ -88,7 +88,7 @@ impl Layout {
 
 /// What forward saves of a normalisation.
 #[derive(Debug)]
-pub struct Saved {
+pub struct SavedNorm {
     /// Of the convolution, bias included.
     sums: Buffer,
     pub moments: Moments,
@@ -96,7 +96,7 @@ pub struct Saved {
     argmax: Buffer,
 }
 
-impl Saved {
+impl SavedNorm {
     /// Of a pooling.
     pub fn argmax(&self) -> &[u8] {
         bytemuck::cast_slice(&self.argmax)
@@ -104,7 +104,7 @@ impl Saved {
 }
 
 /// The convolution, normalised, with its epilogue.
-pub struct Forward<'a> {
+pub struct NormForward<'a> {
     pub conv: Convolution,
     pub input: &'a [f32],
     /// Weights and biases.
@@ -116,8 +116,8 @@ pub struct Forward<'a> {
     pub buffers: &'a mut Buffers,
 }
 
-impl Kernel for Forward<'_> {
-    type Output = (Buffer, Saved);
+impl Kernel for NormForward<'_> {
+    type Output = (Buffer, SavedNorm);
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
@@ -147,11 +147,11 @@ impl Kernel for Forward<'_> {
             let size = [count, step * pixels];
             finish(simd, epilogue, plane, (lanes, scratch), size, &mut output[first * pixels..], argmax);
         }
-        (output, Saved { sums: values, moments, argmax })
+        (output, SavedNorm { sums: values, moments, argmax })
     }
 }
 
-impl Forward<'_> {
+impl NormForward<'_> {
     /// Stores the sums of the convolution.
     #[inline(always)]
     fn convolve<S: Lanes>(self, simd: S, layout: Layout, sums: &mut [S::f32s]) {
@@ -189,9 +189,9 @@ trait Terms<const K: usize>: Copy {
 
 /// The value.
 #[derive(Clone, Copy)]
-struct Values;
+struct ValueTerms;
 
-impl Terms<1> for Values {
+impl Terms<1> for ValueTerms {
     #[inline(always)]
     fn add<S: Lanes>(self, simd: S, _: [S::f32s; 3], [x, _]: [S::f32s; 2], [sum]: &mut [S::f32s; 1]) {
         *sum = simd.add_f32s(*sum, x);
@@ -200,9 +200,9 @@ impl Terms<1> for Values {
 
 /// The distance from the mean, and its square.
 #[derive(Clone, Copy)]
-struct Distances;
+struct DistanceTerms;
 
-impl Terms<2> for Distances {
+impl Terms<2> for DistanceTerms {
     #[inline(always)]
     fn add<S: Lanes>(
         self,
@@ -219,11 +219,11 @@ impl Terms<2> for Distances {
 
 /// The gradient, and its product with the distance from the mean.
 #[derive(Clone, Copy)]
-struct Gradients {
+struct GradientTerms {
     relu: bool,
 }
 
-impl Terms<2> for Gradients {
+impl Terms<2> for GradientTerms {
     #[inline(always)]
     fn add<S: Lanes>(
         self,
@@ -292,10 +292,10 @@ fn moments<S: Lanes>(simd: S, layout: Layout, sums: &[S::f32s], epsilon: f64) ->
     let [mut means, mut rests, mut squares] = [const { Vec::new() }; 3];
     for vector in 0..layout.vectors::<S>() {
         let rows = || layout.rows::<S>(sums, vector).map(|row| (row, row));
-        let [sums] = sums_of(simd, Values, [zero; 3], rows());
+        let [sums] = sums_of(simd, ValueTerms, [zero; 3], rows());
         let of_plane = sums.map(|sum| (sum / pixels) as f32);
         let mean = load(simd, &of_plane[..lanes]);
-        let [rest, square] = sums_of(simd, Distances, [mean, zero, zero], rows());
+        let [rest, square] = sums_of(simd, DistanceTerms, [mean, zero, zero], rows());
         means.extend(of_plane[..lanes].iter().copied().map(f64::from));
         rests.extend_from_slice(&rest[..lanes]);
         squares.extend_from_slice(&square[..lanes]);
@@ -392,7 +392,7 @@ fn relu_back<S: Lanes>(simd: S, affine: [S::f32s; 3], x: S::f32s, gradient: S::f
 pub struct Means<'a, 'p> {
     pub conv: Convolution,
     pub parameters: [&'a [f32]; 2],
-    pub saved: &'a Saved,
+    pub saved: &'a SavedNorm,
     /// Of the output.
     pub gradient: &'a [f32],
     pub between: &'p mut dyn FnMut(),
@@ -405,7 +405,7 @@ impl<'a> Kernel for Means<'a, '_> {
     fn run<S: Lanes>(self, simd: S) -> Self::Output {
         let Self { conv: Convolution { shape, epilogue, .. }, saved, .. } = self;
         let layout = Layout::for_convolution(self.conv);
-        let Saved { sums: values, moments, .. } = saved;
+        let SavedNorm { sums: values, moments, .. } = saved;
         let affine = affines::<S>(layout, self.parameters, moments);
         let (plane, relu, zero) = (layout.plane, epilogue == Epilogue::Relu, simd.splat_f32s(0.0));
         let pools = epilogue == Epilogue::ReluPool;
@@ -426,7 +426,7 @@ impl<'a> Kernel for Means<'a, '_> {
             }
             let rows = summed.rows(if pools { maxima } else { values }).zip(summed.rows(lanes));
             let affine = affine.vectors(simd, vector % layout.groups::<S>());
-            let [gradient, distance] = sums_of(simd, Gradients { relu }, affine, rows);
+            let [gradient, distance] = sums_of(simd, GradientTerms { relu }, affine, rows);
             gradients.extend_from_slice(&gradient[..S::F32_LANES]);
             distances.extend_from_slice(&distance[..S::F32_LANES]);
             (self.between)();

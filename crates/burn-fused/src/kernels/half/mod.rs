@@ -15,7 +15,7 @@ use crate::kernels::simd::{Level, kernel};
 
 pub use product::{Bf16Products, bf16_products, limit_bf16_products};
 pub(crate) use product::{Bits, add_product};
-pub use setting::Precision;
+pub use setting::MatmulPrecision;
 
 /// A 16-bit type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

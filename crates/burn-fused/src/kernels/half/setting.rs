@@ -10,14 +10,14 @@ use crate::kernels::simd::Level;
 /// `set_float32_matmul_precision` selects with `highest` and with `medium`.
 ///
 /// ```
-/// use burn_fused::precision::Precision;
+/// use burn_fused::precision::MatmulPrecision;
 ///
-/// assert_eq!(Precision::current(), Precision::F32);
-/// Precision::Bf16.use_precision();
-/// assert_eq!(Precision::current(), Precision::Bf16);
+/// assert_eq!(MatmulPrecision::current(), MatmulPrecision::F32);
+/// MatmulPrecision::Bf16.use_precision();
+/// assert_eq!(MatmulPrecision::current(), MatmulPrecision::Bf16);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Precision {
+pub enum MatmulPrecision {
     /// In f32.
     F32,
     /// Both factors of each product, forward and backward, are rounded to bf16, and products are summed in f32.
@@ -33,7 +33,7 @@ const LEAST: usize = 64;
 
 static IS_BF16: AtomicBool = AtomicBool::new(false);
 
-impl Precision {
+impl MatmulPrecision {
     /// The precision in use: [`F32`](Self::F32), unless [`use_precision`](Self::use_precision) selected another.
     pub fn current() -> Self {
         if IS_BF16.load(Ordering::Relaxed) { Self::Bf16 } else { Self::F32 }

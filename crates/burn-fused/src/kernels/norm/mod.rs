@@ -1,7 +1,7 @@
-//! Batch normalisation with its epilogue: statistics, output and gradients of each channel; and [`layer`]
+//! Batch normalisation with its epilogue: statistics, output and gradients of each channel; and [layer](layer_norm)
 //! normalisation.
 
-pub(crate) mod layer;
+pub(crate) mod layer_norm;
 mod planes;
 mod rows;
 
@@ -11,7 +11,7 @@ use crate::runtime::memory::Buffer;
 
 /// Sizes of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct BatchShape {
     pub batch: usize,
     pub channels: usize,
     pub height: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Shape {
     pub width: usize,
 }
 
-impl Shape {
+impl BatchShape {
     /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
     /// is empty.
     pub fn from_dims(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
@@ -65,7 +65,7 @@ impl Shape {
 /// What both directions read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Input<'a> {
-    pub shape: Shape,
+    pub shape: BatchShape,
     pub epilogue: Epilogue,
     /// `[batch, channels, height, width]`.
     pub x: &'a [f32],
@@ -151,7 +151,7 @@ impl Affine {
 /// Gradient of a channel's values from that of the normalised values: the parts that
 /// flow through the mean and the variance are subtracted.
 #[derive(Debug, Clone, Copy)]
-struct Back {
+struct AffineBackward {
     mean: f32,
     factor: f32,
     /// Of [`level_and_slope`].
@@ -167,7 +167,7 @@ pub(crate) fn level_and_slope(inverse: f32, gradients: f64, distances: f64, valu
     [(gradients / values) as f32, (distances / values * inverse * inverse) as f32]
 }
 
-impl Back {
+impl AffineBackward {
     #[inline(always)]
     fn apply(self, x: f32, gradient: f32) -> f32 {
         self.factor * (gradient - self.level - (x - self.mean) * self.slope)

@@ -3,7 +3,7 @@
 //! The order of each sum is fixed, so all SIMD levels give the same bits. Loops instead of closures: the closures of
 //! iterators may be compiled apart, without the level.
 
-use super::{Affine, Back, Input, Moments, Shape, level_and_slope};
+use super::{Affine, AffineBackward, BatchShape, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::kernels::simd::{Lanes, load};
 use crate::kernels::squares::Squares;
@@ -31,12 +31,12 @@ pub(super) fn forward<S: Lanes>(
         let (mut sum, mut square) = (0.0, 0.0);
         for image in 0..shape.batch {
             let plane = &x[shape.plane(image, channel)..][..pixels];
-            sum += sums(simd, plane, plane, Values)[0];
+            sum += sums(simd, plane, plane, ValueTerms)[0];
         }
         let mean = (sum / values) as f32;
         for image in 0..shape.batch {
             let plane = &x[shape.plane(image, channel)..][..pixels];
-            square += sums(simd, plane, plane, Distances { mean })[0];
+            square += sums(simd, plane, plane, DistanceTerms { mean })[0];
         }
         moments.push(mean, square / values, epsilon);
         target.normalise(simd, &input, &moments, channel);
@@ -138,7 +138,7 @@ pub(super) fn backward<S: Lanes>(
                     passed
                 }
             };
-            let found = sums(simd, of_plane, plane, Gradients { mean: affine.mean });
+            let found = sums(simd, of_plane, plane, GradientTerms { mean: affine.mean });
             gradients += found[0];
             distances += found[1];
         }
@@ -146,7 +146,7 @@ pub(super) fn backward<S: Lanes>(
         of_scale.push((distances * f64::from(inverse)) as f32);
         of_shift.push(gradients as f32);
         let [level, slope] = level_and_slope(inverse, gradients, distances, shape.values());
-        let back = Back { mean: affine.mean, factor: affine.factor, level, slope };
+        let back = AffineBackward { mean: affine.mean, factor: affine.factor, level, slope };
         for image in 0..shape.batch {
             let from = shape.plane(image, channel);
             let of_plane = match epilogue {
@@ -164,7 +164,7 @@ pub(super) fn backward<S: Lanes>(
 }
 
 /// Pools a plane, if `epilogue` does.
-fn squares(shape: Shape, epilogue: Epilogue) -> Squares {
+fn squares(shape: BatchShape, epilogue: Epilogue) -> Squares {
     let pooled = epilogue == Epilogue::ReluPool;
     Squares::new(if pooled { [shape.height, shape.width] } else { [0, 0] })
 }
@@ -177,9 +177,9 @@ trait Terms<const K: usize>: Copy {
 
 /// The first value.
 #[derive(Clone, Copy)]
-struct Values;
+struct ValueTerms;
 
-impl Terms<1> for Values {
+impl Terms<1> for ValueTerms {
     #[inline(always)]
     fn compute<S: Lanes>(self, _simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
         [x]
@@ -188,11 +188,11 @@ impl Terms<1> for Values {
 
 /// The square of the first value's distance from the mean.
 #[derive(Clone, Copy)]
-struct Distances {
+struct DistanceTerms {
     mean: f32,
 }
 
-impl Terms<1> for Distances {
+impl Terms<1> for DistanceTerms {
     #[inline(always)]
     fn compute<S: Lanes>(self, simd: S, x: S::f32s, _y: S::f32s) -> [S::f32s; 1] {
         let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));
@@ -202,11 +202,11 @@ impl Terms<1> for Distances {
 
 /// A gradient, and its product with its value's distance from the mean.
 #[derive(Clone, Copy)]
-struct Gradients {
+struct GradientTerms {
     mean: f32,
 }
 
-impl Terms<2> for Gradients {
+impl Terms<2> for GradientTerms {
     #[inline(always)]
     fn compute<S: Lanes>(self, simd: S, gradient: S::f32s, x: S::f32s) -> [S::f32s; 2] {
         let distance = simd.sub_f32s(x, simd.splat_f32s(self.mean));

@@ -1,7 +1,7 @@
 //! Batch normalisation of features, with one value per sample and channel: all
 //! channels at once, row by row.
 
-use super::{Affine, Back, Input, Moments, level_and_slope};
+use super::{Affine, AffineBackward, Input, Moments, level_and_slope};
 use crate::kernels::epilogue::{Epilogue, passes, relu};
 use crate::runtime::memory::Buffer;
 
@@ -77,7 +77,7 @@ pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) ->
         for ((target, ((&x, &gradient), (&mean, &factor))), (&level, &slope)) in
             target.iter_mut().zip(values).zip(of_channel)
         {
-            *target = Back { mean, factor, level, slope }.apply(x, gradient);
+            *target = AffineBackward { mean, factor, level, slope }.apply(x, gradient);
         }
     }
     let scales = distances.iter().zip(&moments.inverse);

@@ -1,6 +1,6 @@
 //! Fake quantization of slices, and ranges of columns.
 
-use super::{Int8Error, QParams, Scheme, Step};
+use super::{Int8Error, QParams, Quantizer, Scheme};
 use crate::kernels::simd::kernel;
 
 /// Values checked at once for clipped ones.
@@ -8,15 +8,15 @@ const CHUNK: usize = 64;
 
 /// Parameters of a tensor, as kernels need them.
 #[derive(Debug, Clone)]
-pub(crate) struct Steps {
+pub(crate) struct Quantizers {
     /// One for all, or one for each index of a dimension.
-    pub steps: Vec<Step>,
+    pub each: Vec<Quantizer>,
     /// The dimension, and the number of contiguous values of one of its indices.
     pub axis: usize,
     inner: usize,
 }
 
-impl Steps {
+impl Quantizers {
     /// The parameters of a tensor of this shape.
     ///
     /// # Panics
@@ -28,9 +28,9 @@ impl Steps {
             u32::try_from(shape.iter().product::<usize>()).is_ok(),
             "values of {shape:?} have 32-bit indices"
         );
-        let step = |&parameters: &QParams| Step::new(scheme, parameters);
+        let quantizer = |&parameters: &QParams| Quantizer::new(scheme, parameters);
         let inner = if parameters.len() == 1 { shape } else { &shape[axis + 1..] }.iter().product();
-        Self { steps: parameters.iter().map(step).collect(), axis, inner }
+        Self { each: parameters.iter().map(quantizer).collect(), axis, inner }
     }
 }
 
@@ -39,54 +39,57 @@ kernel! {
     pub(crate) fn quantize_parts<S>(
         _simd: S,
         values: &[f32],
-        steps: &Steps,
+        quantizers: &Quantizers,
         output: &mut [f32],
         clipped: &mut Vec<u32>,
     ) {
-        let Steps { steps, inner, .. } = steps;
+        let Quantizers { each, inner, .. } = quantizers;
         if *inner == 1 {
-            // As many whole rows as make long loops, with the steps in arrays.
-            let period = steps.len() * CHUNK.div_ceil(steps.len());
+            // As many whole rows as make long loops, with the numbers of quantizers in arrays.
+            let period = each.len() * CHUNK.div_ceil(each.len());
             let cycle =
-                |number: fn(&Step) -> f32| steps.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
-            let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
-            let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
+                |number: fn(&Quantizer) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
+            let (scales, inverses) = (cycle(|quantizer| quantizer.scale), cycle(|quantizer| quantizer.inverse));
+            let (lows, highs) = (cycle(|quantizer| quantizer.low), cycle(|quantizer| quantizer.high));
             let numbers = scales.iter().zip(&inverses).zip(lows.iter().zip(&highs));
-            let steps = numbers.map(|((&scale, &inverse), (&low, &high))| Step { scale, inverse, low, high });
+            let quantizers = numbers.map(|((&scale, &inverse), (&low, &high))| Quantizer { scale, inverse, low, high });
             let blocks = values.chunks(period).zip(output.chunks_mut(period));
             for (block, (values, output)) in blocks.enumerate() {
-                part(values, output, block * period, clipped, steps.clone());
+                part(values, output, block * period, clipped, quantizers.clone());
             }
             return;
         }
-        let parts = values.chunks(*inner).zip(output.chunks_mut(*inner)).zip(steps.iter().cycle());
-        for (at, ((values, output), step)) in parts.enumerate() {
+        let parts = values.chunks(*inner).zip(output.chunks_mut(*inner)).zip(each.iter().cycle());
+        for (at, ((values, output), quantizer)) in parts.enumerate() {
             let chunks = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
             for (chunk, (values, output)) in chunks.enumerate() {
-                part(values, output, at * inner + chunk * CHUNK, clipped, std::iter::repeat(*step));
+                part(values, output, at * inner + chunk * CHUNK, clipped, std::iter::repeat(*quantizer));
             }
         }
     }
 }
 
-/// Values with a step each.
+/// Values with a quantizer each.
 #[inline(always)]
 fn part(
     values: &[f32],
     output: &mut [f32],
     first: usize,
     clipped: &mut Vec<u32>,
-    steps: impl Iterator<Item = Step> + Clone,
+    quantizers: impl Iterator<Item = Quantizer> + Clone,
 ) {
     let mut all = true;
-    for ((slot, &value), step) in output.iter_mut().zip(values).zip(steps.clone()) {
-        let (quantized, passes) = step.apply(value);
+    for ((slot, &value), quantizer) in output.iter_mut().zip(values).zip(quantizers.clone()) {
+        let (quantized, passes) = quantizer.apply(value);
         *slot = quantized;
         all &= passes;
     }
     if !all {
-        let outside =
-            values.iter().zip(steps).enumerate().filter(|(_, (value, step))| !step.apply(**value).1);
+        let outside = values
+            .iter()
+            .zip(quantizers)
+            .enumerate()
+            .filter(|(_, (value, quantizer))| !quantizer.apply(**value).1);
         clipped.extend(outside.map(|(at, _)| (first + at) as u32));
     }
 }

@@ -9,9 +9,9 @@ use crate::kernels::simd::{Level, kernel};
 /// # Panics
 /// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
-    let step = Step::new(Scheme::Affine, parameters);
+    let quantizer = Quantizer::new(Scheme::Affine, parameters);
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    quantize_each(Level::current(), values, step, parameters.zero_point, quantized);
+    quantize_each(Level::current(), values, quantizer, parameters.zero_point, quantized);
 }
 
 /// Quantizes weights, with one scale for each of `scales.len()` equal parts of
@@ -25,9 +25,9 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     let mut quantized = vec![0i8; weights.len()];
     let len = (weights.len() / scales.len()).max(1);
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
-        let step = Step::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
+        let quantizer = Quantizer::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
         let quantized = bytemuck::cast_slice_mut(part);
-        quantize_each(Level::current(), values, step, 0, quantized);
+        quantize_each(Level::current(), values, quantizer, 0, quantized);
     }
     quantized
 }
@@ -38,7 +38,8 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// As [`quantize`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    let (Step { scale, .. }, zero_point) = (Step::new(Scheme::Affine, parameters), parameters.zero_point);
+    let (Quantizer { scale, .. }, zero_point) =
+        (Quantizer::new(Scheme::Affine, parameters), parameters.zero_point);
     for (value, &q) in values.iter_mut().zip(quantized) {
         *value = (i32::from(q) - zero_point) as f32 * scale;
     }
@@ -51,7 +52,7 @@ const ROUND: f32 = 12_582_912.0;
 
 /// Parameters, as kernels need them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
+pub(crate) struct Quantizer {
     pub scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     pub inverse: f32,
@@ -60,7 +61,7 @@ pub(crate) struct Step {
     pub high: f32,
 }
 
-impl Step {
+impl Quantizer {
     /// # Panics
     /// If `parameters` are invalid.
     pub fn new(scheme: Scheme, parameters: QParams) -> Self {
@@ -98,13 +99,13 @@ kernel! {
     fn quantize_each<S>(
         _simd: S,
         values: &[f32],
-        step: Step,
+        quantizer: Quantizer,
         zero_point: i32,
         // u8, or the bits of i8.
         quantized: &mut [u8],
     ) {
         for (&value, quantized) in values.iter().zip(quantized) {
-            *quantized = (step.nearest(value) + zero_point) as u8;
+            *quantized = (quantizer.nearest(value) + zero_point) as u8;
         }
     }
 }
@@ -158,8 +159,8 @@ mod tests {
         let mut random = Random(4);
         let values = random.floats(400, 2.0);
         let parameters = Scheme::Affine.parameters(-1.0, 1.5).unwrap();
-        let step = Step::new(Scheme::Affine, parameters);
-        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| step.apply(x)).unzip();
+        let quantizer = Quantizer::new(Scheme::Affine, parameters);
+        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| quantizer.apply(x)).unzip();
         let (mut quantized, mut back) = (vec![0; 400], vec![0.0; 400]);
         quantize(&values, parameters, &mut quantized);
         dequantize(&quantized, parameters, &mut back);

@@ -9,7 +9,7 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::tensor::{Device, Tensor, assert_shape};
 
 use super::convert::{config, module, shown_as_burns};
-use crate::kernels::norm::layer::Rule;
+use crate::kernels::norm::layer_norm::Rule;
 use crate::ops::norm::normalise_rows;
 
 // Those that are at both paths are the same types.

@@ -102,11 +102,11 @@ impl Part<'_> {
             }
         }
         let means = self.means();
-        let mut scratch = Scratch::new(setup);
+        let mut workspace = Workspace::new(setup);
         for kv_head in self.heads.start / shared..self.heads.end / shared {
             for first in (0..keys).step_by(BLOCK[1]) {
                 let keys = first..keys.min(first + BLOCK[1]);
-                self.pack(kv_head, keys.clone(), &mut scratch);
+                self.pack(kv_head, keys.clone(), &mut workspace);
                 for head in kv_head * shared..(kv_head + 1) * shared {
                     for (n, block) in blocks.iter().enumerate() {
                         if n % POLL == 0 {
@@ -115,7 +115,7 @@ impl Part<'_> {
                         let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
                         let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
                         let block = Block { head, keys: seen, ..block.clone() };
-                        self.add_block(&block, keys.clone(), &means, &mut scratch, adds);
+                        self.add_block(&block, keys.clone(), &means, &mut workspace, adds);
                     }
                 }
             }
@@ -141,14 +141,14 @@ impl Part<'_> {
     }
 
     /// Packs some keys, and their values, of a head.
-    fn pack(&self, kv_head: usize, keys: Range<usize>, scratch: &mut Scratch) {
+    fn pack(&self, kv_head: usize, keys: Range<usize>, workspace: &mut Workspace) {
         let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
         let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
         let k = setup.head(k, [self.batch, setup.sizes.keys, kv_heads, kv_head]).from(keys.start);
-        pack_transposed(level, k, count, width, setup.scale, &mut scratch.k_panels);
-        pack(level, k, count, width, &mut scratch.k_rows);
+        pack_transposed(level, k, count, width, setup.scale, &mut workspace.k_panels);
+        pack(level, k, count, width, &mut workspace.k_rows);
         if !v.is_empty() {
-            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut scratch.v_panels);
+            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut workspace.v_panels);
         }
     }
 
@@ -159,7 +159,7 @@ impl Part<'_> {
         block: &Block,
         packed: Range<usize>,
         means: &[f32],
-        scratch: &mut Scratch,
+        workspace: &mut Workspace,
         [adds_queries, adds_keys]: [bool; 2],
     ) {
         let Self { setup, batch, inputs: [q, _, v], gradient, stats, .. } = *self;
@@ -169,7 +169,7 @@ impl Part<'_> {
         let shared = setup.sizes.heads / kv_heads;
         let (q_step, kv_step) = (heads.len() * width, heads.len() / shared * width);
         let at = block.head - heads.start;
-        let Scratch { scores, of_scores, k_panels, k_rows, v_panels, rows } = scratch;
+        let Workspace { scores, of_scores, k_panels, k_rows, v_panels, rows } = workspace;
         let (step, padded) = (Setup::step(BLOCK[1].min(setup.sizes.keys)), setup.packed_width());
         let (start, seen) = (block.keys.start, block.keys.len());
         let q = setup.head(q, [batch, queries, setup.sizes.heads, block.head]);
@@ -234,7 +234,7 @@ impl Part<'_> {
     }
 }
 
-struct Scratch {
+struct Workspace {
     scores: Buffer,
     of_scores: Buffer,
     k_panels: Buffer,
@@ -244,7 +244,7 @@ struct Scratch {
     rows: Buffer,
 }
 
-impl Scratch {
+impl Workspace {
     fn new(setup: &Setup) -> Self {
         let (queries, keys) = (BLOCK[0].min(setup.sizes.queries), BLOCK[1].min(setup.sizes.keys));
         let [scores, of_scores] = [(); 2].map(|()| Buffer::new(queries * Setup::step(keys)));

@@ -21,7 +21,7 @@ use burn::tensor::{Bool, DType, Device, Tensor};
 
 use self::masks::Masks;
 use crate::kernels::attention::{Multiply, PANEL, View, all_finite};
-use crate::kernels::dropout::Mask;
+use crate::kernels::dropout::DropoutMask;
 use crate::kernels::simd::{Level, MAX_LANES};
 use crate::ops::dropout::dropout;
 use crate::ops::extension::{on_flex, unsupported_tensors};
@@ -80,7 +80,7 @@ impl Attention {
     fn setup(&self, tensors: [&FlexTensor; 3], device: &Device) -> Option<Setup> {
         let sizes = Sizes::from_tensors(tensors, self.heads, self.kv_heads)?;
         let masks = Masks::from_tensors(&self.masks, &sizes)?;
-        let (dropout, level) = (Mask::draw(self.dropout, device), Level::current());
+        let (dropout, level) = (DropoutMask::draw(self.dropout, device), Level::current());
         let (scale, fill, quiet) = (self.scale as f32, self.min_float as f32, self.quiet_softmax);
         let split = if rayon::current_num_threads() > sizes.batch { sizes.kv_heads } else { 1 };
         Some(Setup { sizes, scale, fill, quiet, masks, dropout, level, split })
@@ -174,7 +174,7 @@ struct Setup {
     fill: f32,
     quiet: bool,
     masks: Masks,
-    dropout: Option<Mask>,
+    dropout: Option<DropoutMask>,
     level: Level,
     /// Parts of each of the batch, by heads, for threads.
     split: usize,

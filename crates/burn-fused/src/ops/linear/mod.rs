@@ -12,8 +12,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-use crate::kernels::activation::Activation;
-use crate::kernels::half::{Half, Precision};
+use crate::kernels::activation::ActivationFunction;
+use crate::kernels::half::{Half, MatmulPrecision};
 use crate::ops::activation::activate;
 use crate::ops::extension::{on_flex, on_flex_or};
 use crate::ops::precision::cast;
@@ -81,7 +81,7 @@ impl Sizes {
 /// If `x` does not have the layer's number of inputs, or a bias not one value for each output.
 #[track_caller]
 pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<D> {
-    linear_activated(x, layer, Activation::Identity)
+    linear_activated(x, layer, ActivationFunction::Identity)
 }
 
 /// `activation` of [`linear`].
@@ -92,7 +92,7 @@ pub fn linear<const D: usize>(x: Tensor<D>, layer: &impl LinearLayer) -> Tensor<
 pub fn linear_activated<const D: usize>(
     x: Tensor<D>,
     layer: &impl LinearLayer,
-    activation: Activation,
+    activation: ActivationFunction,
 ) -> Tensor<D> {
     let (weights, bias) = layer.parameters();
     let [inputs, outputs] = weights.dims();
@@ -114,7 +114,7 @@ pub fn linear_activated<const D: usize>(
         };
     }
     let forward = |tensors, sizes, backward| {
-        wide::forward(tensors, sizes, (activation, Precision::current()), backward)
+        wide::forward(tensors, sizes, (activation, MatmulPrecision::current()), backward)
     };
     on_flex_or("linear", tensors, wide::sizes_of, forward, |[x, weights, bias]| {
         let (x, weights) = (Tensor::<D>::from_dispatch(x), Tensor::<2>::from_dispatch(weights));

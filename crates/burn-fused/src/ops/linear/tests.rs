@@ -118,7 +118,7 @@ fn large_products_in_bf16_are_those_of_rounded_factors_where_there_are_instructi
             let shapes = [&[batch, inputs][..], &[inputs, outputs], &[outputs], &[batch, outputs]];
             let [x, weights, bias, gradient] = std::array::from_fn(|n| tensor(data[n].clone(), shapes[n]));
             let wide_sizes = wide::sizes_of([&x, &weights, &bias]).expect("all is f32");
-            let how = (Activation::Identity, Precision::Bf16);
+            let how = (ActivationFunction::Identity, MatmulPrecision::Bf16);
             let (output, backward) = wide::forward([x, weights, bias], wide_sizes, how, true);
             let gradients = backward.run(gradient, true).map(|found| found.expect("requested"));
             for (found, expected) in [output].iter().chain(&gradients).zip(&expected) {

@@ -5,8 +5,8 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::DType;
 
 use super::Sizes;
-use crate::kernels::activation::{Activation, ROWS, activate_rows, add_rows, apply_slopes};
-use crate::kernels::half::Precision;
+use crate::kernels::activation::{ActivationFunction, ROWS, activate_rows, add_rows, apply_slopes};
+use crate::kernels::half::MatmulPrecision;
 use crate::kernels::matrix::Matrix;
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved};
@@ -24,7 +24,7 @@ pub fn sizes_of(tensors: [&FlexTensor; 3]) -> Option<Sizes> {
 pub fn forward(
     [x, weights, bias]: [FlexTensor; 3],
     sizes: Sizes,
-    (activation, precision): (Activation, Precision),
+    (activation, precision): (ActivationFunction, MatmulPrecision),
     backward: bool,
 ) -> (FlexTensor, Backward<impl Saved, 3>) {
     let (x, weights, bias, level) = (contiguous(x), as_stored(weights), contiguous(bias), Level::current());
@@ -42,7 +42,7 @@ pub fn forward(
         }
         None => {
             let output = inner.into_tensor(&sizes.output_shape(&x));
-            let known = (backward && activation != Activation::Identity).then(|| output.clone());
+            let known = (backward && activation != ActivationFunction::Identity).then(|| output.clone());
             (output, known)
         }
     };

@@ -8,7 +8,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 use rayon::prelude::*;
 
-use crate::kernels::norm::layer::{ROWS, RowsBackward, Rule, Statistics, rows_forward};
+use crate::kernels::norm::layer_norm::{ROWS, RowsBackward, Rule, Statistics, rows_forward};
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
 use crate::ops::flex_tensor::{contiguous, unshared, values};

@@ -21,7 +21,7 @@ use crate::kernels::simd::Level;
 use crate::ops::flex_tensor::{tensor, values};
 use crate::runtime::memory::Buffer;
 
-pub use crate::kernels::half::{Bf16Products, Precision, bf16_products, limit_bf16_products};
+pub use crate::kernels::half::{Bf16Products, MatmulPrecision, bf16_products, limit_bf16_products};
 
 impl Half {
     /// The 16-bit type among Burn's types; none for the others.

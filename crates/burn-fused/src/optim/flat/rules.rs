@@ -55,7 +55,7 @@ impl AdamOptions {
             Decay::L2(penalty) => (penalty, 0.0),
             Decay::Decoupled(decay) | Decay::Cautious(decay) => (0.0, decay),
         };
-        Adam {
+        AdamRule {
             penalty: penalty as f32,
             keep: (1.0 - lr * decoupled) as f32,
             cautious: matches!(decay, Decay::Cautious(_)),
@@ -71,7 +71,7 @@ impl AdamOptions {
 /// Numbers of a step. The correction of the second moment, by which PyTorch divides its root, is part of step size and
 /// epsilon (section 2 of Kingma and Ba): divisions take most of the time of a pass.
 #[derive(Clone, Copy)]
-struct Adam {
+struct AdamRule {
     /// L2 penalty: multiplied by the weight and added to the gradient.
     penalty: f32,
     /// Factor of the weight: decoupled decay.
@@ -86,7 +86,7 @@ struct Adam {
     epsilon: f32,
 }
 
-impl Adam {
+impl AdamRule {
     /// The weight and both moments; `largest` returns the second moment to divide by.
     #[inline(always)]
     fn step(
@@ -106,7 +106,7 @@ impl Adam {
     }
 }
 
-impl UpdateRule<2> for Adam {
+impl UpdateRule<2> for AdamRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, moments: [f32; 2]) -> (f32, [f32; 2]) {
         self.step(weight, gradient, moments, |second| second)
@@ -115,7 +115,7 @@ impl UpdateRule<2> for Adam {
     compiled_here!(2, adam_pass);
 }
 
-impl UpdateRule<3> for Adam {
+impl UpdateRule<3> for AdamRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, [first, second, mut most]: [f32; 3]) -> (f32, [f32; 3]) {
         let (weight, [first, second]) = self.step(weight, gradient, [first, second], |second| {
@@ -130,27 +130,27 @@ impl UpdateRule<3> for Adam {
 
 /// Adam without cautious decay: the compiler leaves its comparisons out of the loop.
 #[derive(Clone, Copy)]
-struct Plain(Adam);
+struct Plain(AdamRule);
 
 impl<const M: usize> UpdateRule<M> for Plain
 where
-    Adam: UpdateRule<M>,
+    AdamRule: UpdateRule<M>,
 {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, moments: [f32; M]) -> (f32, [f32; M]) {
-        Adam { cautious: false, ..self.0 }.update(weight, gradient, moments)
+        AdamRule { cautious: false, ..self.0 }.update(weight, gradient, moments)
     }
 }
 
 #[inline(always)]
 fn adam_pass<const M: usize>(
-    adam: Adam,
+    adam: AdamRule,
     level: Level,
     weights: &mut [f32],
     gradients: &[f32],
     moments: [&mut [f32]; M],
 ) where
-    Adam: UpdateRule<M>,
+    AdamRule: UpdateRule<M>,
 {
     if adam.cautious {
         pass(adam, level, weights, gradients, moments);
@@ -185,7 +185,7 @@ impl Default for SgdOptions {
 impl SgdOptions {
     /// The rule of a step. Weights have no moments, or, with momentum, the velocity.
     pub fn rule(self) -> impl UpdateRule<0> + UpdateRule<1> {
-        Sgd {
+        SgdRule {
             penalty: self.weight_decay as f32,
             lr: self.lr as f32,
             momentum: self.momentum as f32,
@@ -196,7 +196,7 @@ impl SgdOptions {
 }
 
 #[derive(Clone, Copy)]
-struct Sgd {
+struct SgdRule {
     penalty: f32,
     lr: f32,
     momentum: f32,
@@ -204,7 +204,7 @@ struct Sgd {
     nesterov: bool,
 }
 
-impl UpdateRule<0> for Sgd {
+impl UpdateRule<0> for SgdRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, []: [f32; 0]) -> (f32, [f32; 0]) {
         (weight - self.lr * (gradient + self.penalty * weight), [])
@@ -213,7 +213,7 @@ impl UpdateRule<0> for Sgd {
     compiled_here!(0, pass);
 }
 
-impl UpdateRule<1> for Sgd {
+impl UpdateRule<1> for SgdRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, [velocity]: [f32; 1]) -> (f32, [f32; 1]) {
         let gradient = gradient + self.penalty * weight;
@@ -251,7 +251,7 @@ impl RmspropOptions {
     /// The rule of a step. The moments of a weight are the mean square of its gradients and, with momentum, the
     /// velocity.
     pub fn rule(self) -> impl UpdateRule<1> + UpdateRule<2> {
-        Rmsprop {
+        RmspropRule {
             penalty: self.weight_decay as f32,
             lr: self.lr as f32,
             momentum: self.momentum as f32,
@@ -263,7 +263,7 @@ impl RmspropOptions {
 }
 
 #[derive(Clone, Copy)]
-struct Rmsprop {
+struct RmspropRule {
     penalty: f32,
     lr: f32,
     momentum: f32,
@@ -272,7 +272,7 @@ struct Rmsprop {
     epsilon: f32,
 }
 
-impl UpdateRule<1> for Rmsprop {
+impl UpdateRule<1> for RmspropRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, [square]: [f32; 1]) -> (f32, [f32; 1]) {
         let (weight, [square, _]) = self.update(weight, gradient, [square, 0.0]);
@@ -282,7 +282,7 @@ impl UpdateRule<1> for Rmsprop {
     compiled_here!(1, pass);
 }
 
-impl UpdateRule<2> for Rmsprop {
+impl UpdateRule<2> for RmspropRule {
     #[inline(always)]
     fn update(self, weight: f32, gradient: f32, [square, velocity]: [f32; 2]) -> (f32, [f32; 2]) {
         let gradient = gradient + self.penalty * weight;

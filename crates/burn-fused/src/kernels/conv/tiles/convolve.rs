@@ -1,6 +1,6 @@
 //! Products of pixels and weights, and the epilogue.
 
-use super::super::activation::finish;
+use super::super::epilogue::finish;
 use super::super::scratch::Scratch;
 use super::{Flat, LEVEL, padded};
 use crate::kernels::epilogue::Epilogue;

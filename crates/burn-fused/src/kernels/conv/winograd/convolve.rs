@@ -2,13 +2,13 @@
 //! is the output's gradient convolved with the flipped weights.
 
 use super::super::Shape;
-use super::super::activation::finish;
+use super::super::epilogue::finish;
 use super::super::plane::Plane;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{Block, Pace, TILE};
 use super::factors::{PANEL, Panels, Pixels, TransformTiles, transform_weights};
-use super::transform::{Half, Input, Output, POINTS, PRODUCTS, square};
+use super::tile_blocks::{Block, Pace, TILE};
+use super::transform::{HalfTile, InputTransform, OutputTransform, POINTS, PRODUCTS, square};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products, load};
 use crate::runtime::memory::Buffer;
@@ -75,7 +75,7 @@ impl Convolve<'_> {
             let lanes = part.take(plane + plane / 4);
             for group in 0..pixels.groups {
                 let transform = TransformTiles {
-                    line: Input,
+                    line: InputTransform,
                     block: &block,
                     source: &source,
                     group,
@@ -207,10 +207,16 @@ impl Finish<'_> {
                         // `products` ends.
                         let product = |y, x| unsafe { *products.get_unchecked((y * POINTS + x) * step) };
                         let mut outputs = match halves {
-                            [false, false] => square(simd, Output, Output, product),
-                            [false, true] => square(simd, Output, Half(Output), product),
-                            [true, false] => square(simd, Half(Output), Output, product),
-                            [true, true] => square(simd, Half(Output), Half(Output), product),
+                            [false, false] => square(simd, OutputTransform, OutputTransform, product),
+                            [false, true] => {
+                                square(simd, OutputTransform, HalfTile(OutputTransform), product)
+                            }
+                            [true, false] => {
+                                square(simd, HalfTile(OutputTransform), OutputTransform, product)
+                            }
+                            [true, true] => {
+                                square(simd, HalfTile(OutputTransform), HalfTile(OutputTransform), product)
+                            }
                         };
                         for value in outputs.as_flattened_mut() {
                             *value = simd.add_f32s(*value, bias);

@@ -5,8 +5,10 @@ use super::super::Shape;
 use super::super::blocks::total;
 use super::super::plane::Plane;
 use super::super::source::Source;
-use super::blocks::{BORDER, Block, TILE};
-use super::transform::{Half, Line, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use super::tile_blocks::{BORDER, Block, TILE};
+use super::transform::{
+    HalfTile, LineTransform, POINTS, PRODUCTS, WeightGradientTransform, WeightTransform, square,
+};
 use crate::kernels::simd::Lanes;
 
 /// The layout of the transformed pixels of a block: for each point and group of
@@ -57,8 +59,8 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
     #[inline(always)]
     pub fn run<const I: usize>(self, simd: S)
     where
-        L: Line<I, POINTS>,
-        Half<L>: Line<I, POINTS>,
+        L: LineTransform<I, POINTS>,
+        HalfTile<L>: LineTransform<I, POINTS>,
     {
         let Self { line, block, source, group, lanes, target, positions: [first, next, step], mut sum } =
             self;
@@ -79,9 +81,9 @@ impl<S: Lanes, L> TransformTiles<'_, S, L> {
                     let (position, halves) = block.tile(image - block.first, row, column);
                     let factors = match halves {
                         [false, false] => square(simd, line, line, pixel),
-                        [false, true] => square(simd, line, Half(line), pixel),
-                        [true, false] => square(simd, Half(line), line, pixel),
-                        [true, true] => square(simd, Half(line), Half(line), pixel),
+                        [false, true] => square(simd, line, HalfTile(line), pixel),
+                        [true, false] => square(simd, HalfTile(line), line, pixel),
+                        [true, true] => square(simd, HalfTile(line), HalfTile(line), pixel),
                     };
                     let at = first + position * next;
                     let target = &mut target[at..=at + (PRODUCTS - 1) * step];
@@ -127,7 +129,7 @@ pub fn transform_weights<S: Lanes>(
         }
         let (panel, n) = (vector / PANEL, vector % PANEL);
         for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
-            let factors = square(simd, Weights, Weights, |y, x| taps[y * 3 + x]);
+            let factors = square(simd, WeightTransform, WeightTransform, |y, x| taps[y * 3 + x]);
             for (point, &factor) in factors.as_flattened().iter().enumerate() {
                 target[panels.at(panel, point) + i * panels.width(panel) + n] = factor;
             }
@@ -151,7 +153,7 @@ pub fn weight_gradients<S: Lanes>(
     for vector in 0..panels.vectors {
         let (panel, n) = (vector / PANEL, vector % PANEL);
         for (i, taps) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
-            let of_taps = square(simd, WeightGradient, WeightGradient, |y, x| {
+            let of_taps = square(simd, WeightGradientTransform, WeightGradientTransform, |y, x| {
                 sums[panels.at(panel, y * POINTS + x) + i * panels.width(panel) + n]
             });
             taps.copy_from_slice(of_taps.as_flattened());

@@ -7,7 +7,7 @@
 //! are transformed to the tile's outputs. Lanes are channels throughout.
 //!
 //! Where two rows or columns of pixels at most are left for the last tiles, as of 14 pixels, these are
-//! [half](transform::Half) ones of four points.
+//! [half](transform::HalfTile) ones of four points.
 //!
 //! The largest error is 1 to 3e-6 of the largest value, two to six times that of im2col +
 //! GEMM. A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN, and
@@ -15,13 +15,13 @@
 //! weights of a pair of channels; with im2col the 3x3 outputs alone. In the weights, it reaches all outputs of its channel
 //! with both.
 
-mod blocks;
 mod convolve;
 mod factors;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod tile_blocks;
 mod transform;
 mod weight_gradient;
 

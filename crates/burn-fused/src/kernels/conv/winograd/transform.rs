@@ -15,7 +15,7 @@ pub const POINTS: usize = 6;
 /// Products of a tile.
 pub const PRODUCTS: usize = POINTS * POINTS;
 
-/// Which of them a [`Half`] tile has.
+/// Which of them a [`HalfTile`] has.
 pub const HALF: [bool; POINTS] = [true, true, true, false, false, true];
 
 /// The points other than 0 and ∞ are ±A and ±B.
@@ -24,7 +24,7 @@ const B: f32 = SQRT_2;
 
 /// A transform of one dimension. A trait rather than functions or closures: those are
 /// called through code that is compiled without the instructions of `S`.
-pub trait Line<const I: usize, const O: usize>: Copy {
+pub trait LineTransform<const I: usize, const O: usize>: Copy {
     /// The transform of a column or row.
     fn apply<S: Lanes>(self, simd: S, values: [S::f32s; I]) -> [S::f32s; O];
 }
@@ -35,8 +35,8 @@ pub trait Line<const I: usize, const O: usize>: Copy {
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 pub fn square<S: Lanes, const I: usize, const O: usize>(
     simd: S,
-    down: impl Line<I, O>,
-    along: impl Line<I, O>,
+    down: impl LineTransform<I, O>,
+    along: impl LineTransform<I, O>,
     value: impl Fn(usize, usize) -> S::f32s,
 ) -> [[S::f32s; O]; O] {
     let zero = simd.splat_f32s(0.0);
@@ -72,9 +72,9 @@ fn times<S: Lanes>(simd: S, factor: f32, x: S::f32s) -> S::f32s {
 
 /// Six pixels of the input to six factors.
 #[derive(Debug, Clone, Copy)]
-pub struct Input;
+pub struct InputTransform;
 
-impl Line<6, 6> for Input {
+impl LineTransform<6, 6> for InputTransform {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, d4, d5]: [S::f32s; 6]) -> [S::f32s; 6] {
         let (even_a, odd_a) = (plus(simd, -2.0, d2, d4), plus(simd, -2.0, d1, d3));
@@ -92,9 +92,9 @@ impl Line<6, 6> for Input {
 
 /// Three weights to six factors.
 #[derive(Debug, Clone, Copy)]
-pub struct Weights;
+pub struct WeightTransform;
 
-impl Line<3, 6> for Weights {
+impl LineTransform<3, 6> for WeightTransform {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [g0, g1, g2]: [S::f32s; 3]) -> [S::f32s; 6] {
         let (even_a, odd_a) =
@@ -114,9 +114,9 @@ impl Line<3, 6> for Weights {
 
 /// Six products to four outputs.
 #[derive(Debug, Clone, Copy)]
-pub struct Output;
+pub struct OutputTransform;
 
-impl Line<6, 4> for Output {
+impl LineTransform<6, 4> for OutputTransform {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [m0, m1, m2, m3, m4, m5]: [S::f32s; 6]) -> [S::f32s; 4] {
         let (even_a, odd_a) = (simd.add_f32s(m1, m2), simd.sub_f32s(m1, m2));
@@ -133,9 +133,9 @@ impl Line<6, 4> for Output {
 /// The transform of a tile whose last two outputs are beyond the image: F(2, 3), for which the points 0, ±A and ∞ are
 /// enough, with the same factors of weights. The factors at ±B are zero, and so are the last two outputs.
 #[derive(Debug, Clone, Copy)]
-pub struct Half<L>(pub L);
+pub struct HalfTile<L>(pub L);
 
-impl Line<6, 6> for Half<Input> {
+impl LineTransform<6, 6> for HalfTile<InputTransform> {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [d0, d1, d2, d3, ..]: [S::f32s; 6]) -> [S::f32s; 6] {
         // The factors of weights at ±A are -2/3 of what two outputs need.
@@ -151,7 +151,7 @@ impl Line<6, 6> for Half<Input> {
     }
 }
 
-impl Line<6, 4> for Half<Output> {
+impl LineTransform<6, 4> for HalfTile<OutputTransform> {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [m0, m1, m2, _, _, m5]: [S::f32s; 6]) -> [S::f32s; 4] {
         let zero = simd.splat_f32s(0.0);
@@ -160,7 +160,7 @@ impl Line<6, 4> for Half<Output> {
     }
 }
 
-impl Line<4, 6> for Half<OutputGradient> {
+impl LineTransform<4, 6> for HalfTile<OutputGradientTransform> {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [y0, y1, ..]: [S::f32s; 4]) -> [S::f32s; 6] {
         let zero = simd.splat_f32s(0.0);
@@ -168,11 +168,11 @@ impl Line<4, 6> for Half<OutputGradient> {
     }
 }
 
-/// Four gradients of outputs to those of six products: [`Output`] transposed.
+/// Four gradients of outputs to those of six products: [`OutputTransform`] transposed.
 #[derive(Debug, Clone, Copy)]
-pub struct OutputGradient;
+pub struct OutputGradientTransform;
 
-impl Line<4, 6> for OutputGradient {
+impl LineTransform<4, 6> for OutputGradientTransform {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [y0, y1, y2, y3]: [S::f32s; 4]) -> [S::f32s; 6] {
         let (even_a, odd_a) = (plus(simd, 0.5, y2, y0), plus(simd, 0.5, y3, y1));
@@ -188,11 +188,11 @@ impl Line<4, 6> for OutputGradient {
     }
 }
 
-/// Six gradients of factors to those of three weights: [`Weights`] transposed.
+/// Six gradients of factors to those of three weights: [`WeightTransform`] transposed.
 #[derive(Debug, Clone, Copy)]
-pub struct WeightGradient;
+pub struct WeightGradientTransform;
 
-impl Line<6, 3> for WeightGradient {
+impl LineTransform<6, 3> for WeightGradientTransform {
     #[inline(always)]
     fn apply<S: Lanes>(self, simd: S, [u0, u1, u2, u3, u4, u5]: [S::f32s; 6]) -> [S::f32s; 3] {
         let (even_a, odd_a) = (simd.add_f32s(u1, u2), simd.sub_f32s(u1, u2));

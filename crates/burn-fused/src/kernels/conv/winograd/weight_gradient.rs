@@ -3,9 +3,9 @@
 use super::super::Shape;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::{Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, TransformTiles, weight_gradients};
-use super::transform::{Input, OutputGradient, PRODUCTS};
+use super::tile_blocks::{Block, Pace};
+use super::transform::{InputTransform, OutputGradientTransform, PRODUCTS};
 use crate::kernels::simd::{Kernel, Lanes, Scalars, add_products};
 use crate::runtime::memory::Buffer;
 
@@ -57,7 +57,7 @@ impl WeightGradient<'_> {
             let lanes = part.take::<S::f32s>(plane + plane / 4);
             for group in 0..pixels.groups {
                 let transform = TransformTiles {
-                    line: Input,
+                    line: InputTransform,
                     block: &block,
                     source: &source,
                     group,
@@ -73,7 +73,7 @@ impl WeightGradient<'_> {
             for (vector, bias) in bias.iter_mut().enumerate() {
                 let (panel, n) = (vector / PANEL, vector % PANEL);
                 let transform = TransformTiles {
-                    line: OutputGradient,
+                    line: OutputGradientTransform,
                     block: &block,
                     source: &gradient,
                     group: vector,

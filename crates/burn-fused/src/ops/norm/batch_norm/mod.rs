@@ -16,7 +16,7 @@ use burn::tensor::Tensor;
 use burn::tensor::module::batch_norm_train;
 
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::norm::{Input, Moments, Shape, gradients, inferred, normalised};
+use crate::kernels::norm::{BatchShape, Input, Moments, gradients, inferred, normalised};
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex, primitive, unsupported_tensors};
 use crate::ops::flex_tensor::{contiguous, tensor, values};
@@ -136,8 +136,8 @@ pub(crate) fn batch_norm_inference<const D: usize>(
     let [mean, variance, scale, shift] = parameters.each_ref().map(primitive);
     let parameters = [mean?, variance?, scale?, shift?].map(|tensor| contiguous(tensor.clone()));
     let [mean, variance, scale, shift] = &parameters;
-    let shape =
-        Shape::from_dims(&x.shape(), epilogue).filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
+    let shape = BatchShape::from_dims(&x.shape(), epilogue)
+        .filter(|_| supported(&x, &[mean, variance, scale, shift]))?;
     let mut moments = Moments::default();
     for (&mean, &variance) in values(mean).iter().zip(values(variance)) {
         moments.push(mean, f64::from(variance), epsilon);
@@ -150,14 +150,14 @@ pub(crate) fn batch_norm_inference<const D: usize>(
 }
 
 /// The sizes of the batch, if types are supported and the output is not empty.
-fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<Shape> {
-    Shape::from_dims(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
+fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<BatchShape> {
+    BatchShape::from_dims(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
 }
 
 /// The output of a batch, its scale and its shift, with its statistics and its backward.
 fn forward(
     tensors: [FlexTensor; 3],
-    shape: Shape,
+    shape: BatchShape,
     epilogue: Epilogue,
     epsilon: f64,
     backward: bool,

@@ -5,7 +5,7 @@ use burn::tensor::module::{batch_norm_train, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{Input, Shape, batch_norm, gradients, normalised};
+use super::{BatchShape, Input, batch_norm, gradients, normalised};
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::simd::Level;
 use crate::ops::testing::{autodiff_devices, random};
@@ -60,7 +60,7 @@ const NAMES: [&str; 6] = ["output", "mean", "variance", "gradient", "gradient of
 impl Case {
     /// None if the output would be empty.
     fn new(sizes: [usize; 4], epilogue: Epilogue, seed: u64) -> Option<Self> {
-        let shape = Shape::from_dims(&sizes, epilogue)?;
+        let shape = BatchShape::from_dims(&sizes, epilogue)?;
         let mut draw = Draw(seed);
         // A mean far from zero, as in a network.
         let x = draw.values(shape.len()).iter().map(|x| x + 3.0).collect();
@@ -75,7 +75,9 @@ impl Case {
     }
 
     fn kernel(&self, level: Level) -> Results<f32> {
-        let Some(shape) = Shape::from_dims(&self.sizes, self.epilogue) else { unreachable!("as in new") };
+        let Some(shape) = BatchShape::from_dims(&self.sizes, self.epilogue) else {
+            unreachable!("as in new")
+        };
         let Self { epilogue, x, scale, shift, gradient, .. } = self;
         let input = Input { shape, epilogue: *epilogue, x, parameters: [scale, shift] };
         let (output, moments, argmax) = normalised(level, input, EPSILON, true);

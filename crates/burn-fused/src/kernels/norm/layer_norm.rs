@@ -171,35 +171,35 @@ fn column_sums<S: Lanes, const R: usize>(
     let (gamma, gamma_rest) = S::as_simd_f32s(gamma);
     let (of_gamma, of_gamma_rest) = S::as_mut_simd_f32s(of_gamma);
     let (of_beta, of_beta_rest) = S::as_mut_simd_f32s(of_beta);
-    let mut terms = Terms::new(simd, statistics);
+    let mut row_sums = RowSums::new(simd, statistics);
     // As long as each other, which saves checks in the loop.
     let vectors = gamma.len();
     let (of_gamma, of_beta) = (&mut of_gamma[..vectors], &mut of_beta[..vectors]);
     let (x_vectors, g_vectors) = (x.map(|(x, _)| &x[..vectors]), g.map(|(g, _)| &g[..vectors]));
     for at in 0..vectors {
         let (x, g) = (from_fn(|r| x_vectors[r][at]), from_fn(|r| g_vectors[r][at]));
-        [of_gamma[at], of_beta[at]] = terms.add(simd, x, g, gamma[at], [of_gamma[at], of_beta[at]]);
+        [of_gamma[at], of_beta[at]] = row_sums.add(simd, x, g, gamma[at], [of_gamma[at], of_beta[at]]);
     }
     if !gamma_rest.is_empty() {
         // Lanes without a value are 0, as are their gradients.
         let (x, g) = (from_fn(|r| load(simd, x[r].1)), from_fn(|r| load(simd, g[r].1)));
         let sums = [load(simd, of_gamma_rest), load(simd, of_beta_rest)];
-        let [of_gamma, of_beta] = terms.add(simd, x, g, load(simd, gamma_rest), sums);
+        let [of_gamma, of_beta] = row_sums.add(simd, x, g, load(simd, gamma_rest), sums);
         simd.partial_store_f32s(of_gamma_rest, of_gamma);
         simd.partial_store_f32s(of_beta_rest, of_beta);
     }
-    terms.sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
+    row_sums.sums.map(|sums| sums.map(|sum| simd.reduce_sum_f32s(sum)))
 }
 
 /// The sums of `R` rows, in lanes.
-struct Terms<S: Lanes, const R: usize> {
+struct RowSums<S: Lanes, const R: usize> {
     means: [S::f32s; R],
     inverse_deviations: [S::f32s; R],
     /// Of `g` and `g * h`.
     sums: [[S::f32s; 2]; R],
 }
 
-impl<S: Lanes, const R: usize> Terms<S, R> {
+impl<S: Lanes, const R: usize> RowSums<S, R> {
     #[inline(always)]
     fn new(simd: S, statistics: &[Statistics; R]) -> Self {
         Self {
