@@ -22,13 +22,13 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// What a rank knows of the others.
 pub(super) struct ExitBarrier {
-    state: Mutex<State>,
+    state: Mutex<BarrierState>,
     changed: Condvar,
     linger: Duration,
 }
 
 #[derive(Default)]
-struct State {
+struct BarrierState {
     /// When the last message of a rank arrived, for those that the network lets through.
     received: BTreeMap<usize, Instant>,
     /// Ranks in which MPI has ended.
@@ -41,7 +41,7 @@ struct State {
     confirmed: bool,
 }
 
-impl State {
+impl BarrierState {
     /// Whether `ranks` are all from which a message has arrived.
     fn is_everyone(&self, ranks: &BTreeSet<usize>) -> bool {
         self.received.keys().all(|rank| ranks.contains(rank))
@@ -86,7 +86,7 @@ impl ExitBarrier {
     }
 
     /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
-    fn wait_until(&self, limit: Duration, reached: impl Fn(&State) -> bool, send: impl Fn()) {
+    fn wait_until(&self, limit: Duration, reached: impl Fn(&BarrierState) -> bool, send: impl Fn()) {
         let began = Instant::now();
         let mut state = self.state.lock();
         while !reached(&state) && began.elapsed() < limit {

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::NAME;
 use super::Options;
-use super::state::{Draw, Input, Phase, Rank, Rendezvous, State, Ticket, Wanted};
+use super::state::{Draw, HubState, Input, Phase, Rank, Rendezvous, Ticket, Wanted};
 use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
 use crate::clock::Clock;
@@ -25,7 +25,7 @@ pub(crate) struct Hub {
     hosts: Vec<String>,
     /// Of a simulation, in ns.
     time: Option<Arc<AtomicU64>>,
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     /// The system's time after which a line says whose turn does not end.
     long_turn: Duration,
     /// One for each rank.
@@ -53,12 +53,12 @@ impl Hub {
             Member::new(rank, ranks, host.clone(), activity)
         };
         let rank = || Rank { phase: Phase::Absent, posted: BTreeMap::new(), open: Vec::new() };
-        let state = State {
+        let state = HubState {
             draw: Draw(options.seed),
             ranks: (0..ranks).map(|_| rank()).collect(),
             turn: ranks,
             held: ranks,
-            ..State::default()
+            ..HubState::default()
         };
         Self {
             members: hosts.iter().enumerate().map(member).collect(),
@@ -283,7 +283,7 @@ impl Hub {
     }
 
     /// The error of a wait for what will never come. A rank that has left without an error is then the cause.
-    fn check_lost(&self, state: &mut State, rank: usize, wanted: Wanted) -> Result<(), CommError> {
+    fn check_lost(&self, state: &mut HubState, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let Some(error) = state.lost(rank, wanted) else { return Ok(()) };
         if let (None, Some(left)) = (&state.ended, state.leaver(rank, wanted).map(|left| left.rank)) {
             let what = self.members[rank].activity.now().what;
@@ -294,14 +294,14 @@ impl Hub {
     }
 
     /// The state at the beginning of an exchange.
-    fn at_exchange(&self, rank: usize) -> MutexGuard<'_, State> {
+    fn at_exchange(&self, rank: usize) -> MutexGuard<'_, HubState> {
         let mut state = self.state.lock();
         self.exchange(&mut state, rank);
         state
     }
 
     /// Lets other ranks run first, or not, if ranks take turns.
-    fn exchange(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
+    fn exchange(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         if self.time.is_some() {
             self.hand_over(state);
             self.await_turn(state, rank);
@@ -309,7 +309,7 @@ impl Hub {
     }
 
     /// Draws the rank that runs next, after time has passed if none can. Without turns there is nothing to do.
-    fn hand_over(&self, state: &mut State) {
+    fn hand_over(&self, state: &mut HubState) {
         if self.time.is_none() || !state.has_begun() {
             return;
         }
@@ -333,7 +333,7 @@ impl Hub {
     }
 
     /// Waits for the turn of `rank`.
-    fn await_turn(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
+    fn await_turn(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         let mut before = state.turns;
         while state.turn != rank {
             let timeout = self.changed[rank].wait_for(state, self.long_turn);
@@ -361,7 +361,7 @@ impl Hub {
     }
 
     /// Without turns: waits until something has happened, or this rank's next moment has come.
-    fn await_change(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
+    fn await_change(&self, state: &mut MutexGuard<'_, HubState>, rank: usize) {
         let now = self.members[rank].now();
         let next = self.next_moment(state, rank, now).unwrap_or(Duration::MAX);
         let patience = next.saturating_sub(now).min(Duration::from_secs(3600));
@@ -372,7 +372,7 @@ impl Hub {
     }
 
     /// Moves the clock to the next moment at which something happens; false if nothing ever will.
-    fn advance_clock(&self, state: &mut State, now: Duration) -> bool {
+    fn advance_clock(&self, state: &mut HubState, now: Duration) -> bool {
         let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
         let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
         if let Some(time) = &self.time {
@@ -383,7 +383,7 @@ impl Hub {
     }
 
     /// When something happens to a rank by time alone.
-    fn next_moment(&self, state: &State, rank: usize, now: Duration) -> Option<Duration> {
+    fn next_moment(&self, state: &HubState, rank: usize, now: Duration) -> Option<Duration> {
         match state.ranks[rank].phase {
             Phase::Sleeping(until) => Some(until),
             Phase::Waiting(_) => {
@@ -399,7 +399,7 @@ impl Hub {
     }
 
     /// What happens to a rank at its next moment: a warning, or the end of the job.
-    fn expire(&self, state: &mut State, rank: usize) {
+    fn expire(&self, state: &mut HubState, rank: usize) {
         if !matches!(state.ranks[rank].phase, Phase::Waiting(_)) || state.ended.is_some() {
             return;
         }

@@ -41,10 +41,10 @@ impl Seat {
     }
 
     /// Calls on channels of their own. All ranks must make them.
-    fn link(&self) -> Memory {
+    fn link(&self) -> MemoryLink {
         let first = self.channels.get();
         self.channels.set(first + CHANNELS as u64);
-        Memory { seat: self.clone(), first }
+        MemoryLink { seat: self.clone(), first }
     }
 
     /// Blocking operations. All ranks must call it.
@@ -75,13 +75,13 @@ impl Seat {
 }
 
 /// Calls through memory.
-struct Memory {
+struct MemoryLink {
     seat: Seat,
     /// The first of its channels in the hub.
     first: u64,
 }
 
-impl Link for Memory {
+impl Link for MemoryLink {
     /// The buffers are `None` once it is complete.
     type Request = (Ticket, Option<(Wire, Wire)>);
 

@@ -10,7 +10,7 @@ use crate::{Call, CommError, Operation, Wire};
 
 /// What the hub knows.
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct HubState {
     pub draw: Draw,
     pub ranks: Vec<Rank>,
     /// The rank that runs, if they take turns.
@@ -21,7 +21,7 @@ pub(super) struct State {
     pub held: usize,
     pub calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages from and to.
-    pub messages: BTreeMap<(usize, usize), Messages>,
+    pub messages: BTreeMap<(usize, usize), Mailbox>,
     /// Graph nodes of parameters, and the rank that has them.
     pub nodes: BTreeMap<u64, usize>,
     /// The error with which every wait ends from now on.
@@ -33,7 +33,7 @@ pub(super) struct State {
 
 /// Messages of one rank to another.
 #[derive(Default)]
-pub(super) struct Messages {
+pub(super) struct Mailbox {
     /// How many were received so far.
     pub received: usize,
     pub on_the_way: VecDeque<Vec<u8>>,
@@ -87,7 +87,7 @@ pub(crate) enum Wanted {
     },
 }
 
-impl State {
+impl HubState {
     pub fn departed(&self) -> impl Iterator<Item = &Departure> {
         self.ranks.iter().filter_map(|rank| match &rank.phase {
             Phase::Left(departure) => Some(departure),

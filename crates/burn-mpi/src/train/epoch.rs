@@ -34,13 +34,13 @@ struct Turn<O> {
 }
 
 /// A loader's items of this rank.
-struct Shard<'a, O> {
+struct ShardItems<'a, O> {
     iterator: Option<Box<dyn DataLoaderIterator<O> + 'a>>,
     /// Samples of the items so far.
     processed: usize,
 }
 
-impl<'a, O> Shard<'a, O> {
+impl<'a, O> ShardItems<'a, O> {
     fn from_loader(loader: Option<&'a dyn DataLoader<O>>) -> Self {
         Self { iterator: loader.map(|loader| loader.iter()), processed: 0 }
     }
@@ -119,7 +119,7 @@ where
         interrupter: &Interrupter,
         is_first: bool,
     ) -> Result<(), CommError> {
-        let mut shard = Shard::from_loader(self.train.as_deref());
+        let mut shard = ShardItems::from_loader(self.train.as_deref());
         let mut accumulator = GradientsAccumulator::new();
         let checked = is_first && self.world.size() > 1;
         let (mut unchecked, mut first_batch) = (checked, 0);
@@ -205,7 +205,7 @@ where
         interrupter: &Interrupter,
     ) -> Result<(), CommError> {
         let model = learner.model().valid();
-        let mut shard = Shard::from_loader(self.valid.as_deref());
+        let mut shard = ShardItems::from_loader(self.valid.as_deref());
         let (mut processed, mut iteration) = (0, 0);
         loop {
             let Turn { item, own, total, stop, .. } = shard.take_turn(&self.world, interrupter)?;

@@ -39,9 +39,9 @@ fn bytes_of<M: LearnerModel>(
 ) -> Result<[Vec<u8>; 3], CheckpointerError> {
     let (model, optimizer, scheduler) = Default::default();
     LearningCheckpointer::new(
-        AsyncCheckpointer::new(Memory(Arc::clone(&model))),
-        AsyncCheckpointer::new(Memory(Arc::clone(&optimizer))),
-        AsyncCheckpointer::new(Memory(Arc::clone(&scheduler))),
+        AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&model))),
+        AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&optimizer))),
+        AsyncCheckpointer::new(MemoryCheckpointer(Arc::clone(&scheduler))),
         // Saves at once, and deletes nothing after the first.
         Box::new(KeepLastNCheckpoints::new(1)),
     )
@@ -65,9 +65,9 @@ fn record<R: Checkpoint>(world: &World, bytes: Vec<u8>) -> Result<R, CommError> 
 pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) -> SupervisedTraining<M> {
     let of_no_parameters = DropoutConfig::new(0.0).init().into_record().allow_partial(true);
     training.with_custom_checkpointers(
-        Memory::from_record(of_no_parameters),
-        Memory::from_record(OptimizerRecord::default()),
-        Memory::from_record(LrSchedulerRecord::new()),
+        MemoryCheckpointer::from_record(of_no_parameters),
+        MemoryCheckpointer::from_record(OptimizerRecord::default()),
+        MemoryCheckpointer::from_record(LrSchedulerRecord::new()),
     )
 }
 
@@ -78,15 +78,15 @@ fn take<R>(slot: &Slot<R>) -> Result<R, CheckpointerError> {
 }
 
 /// A checkpoint in memory.
-struct Memory<R>(Slot<R>);
+struct MemoryCheckpointer<R>(Slot<R>);
 
-impl<R> Memory<R> {
+impl<R> MemoryCheckpointer<R> {
     fn from_record(record: R) -> Self {
         Self(Arc::new(Mutex::new(Some(record))))
     }
 }
 
-impl<R: Checkpoint> Checkpointer<R> for Memory<R> {
+impl<R: Checkpoint> Checkpointer<R> for MemoryCheckpointer<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
         *self.0.lock() = Some(record);
         Ok(())
