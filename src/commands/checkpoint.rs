@@ -203,7 +203,7 @@ pub struct Stored {
 
 /// Reads the run that `path` names.
 pub fn stored(path: &Path) -> anyhow::Result<Stored> {
-    let NamedRun { folder: run, checkpoint } = NamedRun::of(path)?;
+    let NamedRun { folder: run, checkpoint } = NamedRun::at(path)?;
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
         Err(error) if error.is_missing() => Err(NamedRun::none_at(path))?,
         opened => opened?,
@@ -225,7 +225,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
             Checkpoint::<Position>::load(&folder, &stored_layout(layout))?;
         Ok(Weights { values: params, folder, position })
     };
-    let NamedRun { folder, checkpoint } = NamedRun::of(path)?;
+    let NamedRun { folder, checkpoint } = NamedRun::at(path)?;
     if let Some(folder) = checkpoint {
         return read(folder);
     }

@@ -212,7 +212,7 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
         stopped_early_after: (position.epoch < config.epochs.get()).then_some(position.epoch),
-        by_class: ByClass::of(&position.confusion, &trainer.source.description().class_names),
+        by_class: ByClass::from_confusion(&position.confusion, &trainer.source.description().class_names),
         per_rank,
     })
 }

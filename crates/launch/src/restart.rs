@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use run_record::files::FolderLock;
-use run_record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
+use run_record::{FailedAttempt, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
 
 use super::cause::{Cause, Kind};
 use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line, quirks};
@@ -50,7 +50,7 @@ pub fn restart(
     stop: &StopRequest,
     say: impl Fn(&str),
 ) -> anyhow::Result<i32> {
-    let start = Seen::of(&training.dir)?;
+    let start = RunDirState::read(&training.dir)?;
     let failed = if training.resumes { start.failed.clone() } else { Vec::new() };
     let before = start.clone();
     let mut restarts = Restarts { training, most, stop, start, began: false, failed, last: None, idle: 0 };
@@ -83,7 +83,7 @@ struct Attempt {
     /// Whether it goes on from a checkpoint.
     resumes: bool,
     /// The run directory before it.
-    before: Seen,
+    before: RunDirState,
 }
 
 /// How an attempt ended.
@@ -153,7 +153,7 @@ struct Restarts<'a> {
     most: u32,
     stop: &'a StopRequest,
     /// The run directory before the first attempt.
-    start: Seen,
+    start: RunDirState,
     /// Whether an attempt has written to the run directory.
     began: bool,
     failed: Vec<FailedAttempt>,
@@ -200,7 +200,8 @@ impl Restarts<'_> {
             "before its first step".to_owned()
         };
         // Read after `note`, which changes run.json: a later change is the next attempt's.
-        let next = self.next(&fault).and_then(|next| Ok((next, Seen::of(dir).map_err(|e| e.to_string())?)));
+        let next =
+            self.next(&fault).and_then(|next| Ok((next, RunDirState::read(dir).map_err(|e| e.to_string())?)));
         let (number, most) = (attempt.number, self.most);
         match self.limit(number, fault).map_or(next, Err) {
             Err(reason) => Next::End(Some(format!("{what} {place}: {shown}; not started again: {reason}"))),
@@ -234,11 +235,11 @@ impl Restarts<'_> {
     }
 
     /// Reads the run directory after an attempt, and locks it if its run is that of these attempts.
-    fn look(&mut self, attempt: &Attempt) -> Result<(Option<FolderLock>, Seen), RecordError> {
+    fn look(&mut self, attempt: &Attempt) -> Result<(Option<FolderLock>, RunDirState), RecordError> {
         let dir = &self.training.dir;
-        self.began |= Seen::of(dir)?.run_json != attempt.before.run_json;
+        self.began |= RunDirState::read(dir)?.run_json != attempt.before.run_json;
         let lock = self.lock()?;
-        Ok((lock, Seen::of(dir)?))
+        Ok((lock, RunDirState::read(dir)?))
     }
 
     /// Waits until no rank writes to the run directory, and keeps others from doing so.
@@ -264,7 +265,7 @@ impl Restarts<'_> {
     }
 
     /// Where `attempt` failed. `after` is the run directory that it left.
-    fn fault(&self, attempt: &Attempt, after: &Seen) -> Fault {
+    fn fault(&self, attempt: &Attempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before it connects, and the file of steps after that.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
@@ -274,7 +275,7 @@ impl Restarts<'_> {
     }
 
     /// Why there is no other attempt after this `outcome`, as the end of the line for the user; `None` after a fault.
-    fn is_over(&self, attempt: &Attempt, outcome: Outcome, after: &Seen) -> Option<&'static str> {
+    fn is_over(&self, attempt: &Attempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // The status that an earlier process has written tells nothing about this attempt.
         let status = after.status.filter(|_| after.run_json != attempt.before.run_json);

@@ -70,7 +70,7 @@ pub struct ClassRecord {
 
 impl ByClass {
     /// The results of `confusion`, with the classes' `names`; none without a sample.
-    pub fn of(confusion: &Confusion, names: &[String]) -> Option<Self> {
+    pub fn from_confusion(confusion: &Confusion, names: &[String]) -> Option<Self> {
         let mut counts = vec![Count::default(); names.len()];
         let rows = if names.len() <= MOST_ROWS { names.len() } else { 0 };
         let mut confusion_matrix = vec![vec![0; rows]; rows];
@@ -138,7 +138,7 @@ mod tests {
         // Of 6 of class 0, 4 are right; the one of class 1 is taken for 0; class 2 has no sample, and one is named so.
         let mine = [(0, 0, 1), (0, 1, 1), (1, 0, 1)];
         let others = [(0, 0, 3), (0, 2, 1)];
-        let found = ByClass::of(&mine.into_iter().chain(others).collect(), &names(3)).unwrap();
+        let found = ByClass::from_confusion(&mine.into_iter().chain(others).collect(), &names(3)).unwrap();
         assert_eq!(found.confusion_matrix, [[4, 1, 1], [1, 0, 0], [0, 0, 0]]);
         let [first, second, third] = &found.classes[..] else { panic!("three classes") };
         assert_eq!((first.recall, first.precision), (Some(400.0 / 6.0), Some(80.0)));
@@ -157,12 +157,13 @@ mod tests {
 
     #[test]
     fn many_classes_have_no_matrix_and_no_samples_no_results() {
-        let found = ByClass::of(&[(0, 100, 1), (100, 100, 1)].into_iter().collect(), &names(101)).unwrap();
+        let found = ByClass::from_confusion(&[(0, 100, 1), (100, 100, 1)].into_iter().collect(), &names(101))
+            .unwrap();
         assert!(found.confusion_matrix.is_empty());
         assert_eq!(found.balanced_accuracy, 50.0);
-        assert_eq!(ByClass::of(&Confusion::default(), &names(3)), None);
+        assert_eq!(ByClass::from_confusion(&Confusion::default(), &names(3)), None);
         assert_eq!(
-            ByClass::of(&[(3, 0, 1)].into_iter().collect(), &names(3)),
+            ByClass::from_confusion(&[(3, 0, 1)].into_iter().collect(), &names(3)),
             None,
             "a class without a name"
         );

@@ -31,7 +31,7 @@ pub struct FailedAttempt {
 
 /// What a run directory shows of its run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct RunDirState {
     /// Whether there is anything but a lock.
     pub occupied: bool,
     /// `run.json`: each process of the run writes its id to it before its first step.
@@ -46,12 +46,12 @@ pub struct Seen {
     pub noted: Option<usize>,
 }
 
-impl Seen {
+impl RunDirState {
     /// The run directory `path`, which may not exist.
     ///
     /// # Errors
     /// If something in it cannot be read: what it has is not known then.
-    pub fn of(path: &Path) -> Result<Self, RecordError> {
+    pub fn read(path: &Path) -> Result<Self, RecordError> {
         let file = path.join("run.json");
         let run_json = if_there(read_regular(&file)).map_err(|e| RecordError::read(&file, e))?;
         let record: serde_json::Value =
@@ -86,7 +86,7 @@ impl RunDir {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn note_failed(path: &Path, failed: &[FailedAttempt]) -> Result<(), RecordError> {
-        if Seen::of(path)?.failed == failed {
+        if RunDirState::read(path)?.failed == failed {
             return Ok(());
         }
         let (dir, _) = Self::open::<serde_json::Value>(path)?;
@@ -158,14 +158,14 @@ mod tests {
     fn a_folder_is_seen_as_it_is() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path();
-        let nothing = Seen::of(&path.join("none")).unwrap();
+        let nothing = RunDirState::read(&path.join("none")).unwrap();
         assert!(!nothing.occupied && nothing.run_json.is_none() && nothing.checkpoint.is_none());
         for step in [3, 120] {
             fs::create_dir_all(path.join("checkpoints").join(checkpoint::folder_name(step))).unwrap();
         }
         fs::write(path.join("run.json"), r#"{"status": "stopped"}"#).unwrap();
         fs::write(path.join(".step"), "00121\n").unwrap();
-        let seen = Seen::of(path).unwrap();
+        let seen = RunDirState::read(path).unwrap();
         assert_eq!((seen.checkpoint, seen.noted, seen.status), (Some(120), Some(121), Some(Status::Stopped)));
     }
 
@@ -175,7 +175,7 @@ mod tests {
         for name in ["checkpoints", "run.json", ".step"] {
             let path = root.path().join(name);
             std::os::unix::fs::symlink(name, &path).unwrap();
-            let error = Seen::of(root.path()).unwrap_err().to_string();
+            let error = RunDirState::read(root.path()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("cannot read {}", path.display())), "{error}");
             assert_eq!(set_aside(root.path()).is_err(), name == "checkpoints");
             fs::remove_file(&path).unwrap();

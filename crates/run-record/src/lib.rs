@@ -37,7 +37,7 @@ pub use curve_file::check_curves;
 pub use curve_file::{EpochRow, LEAST_RISE, overfits_after};
 pub use error::RecordError;
 pub use failed_attempt::StepFile;
-pub use failed_attempt::{FailedAttempt, Seen, set_aside};
+pub use failed_attempt::{FailedAttempt, RunDirState, set_aside};
 pub use files::lock;
 pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};

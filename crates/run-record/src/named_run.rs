@@ -23,7 +23,7 @@ impl NamedRun {
     ///
     /// # Errors
     /// If it cannot be determined whether it is a checkpoint.
-    pub fn of(path: &Path) -> Result<Self, RecordError> {
+    pub fn at(path: &Path) -> Result<Self, RecordError> {
         let state = path.join(STATE);
         let is_checkpoint = match state.try_exists() {
             // A file: whoever reads the run directory says so.
@@ -148,12 +148,12 @@ mod tests {
             folder: run.clone(),
             checkpoint: checkpoint.map(Path::to_owned),
         };
-        let found = [&run, &run.join(RUN_JSON), &checkpoint].map(|path| NamedRun::of(path).unwrap());
+        let found = [&run, &run.join(RUN_JSON), &checkpoint].map(|path| NamedRun::at(path).unwrap());
         assert_eq!(found, [named(None), named(None), named(Some(&checkpoint))]);
         let copy = root.path().join("copy/of/it");
         std::fs::create_dir_all(&copy).unwrap();
         std::fs::write(copy.join(STATE), "").unwrap();
-        assert_eq!(NamedRun::of(&copy).unwrap().folder, copy.join("../.."));
+        assert_eq!(NamedRun::at(&copy).unwrap().folder, copy.join("../.."));
         let none = |path: &Path| NamedRun::none_at(path).to_string();
         let sweep = root.path().join("sweep");
         for name in ["b", "a"] {
@@ -173,7 +173,7 @@ mod tests {
         std::fs::write(set.join(DATA_SET), "").unwrap();
         assert!(none(&set).contains("is a data set"), "{}", none(&set));
         assert!(none(&set.join("nothing")).starts_with("there is no run "));
-        let here = NamedRun::of(Path::new(RUN_JSON)).unwrap();
+        let here = NamedRun::at(Path::new(RUN_JSON)).unwrap();
         assert_eq!(here, NamedRun { folder: ".".into(), checkpoint: None });
     }
 }

@@ -147,13 +147,15 @@ impl Benchmark for LatencyRow {
         let mut columns = vec![
             Column::words("size", "size")
                 .means("Size of the message, which each rank contributes")
-                .of(|bytes: &usize| Cell::text(human_size(*bytes))),
-            Column::number("bytes", "bytes").for_programs().of(|bytes: &usize| Cell::text(bytes.to_string())),
+                .shows(|bytes: &usize| Cell::text(human_size(*bytes))),
+            Column::number("bytes", "bytes")
+                .for_programs()
+                .shows(|bytes: &usize| Cell::text(bytes.to_string())),
         ];
         for (title, key, meaning, rank, digits, read) in measures {
             for backend in rows.iter().map(|row| row.backend.as_str()).unique() {
                 let column = Column::number(&format!("{backend} {title}"), &format!("{backend}_{key}"));
-                columns.push(column.means(meaning).ranked(rank).of(move |bytes: &usize| {
+                columns.push(column.means(meaning).ranked(rank).shows(move |bytes: &usize| {
                     let found = rows.iter().find(|row| row.backend == backend && row.bytes == *bytes);
                     Cell::maybe(found.map(|row| Cell::measured(read(row), digits, path)))
                 }));
@@ -163,7 +165,7 @@ impl Benchmark for LatencyRow {
         let remark = "µs: median over the calls, of which each is the mean over ranks. MB/s: bus bandwidth, which counts the \
                       least possible traffic of an all-reduce, and is 0 on one rank. ordered: sums in the order of ranks.";
         let title = format!("{part}: latency and bus bandwidth by message size");
-        vec![Sheet::of(name, title, columns, &sizes).with_remarks([remark.into()])]
+        vec![Sheet::from_rows(name, title, columns, &sizes).with_remarks([remark.into()])]
     }
 }
 
@@ -174,7 +176,7 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
     let (smallest, largest) = span(rows.iter().map(|row| point(row).0));
     let (fastest, slowest) = span(rows.iter().map(|row| point(row).1));
     let names: Vec<&str> = rows.iter().map(|row| row.backend.as_str()).unique().collect();
-    let palette = Palette::of(&[names.iter().map(ToString::to_string).collect()]);
+    let palette = Palette::for_sections(&[names.iter().map(ToString::to_string).collect()]);
     let line = |backend: &str| {
         let points: Vec<_> = rows.iter().filter(|row| row.backend == backend).map(point).collect();
         Line { colour: palette.colour(backend), dots: points.clone(), points, ..Line::default() }

@@ -68,16 +68,14 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
         reference.lines.iter().find(|line| reference.is_of(line, &described, row, rows))
     };
     let mut columns = labels(shown, |part: &Part<'_, '_>| part.row);
-    columns.push(
-        Column::words("rank", "rank").means("One rank, or all").of(|part: &Part<'_, '_>| {
-            Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
-        }),
-    );
+    columns.push(Column::words("rank", "rank").means("One rank, or all").shows(|part: &Part<'_, '_>| {
+        Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
+    }));
     for of in measures {
-        columns.push(of.measure.column().of(|part: &Part<'_, '_>| ours(part, of)));
+        columns.push(of.measure.column().shows(|part: &Part<'_, '_>| ours(part, of)));
         if let Some(published) = of.published {
             let column = Column::number("published", &format!("{}_published", of.measure.key));
-            columns.push(column.means(&format!("Published {}", of.measure.title)).of(
+            columns.push(column.means(&format!("Published {}", of.measure.title)).shows(
                 move |part: &Part<'_, '_>| {
                     Cell::maybe(
                         line_of(part.row).map(|line| theirs(line, published, part.rank, part.row.ranks())),
@@ -111,7 +109,7 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
             reference.hardware(&[])
         ));
     }
-    Sheet::of("", "", columns, &parts).with_remarks(remarks)
+    Sheet::from_rows("", "", columns, &parts).with_remarks(remarks)
 }
 
 fn ours(Part { row, rank }: &Part<'_, '_>, of: &ByRank) -> Cell {
@@ -120,7 +118,7 @@ fn ours(Part { row, rank }: &Part<'_, '_>, of: &ByRank) -> Cell {
         None => (of.measure.read)(run),
     });
     let value = Some(Value::Number(spread, of.measure.digits)).filter(|_| spread.is_known());
-    Cell::maybe(value.map(|value| Cell { value, ..Cell::of(paths(row)) }))
+    Cell::maybe(value.map(|value| Cell { value, ..Cell::of_runs(paths(row)) }))
 }
 
 /// The published figure of one of `ranks` ranks, or of all. Those by rank have slashes between.

@@ -347,7 +347,8 @@ mod tests {
     fn results_that_contradict_each_other_are_named() {
         let mut whole = json();
         let confusion: run_record::Confusion = [(0, 0, 5), (0, 1, 1), (1, 1, 4)].into_iter().collect();
-        whole["by_class"] = serde_json::to_value(ByClass::of(&confusion, &["a".into(), "b".into()])).unwrap();
+        whole["by_class"] =
+            serde_json::to_value(ByClass::from_confusion(&confusion, &["a".into(), "b".into()])).unwrap();
         (whole["data"]["test_samples"], whole["data"]["test_largest_class"]) = (10.into(), 6.into());
         (whole["test_accuracy"], whole["train_accuracy"]) = (90.0.into(), 75.0.into());
         for (rank, accuracies) in [[80.0, 100.0], [70.0, 80.0]].into_iter().enumerate() {

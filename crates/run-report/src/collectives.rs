@@ -101,10 +101,10 @@ impl Benchmark for CollectiveRow {
 
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet> {
         let mut columns =
-            vec![Column::words("operation", "operation").of(|operation: &str| Cell::text(operation))];
+            vec![Column::words("operation", "operation").shows(|operation: &str| Cell::text(operation))];
         for backend in backends(rows) {
             let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
-            columns.push(column.means("Median latency; mean over ranks of each call's").of(
+            columns.push(column.means("Median latency; mean over ranks of each call's").shows(
                 move |operation: &str| {
                     let mut own = rows.iter().filter(|row| row.backend == backend);
                     let found = own.find(|row| row.operation == operation);
@@ -124,7 +124,8 @@ impl Benchmark for CollectiveRow {
                     "Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs",
                 );
                 columns.push(
-                    column.of(move |operation: &str| cell(figures.find(&[("operation", operation)]), &key)),
+                    column
+                        .shows(move |operation: &str| cell(figures.find(&[("operation", operation)]), &key)),
                 );
             }
         }
@@ -134,7 +135,7 @@ impl Benchmark for CollectiveRow {
         let remark = "Each operation is called and its result checked, so a latency means that the backend supports it.";
         let operations = rows.iter().map(|row| row.operation.as_str()).unique();
         let title = format!("{part}: latency by backend, {job}");
-        vec![Sheet::of(name, title, columns, operations).with_remarks([remark.into()])]
+        vec![Sheet::from_rows(name, title, columns, operations).with_remarks([remark.into()])]
     }
 }
 
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn operations_are_rows_and_backends_columns() {
-        let figures = Figures::of(
+        let figures = Figures::from_csv(
             b"operation,gloo_cpu,mpi_cpu,nccl_cpu,gloo_gpu,mpi_gpu,nccl_gpu,hardware\n\
              send,yes,yes,no,no,if built,yes,a table\n",
             &[],
@@ -186,7 +187,8 @@ mod tests {
 
     #[test]
     fn the_published_support_has_both_devices() {
-        let figures = Figures::of(include_bytes!("../../../results/reference/collectives.csv"), &[]).unwrap();
+        let figures =
+            Figures::from_csv(include_bytes!("../../../results/reference/collectives.csv"), &[]).unwrap();
         let with = |column: &str, value: &str| -> Vec<String> {
             let lines = figures.lines.iter().filter(|line| line[column] == value);
             lines.map(|line| line["operation"].clone()).collect()

@@ -27,7 +27,7 @@ fn of_runs() -> Vec<Sheet> {
         (results.weights_sha256, results.int8_test_loss) = ("a".into(), Some(0.125));
         (results.float_inference_seconds, results.int8_inference_seconds) = (Some(3.0), Some(1.0));
         let names = ["a".to_owned(), "b".to_owned()];
-        results.by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names);
+        results.by_class = ByClass::from_confusion(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names);
         results.int8_test_accuracy = options.contains(&"--quantized").then_some(97.25);
         run
     };

@@ -72,8 +72,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         check_folder(out)?;
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
-    let palette =
-        Palette::of(&sections.iter().map(|section| names(&group(&section.runs))).collect::<Vec<_>>());
+    let palette = Palette::for_sections(
+        &sections.iter().map(|section| names(&group(&section.runs))).collect::<Vec<_>>(),
+    );
     let mut parts = if args.scaling {
         prediction::parts(args, &sections)?
     } else {

@@ -164,16 +164,14 @@ pub mod tests {
     use crate::runs::Run;
     use crate::testing::run;
 
-    /// Label, answer and text of each question on the card.
-    pub fn card(found: &[Finding]) -> Vec<[String; 3]> {
-        let of = |(_, finding, Answer { label, value, .. }): ((), &Finding, &Answer)| {
+    /// Label, answer and text of each question on the card of `runs`.
+    pub fn card(runs: &[Run]) -> Vec<[String; 3]> {
+        let found = findings(&group(runs), "1x1");
+        let answers = answers(found.iter().map(|finding| ((), finding)), false).into_iter();
+        let texts = |(_, finding, Answer { label, value, .. }): ((), &Finding, &Answer)| {
             [label.clone(), value.clone(), finding.behind(label)]
         };
-        answers(found.iter().map(|finding| ((), finding)), false).into_iter().map(of).collect()
-    }
-
-    fn of(runs: &[Run]) -> Vec<[String; 3]> {
-        card(&findings(&group(runs), "1x1"))
+        answers.map(texts).collect()
     }
 
     #[test]
@@ -205,12 +203,12 @@ pub mod tests {
             ],
             ["memory", "50 MB", "peak of a rank on 1x2 (mpi), 77 MB on 1x1 (mpi)"],
         ];
-        assert_eq!(of(&runs)[2..], expected, "behind the result");
+        assert_eq!(card(&runs)[2..], expected, "behind the result");
     }
 
     /// The answer to a question.
     fn answer(runs: &[Run], label: &str) -> [String; 2] {
-        let found = of(runs).into_iter().find(|fact| fact[0] == label);
+        let found = card(runs).into_iter().find(|fact| fact[0] == label);
         found.map_or_else(Default::default, |[_, value, text]| [value, text])
     }
 
@@ -221,7 +219,7 @@ pub mod tests {
         assert_eq!([value.as_str(), text.as_str()], ["50 MB", "mlp: peak of a rank on 1x1 (mpi)"]);
         let mut runs = models.to_vec();
         runs.extend(["mlp", "vgg"].map(|model| run((1, 2), &["--model", model], 2.5)));
-        assert!(answer(&runs, "accuracy lost")[1].starts_with("mlp: "), "{:?}", of(&runs));
+        assert!(answer(&runs, "accuracy lost")[1].starts_with("mlp: "), "{:?}", card(&runs));
         runs[3].results.test_accuracy = 80.0;
         let [value, text] = answer(&runs, "accuracy lost");
         assert!(
@@ -248,7 +246,7 @@ pub mod tests {
     #[test]
     fn a_row_like_the_fastest_one_is_counted() {
         let runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)];
-        assert!(answer(&runs, "fastest")[1].ends_with("(1 more within noise)"), "{:?}", of(&runs));
+        assert!(answer(&runs, "fastest")[1].ends_with("(1 more within noise)"), "{:?}", card(&runs));
     }
 
     #[test]
@@ -267,6 +265,6 @@ pub mod tests {
         assert_eq!(answer(&[run((1, 2), &[], 8.0)], "memory"), ["50 MB", "peak of a rank on 1x2 (mpi)"]);
         let sgd = ["--optimizer", "sgd"];
         assert_eq!(answer(&[run((1, 1), &[], 8.0), run((1, 1), &sgd, 4.0)], "fastest")[0], "optimizer sgd");
-        assert!(of(&[]).is_empty());
+        assert!(card(&[]).is_empty());
     }
 }

@@ -100,25 +100,25 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
     let columns = vec![
         Column::words("layers", "layers")
             .means("How often the convolution is applied, with the same weights")
-            .of(|row: &FusedRow| Cell::text(row.layers.to_string())),
+            .shows(|row: &FusedRow| Cell::text(row.layers.to_string())),
         Column::words("operator", "operator")
             .means("fused: one operator; unfused, ndarray, tch: Burn's Conv2d and ReLU on flex and other devices")
-            .of(|row: &FusedRow| Cell::text(&row.operator)),
+            .shows(|row: &FusedRow| Cell::text(&row.operator)),
         Column::number("forward ms", "forward_ms")
             .means("Median over the training steps")
-            .of(|row: &FusedRow| own(row.forward_ms, 3)),
+            .shows(|row: &FusedRow| own(row.forward_ms, 3)),
         Column::number("backward ms", "backward_ms")
             .means("Median over the training steps")
-            .of(|row: &FusedRow| own(row.backward_ms, 3)),
+            .shows(|row: &FusedRow| own(row.backward_ms, 3)),
         Column::number("times as fast", "times_as_fast")
             .means("Time of forward and backward of unfused with as many layers, divided by this row's")
-            .of(|row: &FusedRow| Cell::maybe(faster(row))),
-        Column::number("test acc %", "test_accuracy").means("After training").of(|row: &FusedRow| own(row.test_accuracy, 2)),
+            .shows(|row: &FusedRow| Cell::maybe(faster(row))),
+        Column::number("test acc %", "test_accuracy").means("After training").shows(|row: &FusedRow| own(row.test_accuracy, 2)),
     ];
     let amount = rows.first().map_or_else(String::new, |row| {
         format!("{}, {} at batch {}", count(row.channels, "channel"), count(row.steps, "step"), row.batch)
     });
-    Sheet::of(name, format!("{part}: a step's time by operator, {amount}"), columns, rows)
+    Sheet::from_rows(name, format!("{part}: a step's time by operator, {amount}"), columns, rows)
         .with_remarks(["One thread.".into()])
 }
 
@@ -135,36 +135,36 @@ fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &F
     };
     let figure = |name: &'static str| move |line: &Line| cell(Some(line), name);
     let columns = vec![
-        Column::words("layers", "layers").of(figure("layers")),
-        Column::words("published operator", "published_operator").of(figure("published_operator")),
+        Column::words("layers", "layers").shows(figure("layers")),
+        Column::words("published operator", "published_operator").shows(figure("published_operator")),
         Column::words("ours", "operator")
-            .of(|line: &Line| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
+            .shows(|line: &Line| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
         Column::number("forward s", "forward_s_published")
             .means("As published, over a whole training")
-            .of(figure("forward_s")),
+            .shows(figure("forward_s")),
         Column::number("our fwd s", "forward_s_ours")
             .means("The median step times the number of steps")
-            .of(|line: &Line| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
+            .shows(|line: &Line| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
         Column::number("backward s", "backward_s_published")
             .means("As published, over a whole training")
-            .of(figure("backward_s")),
+            .shows(figure("backward_s")),
         Column::number("our bwd s", "backward_s_ours")
             .means("The median step times the number of steps")
-            .of(|line: &Line| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
+            .shows(|line: &Line| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
         Column::number("test acc %", "test_accuracy_published")
             .means("As published")
             .ranked(1)
-            .of(figure("test_accuracy")),
+            .shows(figure("test_accuracy")),
         Column::number("our acc %", "test_accuracy_ours")
             .ranked(1)
-            .of(|line: &Line| own(line, |row| row.test_accuracy)),
+            .shows(|line: &Line| own(line, |row| row.test_accuracy)),
     ];
     let steps = rows.first().map_or(0, |row| row.steps);
     let remark = format!(
         "Ours: the median step times {}. The published number of steps is not stated.",
         count(steps, "step")
     );
-    Sheet::of(name, format!("{part}: beside published figures"), columns, &figures.lines)
+    Sheet::from_rows(name, format!("{part}: beside published figures"), columns, &figures.lines)
         .with_remarks([figures.remark(&[], "one thread of this machine"), remark])
 }
 
@@ -206,7 +206,7 @@ mod tests {
     fn published_seconds_are_beside_those_of_as_many_steps() {
         let text = "layers,published_operator,operator,forward_s,backward_s,test_accuracy,hardware\n\
                     2,cuDNN,,2.27,4.87,94.14,a GPU\n2,fused,fused,1.88,6.39,94.12,a GPU\n";
-        let figures = Figures::of(text.as_bytes(), &[]).unwrap();
+        let figures = Figures::from_csv(text.as_bytes(), &[]).unwrap();
         let rows = [row("fused", 2, 1.0, 2.0)];
         let sheet = published("fused-published", "P", Path::new("fused.csv"), &rows, &figures);
         let shown: Vec<String> =

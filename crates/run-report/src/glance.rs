@@ -110,15 +110,15 @@ fn accuracy(row: &Row<'_>) -> f64 {
 
 /// The test accuracy, and its interval in words; none where nothing was tested.
 fn tested(row: &Row<'_>) -> Option<(String, String)> {
-    let of = Interval::of(row, |run| run.results.test_accuracy)?;
+    let interval = Interval::of_row(row, |run| run.results.test_accuracy)?;
     let data = &row.first().record.data;
     let part = if data.test_samples < data.test_available { "the first " } else { "" };
     let runs =
         if row.runs.len() > 1 { format!(", median of {} runs", row.runs.len()) } else { String::new() };
     let text = format!(
         "95% interval {:.2}–{:.2}%, over {part}{}{runs}",
-        of.low,
-        of.high,
+        interval.low,
+        interval.high,
         count(data.test_samples, "test sample")
     );
     Some((format!("{:.2}%", accuracy(row)), text))
@@ -214,7 +214,7 @@ mod tests {
     fn tested(options: &[&str], accuracy: f64) -> Run {
         let mut run = run((1, 1), options, 0.25);
         let confusion: Confusion = [(0, 0, 27), (0, 1, 3), (1, 1, 10)].into_iter().collect();
-        run.results.by_class = ByClass::of(&confusion, &["cat".to_owned(), "dog".to_owned()]);
+        run.results.by_class = ByClass::from_confusion(&confusion, &["cat".to_owned(), "dog".to_owned()]);
         (run.results.steps, run.results.ms_per_step) = (50, 2.5);
         run.results.test_accuracy = accuracy;
         let data = &mut run.record.data;
@@ -226,7 +226,6 @@ mod tests {
     #[test]
     fn a_page_of_one_run_has_its_result() {
         let runs = [tested(&["--train-samples", "160"], 92.5)];
-        let found = findings(&group(&runs), "1x1");
         let expected = [
             [
                 "test accuracy",
@@ -243,7 +242,8 @@ mod tests {
             ["training time", "0.250 s", "2.5 ms a step, 50 steps in 3 epochs on 1x1 (mpi)"],
             ["memory", "50 MB", "peak of a rank on 1x1 (mpi)"],
         ];
-        assert_eq!(card(&found), expected);
+        assert_eq!(card(&runs), expected);
+        let found = findings(&group(&runs), "1x1");
         let lines: Vec<String> =
             found.iter().filter(|found| found.is_listed).map(Finding::to_string).collect();
         assert_eq!(
@@ -259,7 +259,7 @@ mod tests {
         let mut run = tested(&[], 20.0);
         let names: Vec<String> = ["a", "b", "c", "d", "e"].map(String::from).into();
         let confusion: Confusion = (0..5).map(|class| (class, 0, 8)).collect();
-        run.results.by_class = ByClass::of(&confusion, &names);
+        run.results.by_class = ByClass::from_confusion(&confusion, &names);
         let lines = |runs: &[Run]| of_test(&group(runs)[0]);
         let expected = ["lowest recall: 0.00%, of classes b, c, d and 1 more"];
         assert_eq!(lines(&[run.clone()]), expected);
@@ -267,41 +267,41 @@ mod tests {
         assert_eq!(lines(&[run.clone(), other.clone()]), expected);
         other.results.weights_sha256 = "other".into();
         assert_eq!(lines(&[run.clone(), other]), [""; 0]);
-        run.results.by_class = ByClass::of(&(0..5).map(|class| (class, class, 8)).collect(), &names);
+        run.results.by_class =
+            ByClass::from_confusion(&(0..5).map(|class| (class, class, 8)).collect(), &names);
         assert_eq!(lines(&[run]), [""; 0], "all samples are right");
     }
 
     #[test]
     fn the_most_accurate_of_several_is_named_for_each_data_set() {
         let mut runs = vec![tested(&["--lr", "0.1"], 80.0), tested(&["--lr", "0.2"], 92.5)];
-        let of = |runs: &[Run]| -> Vec<String> {
-            let card = card(&findings(&group(runs), "1x1"));
-            let results =
-                card.iter().filter(|[label, ..]| label.starts_with("highest") || label == "data set");
+        let results_of = |runs: &[Run]| -> Vec<String> {
+            let results = card(runs).into_iter();
+            let results = results.filter(|[label, ..]| label.starts_with("highest") || label == "data set");
             results.map(|[label, value, text]| format!("{label} {value}; {text}")).collect()
         };
         let highest = "highest test accuracy on digits 92.50%; lr 0.2: 95% interval 80.14–97.42%, over 40 test samples; \
                        largest class 75.00%";
         let data =
             "data set digits; 2 classes; 60000 training samples and 40 test samples, each of 8x8 values";
-        assert_eq!(of(&runs), [highest, data]);
+        assert_eq!(results_of(&runs), [highest, data]);
         runs.push(tested(&["--data-root", "pets/"], 85.0));
-        let found = of(&runs);
+        let found = results_of(&runs);
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("highest test accuracy on digits 92.50%"), "{found:?}");
         assert!(found[1].starts_with("highest test accuracy on pets 85.00%"), "{found:?}");
         runs.extend(["cars/", "boats/"].map(|root| tested(&["--data-root", root], 70.0)));
-        let found = of(&runs);
+        let found = results_of(&runs);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found.iter().any(|line| line.ends_with("; 1 more data set in the table")), "{found:?}");
         runs.truncate(3);
         runs[2].record.data.test_samples = 0;
-        assert_eq!(of(&runs).len(), 1, "nothing was tested");
+        assert_eq!(results_of(&runs).len(), 1, "nothing was tested");
         // Fewer training samples of one data set are no other data set.
         let mut fewer = tested(&["--lr", "0.3", "--train-samples", "160"], 60.0);
         fewer.record.data.train_sha256 = "of 160 samples".into();
         runs[2] = fewer;
-        let found = of(&runs);
+        let found = results_of(&runs);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("highest test accuracy on digits 92.50%"), "{found:?}");
     }

@@ -89,7 +89,7 @@ impl Search<'_> {
             self.add_run(path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new(".")));
         } else if found.is_dir() {
             // A checkpoint is its run's.
-            let run = NamedRun::of(path).map_or_else(|_| path.to_owned(), |run| run.folder);
+            let run = NamedRun::at(path).map_or_else(|_| path.to_owned(), |run| run.folder);
             if is_of_runs(&run) {
                 self.add_run(&run);
             } else if path.join(DATA_SET).is_file() {

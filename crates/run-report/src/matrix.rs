@@ -32,7 +32,7 @@ pub struct Matrix {
 
 impl Matrix {
     /// The matrix in the results of a run, with a `title` that may be empty; none without one, or one that was edited.
-    pub fn of(title: impl Into<String>, by_class: &ByClass) -> Option<Self> {
+    pub fn from_by_class(title: impl Into<String>, by_class: &ByClass) -> Option<Self> {
         let names: Vec<String> = by_class.classes.iter().map(|class| short(&class.name)).collect();
         let counts = by_class.confusion_matrix.clone();
         let is_square = counts.len() == names.len() && counts.iter().all(|row| row.len() == names.len());
@@ -150,8 +150,8 @@ mod tests {
         let svg = |classes: usize| {
             let names: Vec<String> = (0..classes).map(|class| format!("class <{class}>")).collect();
             let entries = (0..classes).map(|class| (class as u16, 0, 7 + class as u64));
-            let by_class = ByClass::of(&entries.collect::<Confusion>(), &names).unwrap();
-            Plot::Matrix(Matrix::of("a run", &by_class).unwrap()).svg().unwrap()
+            let by_class = ByClass::from_confusion(&entries.collect::<Confusion>(), &names).unwrap();
+            Plot::Matrix(Matrix::from_by_class("a run", &by_class).unwrap()).svg().unwrap()
         };
         let small = svg(3);
         let number = |text: &str, number: &str| text.lines().filter(|line| line.trim() == number).count();
@@ -162,8 +162,9 @@ mod tests {
             assert!(small.contains(title) && svg(31).contains(title), "{small}");
         }
         let names = ["a".to_owned(), "b".into()];
-        let by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
-        let titled = Matrix::of(format!("{} end", "long/".repeat(40)), &by_class).unwrap();
+        let by_class =
+            ByClass::from_confusion(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
+        let titled = Matrix::from_by_class(format!("{} end", "long/".repeat(40)), &by_class).unwrap();
         let titled = Plot::Matrix(titled).svg().unwrap();
         assert!(titled.lines().any(|line| line.contains('…') && line.ends_with(" end")), "{titled}");
     }
@@ -171,10 +172,11 @@ mod tests {
     #[test]
     fn an_edited_matrix_is_none() {
         let names = ["a".to_owned(), "b".into()];
-        let mut by_class = ByClass::of(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
+        let mut by_class =
+            ByClass::from_confusion(&[(0, 0, 1), (1, 1, 1)].into_iter().collect(), &names).unwrap();
         by_class.confusion_matrix[1].pop();
-        assert!(Matrix::of("a run", &by_class).is_none());
+        assert!(Matrix::from_by_class("a run", &by_class).is_none());
         by_class.confusion_matrix.clear();
-        assert!(Matrix::of("a run", &by_class).is_none());
+        assert!(Matrix::from_by_class("a run", &by_class).is_none());
     }
 }

@@ -212,7 +212,7 @@ fn accuracy(row: &Row<'_>) -> f64 {
 }
 
 fn interval(row: &Row<'_>) -> Option<Interval> {
-    Interval::of(row, |run: &Run| run.results.test_accuracy)
+    Interval::of_row(row, |run: &Run| run.results.test_accuracy)
 }
 
 /// Whether the accuracy of `run` cannot be told from the share of the largest class, or is below.

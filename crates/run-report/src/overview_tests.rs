@@ -20,7 +20,7 @@ fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
             })
         };
         let runs: Vec<Run> = of_row("1", accuracies).chain(of_row("2", [11.0; 3])).collect();
-        of(&runs)
+        listed(&runs)
     };
     assert!(
         seeds([11.2, 11.3, 11.1]).contains("no test accuracy is above chance level"),
@@ -34,7 +34,7 @@ fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
     );
 }
 
-fn of(runs: &[Run]) -> String {
+fn listed(runs: &[Run]) -> String {
     findings(&group(runs), "1x1").iter().filter(|found| found.is_listed).join("\n")
 }
 
@@ -44,14 +44,14 @@ fn topologies_have_speed_up_ratio_accuracy_and_waiting() {
     let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((2, 2), &[], 4.0)];
     runs.push(run((2, 2), &gloo, 5.0));
     runs[2].results.test_accuracy = 96.0;
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(
         text.contains("fastest: 2x2 (mpi), 2.00 times as fast as 1x1") && text.contains("efficiency 50%"),
         "{text}"
     );
     assert!(text.contains("gloo takes 1.25 times as long as mpi on 2x2"), "{text}");
     assert!(text.contains("on 1x1 (mpi): ") && text.contains("wait for gradients in up to 10.0%"), "{text}");
-    let text = of(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
+    let text = listed(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
     assert!(
         text.contains("no other topology is as fast as 1x1; the next one: 1x2 (mpi), 0.50 times as fast"),
         "{text}"
@@ -63,10 +63,10 @@ fn the_fastest_row_is_that_of_the_shortest_time() {
     let fp16 = ["--precision", "fp16"];
     let runs =
         [run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &[], 2.5), run((1, 2), &fp16, 4.0)];
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast as 1x1 with the same settings"), "{text}");
     // Another row of one rank is what a reader compares with.
-    let text = of(&[run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 3.2)]);
+    let text = listed(&[run((1, 1), &[], 4.0), run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 3.2)]);
     assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.25 times as fast as 1x1 (mpi)"), "{text}");
 }
 
@@ -79,11 +79,11 @@ fn what_ranks_that_share_cores_took_is_compared_only_where_there_is_nothing_else
         run.record.oversubscribed = true;
         run.results.comm_seconds = 2.5;
     }
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("fastest: 1x2 (mpi), 1.60 times as fast"), "{text}");
     assert!(text.contains("gloo takes 1.20 times as long as mpi on 1x2"), "{text}");
     assert!(text.contains("up to 10.0% of the training time on 1x2 ("), "{text}");
-    let text = of(&runs[3..]);
+    let text = listed(&runs[3..]);
     assert!(text.contains("gloo takes 3.00 times as long as mpi on 2x2; ranks share cores"), "{text}");
     assert!(text.contains("up to 83.3% of the training time on 2x2 (mpi); ranks share cores"), "{text}");
 }
@@ -93,7 +93,7 @@ fn a_row_is_named_among_those_that_are_not_compared_too() {
     let fp16 = ["--precision", "fp16"];
     let mut runs = vec![run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 5.0), run((1, 2), &[], 3.0)];
     runs[2].results.others_cpu_percent = Some(50.0);
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.60 times as fast as 1x1"), "{text}");
     assert!(text.contains("up to 10.0% of the training time on 1x2 (mpi, precision fp16)"), "{text}");
 }
@@ -101,25 +101,25 @@ fn a_row_is_named_among_those_that_are_not_compared_too() {
 #[test]
 fn differences_within_noise_are_no_findings() {
     let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
-    let text = of(&[batch("16", 5.66), batch("64", 5.59)]);
+    let text = listed(&[batch("16", 5.66), batch("64", 5.59)]);
     assert!(text.contains("times from 5.59 to 5.66 s do not differ beyond noise"), "{text}");
-    let text = of(&[batch("16", 4.0), batch("32", 7.9), batch("64", 8.0)]);
+    let text = listed(&[batch("16", 4.0), batch("32", 7.9), batch("64", 8.0)]);
     assert!(text.contains("slowest: train batch size 64 with 8.00 s (1 more within noise)"), "{text}");
-    let text = of(&[run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)]);
+    let text = listed(&[run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)]);
     assert!(
         text.contains("fastest: 2x1 (mpi), 2.00 times as fast") && text.contains("(1 more within noise)"),
         "{text}"
     );
     let gloo = ["--backend", "gloo"];
-    let text = of(&[run((1, 2), &[], 5.59), run((1, 2), &gloo, 5.66)]);
+    let text = listed(&[run((1, 2), &[], 5.59), run((1, 2), &gloo, 5.66)]);
     assert!(text.contains("gloo and mpi do not differ beyond noise on 1x2 (5.66 and 5.59 s)"), "{text}");
-    let text = of(&[run((1, 1), &[], 5.66), run((1, 2), &[], 5.59)]);
+    let text = listed(&[run((1, 1), &[], 5.66), run((1, 2), &[], 5.59)]);
     assert!(text.contains("1x2 (mpi) and 1x1 (mpi) do not differ beyond noise (5.59 and 5.66 s)"), "{text}");
     // Of 2,000 samples, 0.2 points are four.
     let mut runs = ["1x1", "1x2"]
         .map(|name| run((1, if name == "1x1" { 1 } else { 2 }), &["--test-samples", "2000"], 4.0));
     runs[1].results.test_accuracy += 0.2;
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("test accuracies of 1x2 (mpi) and 1x1 (mpi) cannot be told apart"), "{text}");
     assert!(
         text.contains("97.70% after 2814 updates and 97.50% after 5625, and the 95% intervals overlap"),
@@ -135,11 +135,11 @@ fn accuracies_are_compared_within_one_recipe_and_above_chance() {
         run.results.test_accuracy = accuracy;
         run
     };
-    let text = of(&[of_lr("1", "relu", 30.0), of_lr("2", "relu", 90.0)]);
+    let text = listed(&[of_lr("1", "relu", 30.0), of_lr("2", "relu", 90.0)]);
     assert!(!text.contains("test accuracy"), "another learning rate is another recipe: {text}");
-    let text = of(&[of_lr("1", "relu", 30.0), of_lr("1", "gelu", 90.0)]);
+    let text = listed(&[of_lr("1", "relu", 30.0), of_lr("1", "gelu", 90.0)]);
     assert!(text.contains("highest test accuracy: activation gelu with 90.00%"), "{text}");
-    let text = of(&[of_lr("1", "relu", 14.0), of_lr("1", "gelu", 12.0)]);
+    let text = listed(&[of_lr("1", "relu", 14.0), of_lr("1", "gelu", 12.0)]);
     assert!(
         !text.contains("highest test") && text.contains("no test accuracy is above chance level"),
         "{text}"
@@ -150,7 +150,7 @@ fn accuracies_are_compared_within_one_recipe_and_above_chance() {
 fn other_jobs_are_not_ranked_with_each_other() {
     let epochs =
         |epochs, activation, seconds| run((1, 1), &["--epochs", epochs, "--activation", activation], seconds);
-    let text = of(&[epochs("1", "relu", 2.5), epochs("3", "relu", 9.0), epochs("3", "gelu", 12.0)]);
+    let text = listed(&[epochs("1", "relu", 2.5), epochs("3", "relu", 9.0), epochs("3", "gelu", 12.0)]);
     assert!(
         text.contains(
             "epochs 3: fastest: activation relu with 9.00 s; slowest: activation gelu with 12.00 s"
@@ -158,38 +158,46 @@ fn other_jobs_are_not_ranked_with_each_other() {
         "{text}"
     );
     assert!(!text.contains("2.50"), "{text}");
-    let alone = of(&[run((1, 2), &["--epochs", "1"], 2.5), run((1, 2), &["--epochs", "2"], 5.0)]);
+    let alone = listed(&[run((1, 2), &["--epochs", "1"], 2.5), run((1, 2), &["--epochs", "2"], 5.0)]);
     assert_eq!(alone, "", "nothing is compared");
-    assert_eq!(of(&[run((1, 2), &[], 2.5)]), "ranks wait for gradients in 10.0% of the training time");
+    assert_eq!(listed(&[run((1, 2), &[], 2.5)]), "ranks wait for gradients in 10.0% of the training time");
 }
 
 #[test]
 fn short_rows_give_no_times_and_settings_are_compared_by_name() {
-    let text = of(&[run((1, 1), &[], 1.0), run((1, 2), &[], 0.5)]);
+    let text = listed(&[run((1, 1), &[], 1.0), run((1, 2), &[], 0.5)]);
     assert!(!text.contains("fastest") && !text.contains("not compared"), "a finding says what is: {text}");
     assert!(
         text.contains("of the training time on 1x2 (mpi); these times are doubted: the table has marks"),
         "{text}"
     );
     let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
-    let text = of(&[batch("16", 8.0), batch("64", 4.0)]);
+    let text = listed(&[batch("16", 8.0), batch("64", 4.0)]);
     assert!(
         text.contains("fastest: train batch size 64 with 4.00 s; slowest: train batch size 16"),
         "{text}"
     );
     assert!(!text.contains("accuracy") && !text.contains("wait for"), "{text}");
-    assert_eq!(of(&[]), "no finished run");
+    assert_eq!(listed(&[]), "no finished run");
 }
 
 #[test]
 fn another_backends_one_rank_is_named_and_a_doubted_one_is_not_replaced() {
     let gloo = ["--backend", "gloo"];
     let mut runs = [run((1, 1), &gloo, 8.0), run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
-    assert!(of(&runs).contains("as fast as 1x1 with the same settings, efficiency 100%"), "{}", of(&runs));
+    assert!(
+        listed(&runs).contains("as fast as 1x1 with the same settings, efficiency 100%"),
+        "{}",
+        listed(&runs)
+    );
     let fallback = [runs[0].clone(), runs[2].clone()];
-    assert!(of(&fallback).contains("2.00 times as fast as 1x1 (gloo), efficiency 100%"), "{}", of(&fallback));
+    assert!(
+        listed(&fallback).contains("2.00 times as fast as 1x1 (gloo), efficiency 100%"),
+        "{}",
+        listed(&fallback)
+    );
     runs[1].results.others_cpu_percent = Some(50.0);
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("as fast as 1x1 (gloo)") && !text.contains("efficiency"), "{text}");
 }
 
@@ -197,32 +205,32 @@ fn another_backends_one_rank_is_named_and_a_doubted_one_is_not_replaced() {
 fn an_opposite_ratio_of_backends_is_named() {
     let gloo = ["--backend", "gloo"];
     let pair = |topology, mpi, other| [run(topology, &[], mpi), run(topology, &gloo, other)];
-    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 1), 8.0, 4.0)].concat());
+    let text = listed(&[pair((1, 2), 4.0, 8.0), pair((2, 1), 8.0, 4.0)].concat());
     assert!(text.contains("gloo takes 0.50 times as long as mpi on 2x1, but 2.00 times on 1x2"), "{text}");
-    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 6.0)].concat());
+    let text = listed(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 6.0)].concat());
     assert!(text.contains("1.50 times as long as mpi on 2x2") && !text.contains("but"), "{text}");
-    let text = of(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 4.0)].concat());
+    let text = listed(&[pair((1, 2), 4.0, 8.0), pair((2, 2), 4.0, 4.0)].concat());
     assert!(text.contains("mpi do not differ") && text.contains("but 2.00 times on 1x2"), "{text}");
 }
 
 #[test]
 fn a_gain_is_none_lost_and_one_row_at_chance_level_is_named() {
-    let of = |accuracies: [f64; 2]| {
+    let lost = |accuracies: [f64; 2]| {
         let mut runs = vec![run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)];
         runs.iter_mut().zip(accuracies).for_each(|(run, accuracy)| run.results.test_accuracy = accuracy);
         let mut found = of_job(&group(&runs), "1x1").into_iter();
-        let lost = found
+        let found = found
             .find(|found| found.answer.as_ref().is_some_and(|it| it.question == Question::Accuracy))
             .unwrap();
-        (lost.answer.unwrap().value, lost.text)
+        (found.answer.unwrap().value, found.text)
     };
-    let (value, line) = of([80.0, 95.0]);
+    let (value, line) = lost([80.0, 95.0]);
     assert_eq!(value, "none, 15.00 points gained");
     assert!(line.ends_with("+15.00 points after 2814 updates instead of 5625"), "{line}");
-    let (value, line) = of([95.0, 11.0]);
+    let (value, line) = lost([95.0, 11.0]);
     assert_eq!(value, "84.00 points, with fewer updates");
     assert!(line.ends_with("instead of 5625; 1x2 (mpi) is at chance level, 11.35%"), "{line}");
-    assert_eq!(of([11.0, 11.0]).0, "chance level");
+    assert_eq!(lost([11.0, 11.0]).0, "chance level");
 }
 
 #[test]
@@ -235,27 +243,27 @@ fn a_run_at_chance_level_is_called_so_whatever_else_is_compared() {
     let single =
         "test accuracy 11.20% is at chance level: naming the largest class for every sample gives 11.35%";
     assert!(
-        of(&[with((1, 1), &[], 11.2)]).lines().any(|line| line == single),
+        listed(&[with((1, 1), &[], 11.2)]).lines().any(|line| line == single),
         "{}",
-        of(&[with((1, 1), &[], 11.2)])
+        listed(&[with((1, 1), &[], 11.2)])
     );
-    assert!(!of(&[with((1, 1), &[], 97.0)]).contains("chance"));
+    assert!(!listed(&[with((1, 1), &[], 97.0)]).contains("chance"));
     // The only row of its job.
-    let text = of(&[with((1, 1), &["--epochs", "1"], 11.2), with((1, 1), &["--epochs", "2"], 97.0)]);
+    let text = listed(&[with((1, 1), &["--epochs", "1"], 11.2), with((1, 1), &["--epochs", "2"], 97.0)]);
     assert_eq!(text, format!("epochs 1: {single}"));
-    let text = of(&[
+    let text = listed(&[
         with((1, 1), &["--lr", "1"], 11.2),
         with((1, 1), &["--lr", "2"], 97.0),
         with((1, 2), &["--lr", "1"], 97.0),
     ]);
     assert_eq!(text.matches("is at chance level").count(), 1, "{text}");
     assert!(text.contains("1x1 (mpi, lr 1.0) is at chance level, 11.35%"), "{text}");
-    let text = of(&[with((1, 1), &["--lr", "1"], 11.2), with((1, 1), &["--lr", "2"], 97.0)]);
+    let text = listed(&[with((1, 1), &["--lr", "1"], 11.2), with((1, 1), &["--lr", "2"], 97.0)]);
     assert!(text.contains("at chance level: 1x1 (mpi, lr 1.0) with 11.20% (largest class 11.35%)"), "{text}");
     // Nothing was tested.
     let mut untested = with((1, 1), &[], 0.0);
     untested.record.data.test_samples = 0;
-    assert!(!of(&[untested]).contains("chance"));
+    assert!(!listed(&[untested]).contains("chance"));
 }
 
 #[test]
@@ -267,10 +275,10 @@ fn accuracy_is_lost_in_equally_many_updates_or_the_finding_has_both_numbers() {
     };
     let lost = |runs: &[Run]| {
         let mut found = of_job(&group(runs), "1x1").into_iter();
-        let lost = found
+        let found = found
             .find(|found| found.answer.as_ref().is_some_and(|it| it.question == Question::Accuracy))
             .unwrap();
-        (lost.answer.unwrap().value, lost.text)
+        (found.answer.unwrap().value, found.text)
     };
     // The low rate loses more, because it has half the updates.
     let mut runs = vec![
@@ -291,11 +299,11 @@ fn accuracy_is_lost_in_equally_many_updates_or_the_finding_has_both_numbers() {
 #[test]
 fn one_run_is_compared_with_none_and_its_doubt_is_named() {
     let mut runs = [run((1, 2), &[], 1.0)];
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(!text.contains("not compared") && !text.contains("rows"), "{text}");
     assert!(text.ends_with("of the training time; these times are doubted: the table has marks"), "{text}");
     runs[0].record.oversubscribed = true;
-    assert!(of(&runs).contains("; ranks share cores"), "{}", of(&runs));
+    assert!(listed(&runs).contains("; ranks share cores"), "{}", listed(&runs));
 }
 
 #[test]
@@ -306,7 +314,7 @@ fn recipes_on_several_topologies_are_told_apart() {
         run
     };
     let of_both = |topology| [on(topology, "relu", 30.0), on(topology, "gelu", 90.0)];
-    let text = of(&[of_both((1, 1)), of_both((1, 2))].concat());
+    let text = listed(&[of_both((1, 1)), of_both((1, 2))].concat());
     for topology in ["1x1", "1x2"] {
         assert!(text.contains(&format!("{topology}: highest test accuracy: ")), "{text}");
     }
@@ -318,13 +326,13 @@ fn a_run_that_tells_classes_apart_is_not_at_chance_level() {
     let with = |entries: &[(u16, u16, u64)]| {
         let mut run = run((1, 1), &[], 4.0);
         let confusion: Confusion = entries.iter().copied().collect();
-        let by_class = ByClass::of(&confusion, &["no".into(), "yes".into()]).unwrap();
+        let by_class = ByClass::from_confusion(&confusion, &["no".into(), "yes".into()]).unwrap();
         let correct: u64 = by_class.classes.iter().map(|class| class.correct).sum();
         let data = &mut run.record.data;
         (data.test_samples, data.test_available, data.test_largest_class) = (300, 300, 270);
         run.results.test_accuracy = 100.0 * correct as f64 / 300.0;
         run.results.by_class = Some(by_class);
-        of(&[run])
+        listed(&[run])
     };
     let told = "test accuracy 88.00% cannot be told from that of naming the largest class for every sample, 90.00%; but \
                 the network tells classes apart: its balanced accuracy is 88.89% instead of 50.00%";
@@ -351,7 +359,7 @@ fn a_heading_has_what_is_off_where_that_alone_tells_its_rows_from_others() {
         run.results.test_accuracy = accuracy;
         run
     };
-    let text = of(&[
+    let text = listed(&[
         with(&[], 70.0),
         with(&["--dropout", "0.3"], 92.0),
         with(&["--lr", "0.01"], 97.0),
@@ -373,11 +381,11 @@ fn trainings_of_which_early_stopping_ended_some_have_headings() {
     let stopping = ["--early-stopping", "2"];
     let mut runs = vec![with((1, 1), &[], 10, 8.0), with((1, 2), &[], 10, 5.0)];
     runs.extend([with((1, 1), &stopping, 4, 3.2), with((1, 2), &stopping, 4, 2.5)]);
-    let text = of(&runs);
+    let text = listed(&runs);
     assert!(text.contains("all epochs: fastest: 1x2 (mpi), 1.60 times as fast as 1x1"), "{text}");
     assert!(text.contains("epochs run 4: fastest: 1x2 (mpi), 1.28 times as fast as 1x1"), "{text}");
     // One that trains all epochs is of the job of those without early stopping.
-    let text = of(&[with((1, 1), &[], 10, 8.0), with((1, 1), &stopping, 10, 4.0)]);
+    let text = listed(&[with((1, 1), &[], 10, 8.0), with((1, 1), &stopping, 10, 4.0)]);
     assert!(
         text.starts_with("fastest: early stopping 2 with 4.00 s; slowest: default early stopping"),
         "{text}"

@@ -74,7 +74,7 @@ fn sheet<'r, 'a>(
 ) -> Option<Sheet> {
     let missing = pairs.iter().any(is_missing).then_some(missing);
     let remarks = [remark].into_iter().chain(missing).map(Into::into);
-    (!pairs.is_empty()).then(|| Sheet::of(name, title, columns, pairs).with_remarks(remarks))
+    (!pairs.is_empty()).then(|| Sheet::from_rows(name, title, columns, pairs).with_remarks(remarks))
 }
 
 /// The other backends' times relative to mpi's.
@@ -86,21 +86,21 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     columns.extend([
         Column::words("backend", "backend")
             .means("The transport beside mpi")
-            .of(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
+            .shows(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
         own("oversubscribed"),
         Column::spread("its train s", "train_seconds")
             .means("Seconds of training over that backend")
-            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.other)),
+            .shows(|pair: &Pair<'_, '_>| TRAIN.cell(pair.other)),
         Column::spread("mpi train s", "mpi_train_seconds")
             .means("Seconds of training over mpi")
-            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.base)),
+            .shows(|pair: &Pair<'_, '_>| TRAIN.cell(pair.base)),
         Column::number("ratio", "ratio")
             .means("The backend's median divided by mpi's: above 1, mpi is faster")
-            .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[0].clone()),
+            .shows(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[0].clone()),
         Column::words("from … to", "ratio_range")
             .means("The ratio of the backend's fastest repeat to mpi's slowest, and of its slowest to mpi's fastest")
-            .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[1].clone()),
-        Column::words("differ", "differ").means("Whether the times differ by more than noise").of(
+            .shows(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[1].clone()),
+        Column::words("differ", "differ").means("Whether the times differ by more than noise").shows(
             |pair: &Pair<'_, '_>| {
                 Cell::maybe(pair.ratio().map(|_| Cell::text(if pair.differs() { "yes" } else { "no" })))
             },
@@ -132,7 +132,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };
         let column = Column::spread(title, &format!("{prefix}{key}")).ranked(rank);
         let column = column.means(&format!("{}; {with} quantization", measured.definition));
-        column.of(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
+        column.shows(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
     };
     let int8 = measure("int8_test_accuracy", "int8 acc %", 0);
     let mut columns = labels(&shown, |pair: &Pair<'_, '_>| pair.other);
@@ -141,16 +141,16 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         of("train_seconds", "quant. s", true, 0),
         Column::number("% longer", "percent_longer")
             .means("How much longer the quantized training's median is than the other's")
-            .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
+            .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
         Column::number("from … to", "percent_longer_range")
             .means("The same of the fastest repeat against the other's slowest, and of the slowest against the other's fastest")
             .ranked(4)
-            .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
+            .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
         of("train_accuracy", "train acc %", false, 2),
         of("train_accuracy", "quant. acc %", true, 2),
         of("test_accuracy", "test acc %", false, 0),
         of("test_accuracy", "float acc %", true, 3),
-        int8.column().of(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
+        int8.column().shows(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
     ]);
     let remarks = [
         "Each row compares two trainings that differ only in quantization, by their medians of train s.",

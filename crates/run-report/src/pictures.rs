@@ -29,7 +29,7 @@ pub fn pictures(
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
         let base = row.baseline(rows, baseline).filter(|_| several)?;
-        Some(Spread::of(vec![speed_up(row, base)?.1]))
+        Some(Spread::from_values(vec![speed_up(row, base)?.1]))
     };
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
     let of_several = "medians; error bars from minimum to maximum if there are repeats";
@@ -64,7 +64,7 @@ pub fn pictures(
     let matrix = best.and_then(|Named { name, row, .. }| {
         // A page of one configuration needs no name, and one of single runs no first one.
         let name = if rows.len() > 1 { name.as_str() } else { "" };
-        let matrix = Matrix::of(name, row.first().results.by_class.as_ref()?)?;
+        let matrix = Matrix::from_by_class(name, row.first().results.by_class.as_ref()?)?;
         let first = if row.runs.len() > 1 { "the first run of " } else { "" };
         let of = match name {
             "" => String::new(),

@@ -8,7 +8,7 @@ use crate::runs::Run;
 use crate::testing::{run, with_test_losses};
 
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
-    curves("loss", ending, &Named::all(rows, &Palette::of(&[names(rows)])), &mut Vec::new())
+    curves("loss", ending, &Named::all(rows, &Palette::for_sections(&[names(rows)])), &mut Vec::new())
 }
 
 /// The pictures of a run's loss and of its accuracy, and whether each marks
@@ -182,7 +182,7 @@ fn a_configuration_has_one_name_and_one_colour_in_all_charts() {
     let runs =
         [of("a", (1, 1), &[]), of("b", (1, 2), &[]), of("c", (1, 2), &gloo), of("d", (2, 2), &["--shuffle"])];
     let rows = group(&runs);
-    let palette = Palette::of(&[names(&rows)]);
+    let palette = Palette::for_sections(&[names(&rows)]);
     let pictures = pictures(&Section::default(), &rows, "1x1", &palette, &mut Vec::new());
     let of = |name: &str| pictures.iter().find(|picture| picture.name.ends_with(name)).unwrap();
     let (Plot::Bars(bars), Plot::Lines(lines)) = (&of("time").plot, &of("loss").plot) else {

@@ -139,7 +139,7 @@ pub struct Palette(BTreeMap<String, usize>);
 
 impl Palette {
     /// The colours of the names of each section. Transports have the first ones in every report.
-    pub fn of(sections: &[Vec<String>]) -> Self {
+    pub fn for_sections(sections: &[Vec<String>]) -> Self {
         let transports = ["mpi", "gloo", "nccl"].map(str::to_owned).to_vec();
         let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
         for name in transports.iter().chain(sections.iter().flatten()) {
@@ -278,13 +278,17 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let many: Vec<String> = (0..25).map(|i| format!("name {i}")).collect();
         let sections = [names(&["a", "b"]), names(&["c", "b", "mpi"]), names(&["c", "a"]), many.clone()];
-        let palette = Palette::of(&sections);
+        let palette = Palette::for_sections(&sections);
         for section in &sections {
             let colours: BTreeSet<_> =
                 section.iter().map(|name| palette.colour(name)).map(|c| (c.0, c.1, c.2)).collect();
             assert_eq!(colours.len(), section.len(), "{section:?}");
         }
-        assert_eq!(palette.colour("mpi"), Palette::of(&[]).colour("mpi"), "the same in every report");
+        assert_eq!(
+            palette.colour("mpi"),
+            Palette::for_sections(&[]).colour("mpi"),
+            "the same in every report"
+        );
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub struct Work {
 
 impl Work {
     /// The work that `run` measured.
-    pub fn of(run: &Run) -> Self {
+    pub fn from_run(run: &Run) -> Self {
         let results = &run.results;
         let width = if run.text("grad_dtype") == "f32" { 4 } else { 2 };
         let bucket_mb = run.option("bucket_mb").as_f64().unwrap_or_default();

@@ -45,7 +45,7 @@ fn part(section: &Section, link: &Link) -> Part {
     let mut repeats = base.runs.clone();
     repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
     let source = repeats[(repeats.len() - 1) / 2];
-    let work = Work::of(source);
+    let work = Work::from_run(source);
     if work.compute_ms == 0.0 || work.samples == 0 {
         let what =
             "no prediction from this run: it waited for gradients in all of its steps, or has no samples";
@@ -86,8 +86,9 @@ struct Entry<'r, 'a> {
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
     let count = |number: usize| Cell::number(number as f64, 0, vec![]);
     let mut columns = vec![
-        Column::number("ranks", "ranks").of(|line: &Entry<'_, '_>| count(line.ranks)),
-        Column::number("steps", "steps_per_epoch").of(|line: &Entry<'_, '_>| count(work.steps(line.ranks))),
+        Column::number("ranks", "ranks").shows(|line: &Entry<'_, '_>| count(line.ranks)),
+        Column::number("steps", "steps_per_epoch")
+            .shows(|line: &Entry<'_, '_>| count(work.steps(line.ranks))),
     ];
     let values: [(_, _, _, &dyn Fn(Algorithm, usize) -> f64); 3] = [
         ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks)),
@@ -98,7 +99,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         let names = [("ring", "ring"), ("rec. doubling", "recursive_doubling")];
         for (model, (name, short)) in Algorithm::ALL.into_iter().zip(names) {
             let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
-            columns.push(column.of(move |line: &Entry<'_, '_>| {
+            columns.push(column.shows(move |line: &Entry<'_, '_>| {
                 let found = value(model, line.ranks);
                 let places = if key.ends_with("percent") { digits } else { decimals(found, digits) };
                 Cell::number(found, places, vec![])
@@ -111,11 +112,11 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
     };
     columns.push(
         Column::words("measured on", "measured_on")
-            .of(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(label))),
+            .shows(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(label))),
     );
     columns.push(
         Column::spread("ms/step measured", "ms_per_step_measured")
-            .of(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
+            .shows(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
     let mut lines = Vec::new();
     for ranks in rank_counts() {
@@ -132,7 +133,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         significant(link.latency_us, 5),
         significant(link.bandwidth_mbit, 5)
     );
-    Sheet::of(format!("{}-prediction", section.name), title, columns, &lines).with_remarks([
+    Sheet::from_rows(format!("{}-prediction", section.name), title, columns, &lines).with_remarks([
             format!(
                 "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
                  gradients in {} bucket{}{}.",

@@ -27,13 +27,13 @@ use super::summary::{Beside, Measure, TRAIN, with_tests};
 
 const MEASURES: [Measure; 5] = [
     TRAIN,
-    Measure::of("train+test s", "train_and_test_seconds", with_tests).beside(Beside::Range),
-    Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy).beside(Beside::Deviation),
-    Measure::of("test acc %", "test_accuracy", |run| {
+    Measure::new("train+test s", "train_and_test_seconds", with_tests).beside(Beside::Range),
+    Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy).beside(Beside::Deviation),
+    Measure::new("test acc %", "test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
     })
     .beside(Beside::Interval),
-    Measure::of("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
+    Measure::new("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";
 /// By rank, in the table of `by_rank.rs`.
@@ -76,21 +76,21 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
     let mut columns: Vec<Field<'_, Entry<'_, '_>>> = Vec::new();
     for name in &described {
         let column = Column::words(&name.replace('_', " "), name);
-        columns.push(column.of(move |(line, _): &Entry<'_, '_>| figure(name, line)));
+        columns.push(column.shows(move |(line, _): &Entry<'_, '_>| figure(name, line)));
     }
     columns.push(
         Column::words("our run", "ours")
-            .of(|(_, row): &Entry<'_, '_>| of_row(*row, &|row| Cell::text(row.label(&varied)))),
+            .shows(|(_, row): &Entry<'_, '_>| of_row(*row, &|row| Cell::text(row.label(&varied)))),
     );
     for measure in &measures {
         let Measure { title, key, .. } = *measure;
         columns.push(
             Column::number(&format!("{title} published"), &format!("{key}_published"))
-                .of(move |(line, _): &Entry<'_, '_>| figure(key, line)),
+                .shows(move |(line, _): &Entry<'_, '_>| figure(key, line)),
         );
         columns.push(
             Column::spread(&format!("{title} ours"), &format!("{key}_ours"))
-                .of(move |(_, row): &Entry<'_, '_>| of_row(*row, &|row| measure.cell(row))),
+                .shows(move |(_, row): &Entry<'_, '_>| of_row(*row, &|row| measure.cell(row))),
         );
     }
     let mut remarks = vec![format!(
@@ -129,7 +129,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
         );
     }
     let name = format!("{}-published", section.name);
-    Sheet::of(name, format!("{}: beside published figures", section.title), columns, &entries)
+    Sheet::from_rows(name, format!("{}: beside published figures", section.title), columns, &entries)
         .with_remarks(remarks)
 }
 
@@ -188,11 +188,11 @@ impl Figures {
     /// If the file cannot be read, has a quote that would hide the lines below, or lacks a column of `needed`.
     pub fn read(file: &Path, needed: &[&str]) -> Result<Self, ReportError> {
         let text = read_regular(file).map_err(|error| ReportError::read(file, error))?;
-        Self::of(&text, needed).map_err(|problem| ReportError::read(file, problem))
+        Self::from_csv(&text, needed).map_err(|problem| ReportError::read(file, problem))
     }
 
     /// The figures in the bytes of a file.
-    pub(crate) fn of(text: &[u8], needed: &[&str]) -> Result<Self, String> {
+    pub(crate) fn from_csv(text: &[u8], needed: &[&str]) -> Result<Self, String> {
         all_quotes_closed(text)?;
         let mut reader = csv::Reader::from_reader(text);
         let header = reader.headers().map_err(|error| error.to_string())?;

@@ -10,11 +10,11 @@ const SPEED: &str = "times_as_fast";
 
 /// Beside those of the main table.
 const LOSSES: [Measure; 2] = [
-    Measure::of("test loss", "test_loss", |run| run.results.test_loss)
+    Measure::new("test loss", "test_loss", |run| run.results.test_loss)
         .digits(4)
         .beside(Beside::Deviation)
         .means("Test loss of the float network"),
-    Measure::of("int8 test loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
+    Measure::new("int8 test loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
         .digits(4)
         .beside(Beside::Deviation)
         .means("Test loss of the int8 model"),
@@ -36,7 +36,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         measure("float_kb", "float KB", 1),
         measure("int8_kb", "int8 KB", 1),
         measure("times_smaller", "times smaller", 0),
-        Measure::of("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
+        Measure::new("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
             "Seconds of inference of the float network, divided by the int8 model's, in the tests after each epoch",
         ),
         measure("test_loss", "float loss", 3),
@@ -45,13 +45,13 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     ];
     let doubted = |row: &Row<'_>| !is_sound(row) || row.first().record.oversubscribed;
     let column = |measure: Measure| {
-        measure.column().of(move |row: &&Row<'_>| {
+        measure.column().shows(move |row: &&Row<'_>| {
             if measure.key == SPEED && doubted(row) { Cell::nothing() } else { measure.cell(row) }
         })
     };
     let columns = labels(&quantized, |row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
     let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
-    let sheet = Sheet::of(format!("{}-quantized", section.name), title, columns, &quantized)
+    let sheet = Sheet::from_rows(format!("{}-quantized", section.name), title, columns, &quantized)
         .with_remarks(["Float and int8 are two networks of the same training.".into()]);
     let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing));
     if sheet.columns.iter().any(|column| column.key == SPEED) {

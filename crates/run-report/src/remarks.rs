@@ -38,7 +38,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
                 100.0 * LEAST_RISE
             )
         }),
-        any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()).then(|| {
+        any(|row| Interval::of_row(row, |run| run.results.test_accuracy).is_some()).then(|| {
             "Test acc %: the 95% interval (Wilson) for this number of test samples is in square brackets. The interval of \
              several runs is from the lowest bound to the highest."
                 .into()

@@ -8,7 +8,7 @@ use crate::runs::Section;
 use crate::summary::summary;
 use crate::testing::run;
 
-fn of(runs: &[Run]) -> String {
+fn joined(runs: &[Run]) -> String {
     remarks(&group(runs), "1x1", false).join(" ")
 }
 
@@ -16,9 +16,9 @@ fn of(runs: &[Run]) -> String {
 fn runs_of_several_builds_are_reported() {
     let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
     runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
-    assert!(!of(&runs).contains("builds"));
+    assert!(!joined(&runs).contains("builds"));
     runs[1].record.git = "bbbb".into();
-    assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
+    assert!(joined(&runs).contains("(aaaa, bbbb)"), "{}", joined(&runs));
 }
 
 #[test]
@@ -27,26 +27,26 @@ fn runs_of_several_processors_are_reported() {
     let machine =
         |cpu: &str| Machine { host: "node0".into(), cpu: cpu.into(), memory_bytes: 0, kernel: "6.1".into() };
     runs.iter_mut().for_each(|run| run.record.machines = vec![machine("slow"), machine("slow")]);
-    assert!(!of(&runs).contains("kinds of machines"));
+    assert!(!joined(&runs).contains("kinds of machines"));
     runs[1].record.machines = vec![machine("fast"), machine("slow")];
-    assert!(of(&runs).contains("several kinds of machines (fast and slow; slow)"), "{}", of(&runs));
+    assert!(joined(&runs).contains("several kinds of machines (fast and slow; slow)"), "{}", joined(&runs));
 }
 
 #[test]
 fn early_stopping_does_not_explain_itself_by_the_batch() {
     let mut runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
     runs[1].results.epochs_run = 2;
-    assert!(!of(&runs).contains("in equally many epochs"), "{}", of(&runs));
+    assert!(!joined(&runs).contains("in equally many epochs"), "{}", joined(&runs));
 }
 
 #[test]
 fn a_speed_up_is_explained_where_there_is_one() {
     let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
-    assert!(of(&runs(8.0)).contains("Speed-up and efficiency are relative to 1x1"));
+    assert!(joined(&runs(8.0)).contains("Speed-up and efficiency are relative to 1x1"));
     let gloo = [run((1, 1), &["--backend", "gloo"], 8.0), run((1, 2), &[], 4.0)];
-    assert!(of(&gloo).contains("another backend's stands for it"), "{}", of(&gloo));
-    assert!(!of(&runs(8.0)).contains("another backend"));
-    let short = of(&runs(1.0));
+    assert!(joined(&gloo).contains("another backend's stands for it"), "{}", joined(&gloo));
+    assert!(!joined(&runs(8.0)).contains("another backend"));
+    let short = joined(&runs(1.0));
     assert!(!short.contains("Speed-up") && short.contains("Too short"), "{short}");
 }
 
@@ -55,33 +55,37 @@ fn shared_cores_and_machines_are_explained() {
     let mut runs = vec![run((2, 2), &[], 4.0)];
     runs[0].record.oversubscribed = true;
     runs[0].record.shared_machine = true;
-    assert!(of(&runs).contains("not representative") && of(&runs).contains("Shared:"), "{}", of(&runs));
+    assert!(
+        joined(&runs).contains("not representative") && joined(&runs).contains("Shared:"),
+        "{}",
+        joined(&runs)
+    );
 }
 
 #[test]
 fn updates_and_accumulated_steps_are_explained_where_they_differ() {
     let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
     assert!(
-        of(&runs).contains("in equally many epochs, 1x2 makes 2814 updates and 1x1 makes 5625"),
+        joined(&runs).contains("in equally many epochs, 1x2 makes 2814 updates and 1x1 makes 5625"),
         "{}",
-        of(&runs)
+        joined(&runs)
     );
     let few = ["--train-samples", "6000"];
     let jobs = [runs[0].clone(), runs[1].clone(), run((1, 1), &few, 8.0), run((1, 2), &few, 4.0)];
-    let text = of(&jobs.map(|mut run| {
+    let text = joined(&jobs.map(|mut run| {
         run.results.steps /= if run.record.data.train_samples == 6000 { 10 } else { 1 };
         run
     }));
     assert!(text.contains("281 updates and 1x1 makes 562 (train samples 6000)"), "{text}");
-    assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
+    assert!(!joined(&runs[..1]).contains("updates") && !joined(&runs).contains("Accumulation"));
     let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
-    assert!(of(&accumulated).contains("a step takes `accumulate` batches"), "{}", of(&accumulated));
+    assert!(joined(&accumulated).contains("a step takes `accumulate` batches"), "{}", joined(&accumulated));
 }
 
 #[test]
 fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
     let mut runs = vec![run((1, 1), &[], 8.0)];
-    assert!(of(&runs).contains("over the whole test set"));
+    assert!(joined(&runs).contains("over the whole test set"));
     let all = DataRecord {
         train_samples: 6000,
         train_available: 6000,
@@ -90,10 +94,10 @@ fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
         ..DataRecord::default()
     };
     runs[0].record.data = all.clone();
-    assert!(of(&runs).contains("over the whole test set"));
+    assert!(joined(&runs).contains("over the whole test set"));
     runs[0].record.data = DataRecord { test_samples: 100, train_samples: 640, ..all };
     let expected = "over the first 100 of 500 test samples, after training on the first 640 of 6000 samples";
-    assert!(of(&runs).contains(expected), "{}", of(&runs));
+    assert!(joined(&runs).contains(expected), "{}", joined(&runs));
 }
 
 #[test]
@@ -107,11 +111,11 @@ fn samples_are_said_with_the_rows_that_they_are_of() {
         run
     };
     let few = of_options(&["--train-samples", "640"], 6000);
-    let text = of(&[of_options(&[], 6000), few.clone()]);
+    let text = joined(&[of_options(&[], 6000), few.clone()]);
     let expected = "over all 500 test samples, after training on the first 640 of 6000 samples (train samples 640), \
                     or the whole test set (train samples all)";
     assert!(text.contains(expected), "{text}");
-    let text = of(&[of_options(&["--data-root", "d/pets"], 60), few]);
+    let text = joined(&[of_options(&["--data-root", "d/pets"], 60), few]);
     assert!(
         text.contains("(data root data/digits, train samples 640), or the whole test set (data root d/pets)"),
         "{text}"
@@ -157,9 +161,9 @@ fn a_short_training_that_is_repeated_can_be_compared() {
 
 #[test]
 fn times_of_a_wide_range_are_doubted() {
-    let of = |slowest| [run((1, 1), &[], 4.0), run((1, 1), &[], 4.0), run((1, 1), &[], slowest)];
-    assert!(is_sound(&group(&of(5.0))[0]));
-    let wide = of(6.4);
+    let repeats = |slowest| [run((1, 1), &[], 4.0), run((1, 1), &[], 4.0), run((1, 1), &[], slowest)];
+    assert!(is_sound(&group(&repeats(5.0))[0]));
+    let wide = repeats(6.4);
     let rows = group(&wide);
     assert_eq!((names(&rows[0], &rows).as_str(), is_sound(&rows[0])), ("unsteady", false));
 }
@@ -253,12 +257,12 @@ fn a_restarted_run_has_a_mark_and_a_footnote_and_its_ratio() {
 
 #[test]
 fn test_sets_of_two_sizes_are_told_apart() {
-    let of = |available| {
+    let limited = |available| {
         let mut run = run((1, 1), &["--test-samples", "50"], 4.0);
         (run.record.data.test_samples, run.record.data.test_available) = (50, available);
         run
     };
-    let text = tested(&group(&[of(100), of(200)]));
+    let text = tested(&group(&[limited(100), limited(200)]));
     let all = "after training on all 60000 samples";
     assert_eq!(
         text,

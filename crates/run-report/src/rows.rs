@@ -26,7 +26,7 @@ pub struct Spread {
 
 impl Spread {
     /// The spread of `values`, which is not empty.
-    pub fn of(mut values: Vec<f64>) -> Self {
+    pub fn from_values(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (min, max) = (values[0], values[values.len() - 1]);
         Self { median: median(&values), min, max, count: values.len() }
@@ -63,7 +63,7 @@ impl<'a> Row<'a> {
 
     /// A measurement over the repeats.
     pub fn spread(&self, of: impl Fn(&Run) -> f64) -> Spread {
-        Spread::of(self.runs.iter().map(|run| of(run)).collect())
+        Spread::from_values(self.runs.iter().map(|run| of(run)).collect())
     }
 
     /// A setting; `–` where the option was not given.
@@ -359,12 +359,12 @@ impl Interval {
 
     /// The interval of the accuracy that `read` takes from each run of `row`: from the lowest bound of a run to the
     /// highest one. `None` if the accuracy is unknown, or nothing was tested.
-    pub fn of(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
+    pub fn of_row(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let intervals: Vec<Self> =
             row.runs.iter().map(|run| Self::of_run(run, &read)).collect::<Option<_>>()?;
         Some(Self {
-            low: intervals.iter().map(|of| of.low).fold(f64::INFINITY, f64::min),
-            high: intervals.iter().map(|of| of.high).fold(0.0, f64::max),
+            low: intervals.iter().map(|interval| interval.low).fold(f64::INFINITY, f64::min),
+            high: intervals.iter().map(|interval| interval.high).fold(0.0, f64::max),
         })
     }
 

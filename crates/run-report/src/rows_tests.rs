@@ -11,7 +11,7 @@ fn runs_with_equal_settings_are_repeats() {
     let spread = rows[1].train_seconds();
     assert_eq!((spread.median, spread.min, spread.max, spread.range_percent()), (4.0, 3.0, 5.0, 50.0));
     assert!(varied(&rows).is_empty());
-    assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
+    assert!(spread.is_known() && !Spread::from_values(vec![1.0, f64::NAN]).is_known());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn intervals_are_wilsons() {
 
 #[test]
 fn times_differ_beyond_their_ranges_and_few_of_them_beyond_10_percent() {
-    let of = |seconds: &[f64]| Spread::of(seconds.to_vec());
+    let of = |seconds: &[f64]| Spread::from_values(seconds.to_vec());
     for (a, b, expected) in [
         (&[5.59][..], &[5.66][..], false),
         (&[5.0], &[5.4], false),
@@ -171,7 +171,7 @@ fn times_differ_beyond_their_ranges_and_few_of_them_beyond_10_percent() {
 fn a_row_has_the_bounds_of_all_its_runs_and_none_without_samples() {
     let mut runs = vec![run((1, 1), &[], 4.0), run((1, 1), &[], 4.0)];
     runs[1].results.test_accuracy = 96.0;
-    let of = |runs: &[Run]| Interval::of(&group(runs)[0], |run| run.results.test_accuracy);
+    let of = |runs: &[Run]| Interval::of_row(&group(runs)[0], |run| run.results.test_accuracy);
     let (low, high) = (Interval::wilson(96.0, 10_000).low, Interval::wilson(97.5, 10_000).high);
     assert_eq!(of(&runs), Some(Interval { low, high }));
     runs[1].record.data.test_samples = 0;

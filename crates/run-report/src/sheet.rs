@@ -49,7 +49,7 @@ pub struct Cell {
 impl Cell {
     /// Text that no run measured.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { value: Value::Text(text.into()), ..Self::of(Vec::new()) }
+        Self { value: Value::Text(text.into()), ..Self::of_runs(Vec::new()) }
     }
 
     /// What is there, or no value.
@@ -64,16 +64,16 @@ impl Cell {
 
     /// One number.
     pub fn number(number: f64, digits: usize, runs: Vec<PathBuf>) -> Self {
-        Self { value: Value::Number(Spread::of(vec![number]), digits), ..Self::of(runs) }
+        Self { value: Value::Number(Spread::from_values(vec![number]), digits), ..Self::of_runs(runs) }
     }
 
     /// No value.
     pub fn nothing() -> Self {
-        Self::of(Vec::new())
+        Self::of_runs(Vec::new())
     }
 
     /// A cell of `runs` without a value.
-    pub fn of(runs: Vec<PathBuf>) -> Self {
+    pub fn of_runs(runs: Vec<PathBuf>) -> Self {
         Self { value: Value::Nothing, runs, beside: String::new(), marks: String::new() }
     }
 
@@ -140,7 +140,7 @@ impl Column {
     }
 
     /// With the cell that a row has in it.
-    pub fn of<'a, R: ?Sized>(self, cell: impl Fn(&R) -> Cell + 'a) -> Field<'a, R> {
+    pub fn shows<'a, R: ?Sized>(self, cell: impl Fn(&R) -> Cell + 'a) -> Field<'a, R> {
         Field { column: self, cell: Box::new(cell) }
     }
 }
@@ -176,7 +176,7 @@ pub(crate) const DEFAULT_WIDTH: usize = 100;
 
 impl Sheet {
     /// The table of `rows`, without remarks.
-    pub fn of<'r, R: ?Sized + 'r>(
+    pub fn from_rows<'r, R: ?Sized + 'r>(
         name: impl Into<String>,
         title: impl Into<String>,
         fields: Vec<Field<'_, R>>,

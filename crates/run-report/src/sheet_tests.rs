@@ -2,9 +2,9 @@ use super::*;
 
 fn sheet() -> Sheet {
     let time = |values: &[f64], beside: &str| Cell {
-        value: Value::Number(Spread::of(values.to_vec()), 2),
+        value: Value::Number(Spread::from_values(values.to_vec()), 2),
         beside: beside.into(),
-        ..Cell::of(vec!["results/a".into()])
+        ..Cell::of_runs(vec!["results/a".into()])
     };
     Sheet {
         name: "times".into(),

@@ -34,7 +34,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let marked = |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) };
     let number = |number: usize, row: &Row<'_>| Cell::number(number as f64, 0, paths(row));
     let bound = |row: &Row<'_>, of: fn(Interval) -> f64| {
-        let interval = Interval::of(row, |run| run.results.test_accuracy);
+        let interval = Interval::of_row(row, |run| run.results.test_accuracy);
         Cell::maybe(interval.map(|interval| Cell::number(of(interval), 2, Vec::new())))
     };
     let relative = format!("Median train s of {baseline} with the same settings, divided by this row's");
@@ -47,49 +47,49 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         Column::number("ranks", "ranks")
             .means("Processes of all machines")
             .ranked(9)
-            .of(|row: &Row<'_>| number(row.ranks(), row)),
-        TRAIN.column().of(marked),
-        Column::number("speed-up", "speed_up").means(&relative).ranked(1).of(|row: &Row<'_>| {
+            .shows(|row: &Row<'_>| number(row.ranks(), row)),
+        TRAIN.column().shows(marked),
+        Column::number("speed-up", "speed_up").means(&relative).ranked(1).shows(|row: &Row<'_>| {
             Cell::maybe(sped_up(row).map(|((faster, _), runs)| Cell::number(faster, 2, runs)))
         }),
-        Column::number("effic. %", "efficiency_percent").means(&share).ranked(2).of(|row: &Row<'_>| {
+        Column::number("effic. %", "efficiency_percent").means(&share).ranked(2).shows(|row: &Row<'_>| {
             Cell::maybe(sped_up(row).map(|((_, efficiency), runs)| Cell::number(efficiency, 0, runs)))
         }),
     ]);
-    columns.extend(OTHERS.map(|measure| measure.column().of(move |row: &Row<'_>| measure.cell(row))));
+    columns.extend(OTHERS.map(|measure| measure.column().shows(move |row: &Row<'_>| measure.cell(row))));
     columns.extend([
         Column::words("overfits after epoch", "overfits_after_epoch")
             .means(
                 "Epoch with the lowest test loss; since then, test loss is higher and training loss is lower",
             )
-            .of(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
+            .shows(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
         Column::words("weights", "weights")
             .means("Whether repeats ended with the same weights; missing for several seeds")
-            .of(|row: &Row<'_>| {
+            .shows(|row: &Row<'_>| {
                 let same = row.same_weights();
                 Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
             }),
         Column::number("runs", "runs")
             .means("Repeats, of one seed or several")
             .ranked(4)
-            .of(|row: &Row<'_>| number(row.runs.len(), row)),
+            .shows(|row: &Row<'_>| number(row.runs.len(), row)),
         Column::number("test acc % low", "test_accuracy_low")
             .means("Lower bound of its 95% interval")
             .for_programs()
-            .of(|row: &Row<'_>| bound(row, |of| of.low)),
+            .shows(|row: &Row<'_>| bound(row, |of| of.low)),
         Column::number("test acc % high", "test_accuracy_high")
             .means("Upper bound of its 95% interval")
             .for_programs()
-            .of(|row: &Row<'_>| bound(row, |of| of.high)),
+            .shows(|row: &Row<'_>| bound(row, |of| of.high)),
         Column::words("doubts", "doubts")
             .means("Why its times are doubted")
             .for_programs()
-            .of(|row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" "))),
-        Column::words("changed", "changed").for_programs().of(|row: &Row<'_>| {
+            .shows(|row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" "))),
+        Column::words("changed", "changed").for_programs().shows(|row: &Row<'_>| {
             let changes = changes_of(row);
             Cell::maybe((!changes.is_empty()).then(|| Cell::text(changes.join(", "))))
         }),
-        Column::words("failed attempts", "failed_attempts").for_programs().of(|row: &Row<'_>| {
+        Column::words("failed attempts", "failed_attempts").for_programs().shows(|row: &Row<'_>| {
             let failures = failures(row);
             Cell::maybe((failures > 0).then(|| Cell::text(failures.to_string())))
         }),
@@ -106,7 +106,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         "failed_attempts",
     ];
     let overfits = rows.iter().any(|row| overfitting_epochs(&row.runs).is_some());
-    let sheet = Sheet::of(&section.name, title(section, rows), columns, rows);
+    let sheet = Sheet::from_rows(&section.name, title(section, rows), columns, rows);
     let sheet = sheet.with_remarks(remarks(rows, baseline, overfits)).without(|column, cells| {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
     });
@@ -192,7 +192,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
     // A dash is a value that is missing, and an option that was not typed is none.
     let has_all = ["epochs_run", "test_samples", "train_samples"].contains(&name.as_str());
     let unset = if has_all { "all" } else { "" };
-    column.of(move |of: &R| Cell::text(row(of).settings.get(&name).map_or(unset, String::as_str)))
+    column.shows(move |of: &R| Cell::text(row(of).settings.get(&name).map_or(unset, String::as_str)))
 }
 
 /// Whether a row is of a quantized training.
@@ -245,7 +245,7 @@ pub struct Measure {
 
 impl Measure {
     /// A measurement with two decimal places, and nothing beside it.
-    pub const fn of(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
+    pub const fn new(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
         Self { title, key, digits: 2, rank: 0, definition: "", timed: false, beside: Beside::Nothing, read }
     }
 
@@ -284,7 +284,7 @@ impl Measure {
         let spread = row.spread(self.read);
         let digits = if self.timed { decimals(spread.median, self.digits) } else { self.digits };
         if !spread.is_known() {
-            return Cell::of(paths(row));
+            return Cell::of_runs(paths(row));
         }
         let deviation = match row.seeds().len() {
             1 => String::new(),
@@ -295,22 +295,22 @@ impl Measure {
             Beside::Nothing | Beside::Range => String::new(),
             Beside::Deviation => deviation,
             Beside::Interval => {
-                let interval = Interval::of(row, self.read)
+                let interval = Interval::of_row(row, self.read)
                     .map_or_else(String::new, |of| format!("[{:.digits$}–{:.digits$}]", of.low, of.high));
                 [deviation, interval].join(" ").trim().to_owned()
             }
         };
-        Cell { value: Value::Number(spread, digits), beside, ..Cell::of(paths(row)) }
+        Cell { value: Value::Number(spread, digits), beside, ..Cell::of_runs(paths(row)) }
     }
 }
 
 /// Training time, always the first.
-pub const TRAIN: Measure = Measure::of("train s", "train_seconds", |run| run.results.train_seconds)
+pub const TRAIN: Measure = Measure::new("train s", "train_seconds", |run| run.results.train_seconds)
     .timed()
     .means("Seconds of the training loops, without tests, start-up and checkpoints");
 
 /// Time of a step.
-pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.results.ms_per_step)
+pub const STEP: Measure = Measure::new("ms/step", "ms_per_step", |run| run.results.ms_per_step)
     .digits(3)
     .ranked(7)
     .timed()
@@ -318,7 +318,7 @@ pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.result
 
 /// Behind the speed-up.
 pub const OTHERS: [Measure; 15] = [
-    Measure::of("exposed comm %", "exposed_comm_percent", exposed_percent)
+    Measure::new("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
         .ranked(3)
         .beside(Beside::Range)
@@ -326,57 +326,57 @@ pub const OTHERS: [Measure; 15] = [
             "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
                      hidden behind backward is not in it",
         ),
-    Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy)
+    Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Beside::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
-    Measure::of("balanced acc %", "balanced_accuracy", balanced_accuracy)
+    Measure::new("balanced acc %", "balanced_accuracy", balanced_accuracy)
         .ranked(5)
         .beside(Beside::Deviation)
         .means("Mean of the classes' recalls: each class has the same weight"),
-    Measure::of("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
+    Measure::new("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
         0 => f64::NAN,
         _ => chance(run),
     })
     .ranked(5)
     .means("Share of the largest class among the tested samples: the accuracy of naming it for every sample"),
-    Measure::of("int8 test acc %", "int8_test_accuracy", |run| {
+    Measure::new("int8 test acc %", "int8_test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(f64::NAN)
     })
     .ranked(1)
     .beside(Beside::Interval)
     .means("Test accuracy of the integer model"),
-    Measure::of("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
+    Measure::new("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
         .digits(1)
         .ranked(4)
         .means("File of the float weights in the last checkpoint; 1 KB is 1024 bytes"),
-    Measure::of("int8 KB", "int8_kb", |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8))
+    Measure::new("int8 KB", "int8_kb", |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8))
         .digits(1)
         .ranked(3)
         .means("File of the integer model in the last checkpoint; 1 KB is 1024 bytes"),
-    Measure::of("times smaller", "times_smaller", times_smaller)
+    Measure::new("times smaller", "times_smaller", times_smaller)
         .ranked(2)
         .means("float KB divided by int8 KB"),
-    Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
+    Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy)
         .ranked(6)
         .beside(Beside::Deviation)
         .means("Accuracy on the training samples during the last epoch"),
-    Measure::of("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
+    Measure::new("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
         .ranked(5)
         .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value"),
     STEP,
-    Measure::of("train+test s", "train_and_test_seconds", with_tests)
+    Measure::new("train+test s", "train_and_test_seconds", with_tests)
         .ranked(8)
         .timed()
         .means("Seconds of training and of the tests after each epoch"),
-    Measure::of("images/s", "images_per_second", |run| run.results.images_per_second)
+    Measure::new("images/s", "images_per_second", |run| run.results.images_per_second)
         .digits(0)
         .ranked(9)
         .means("Training samples of all ranks, divided by train s"),
-    Measure::of("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
+    Measure::new("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
         .digits(0)
         .ranked(9)
         .means("Peak resident memory of the rank with the highest value, in 2^20 bytes"),
-    Measure::of("others CPU %", "others_cpu_percent", |run| {
+    Measure::new("others CPU %", "others_cpu_percent", |run| {
         run.results.others_cpu_percent.unwrap_or(f64::NAN)
     })
     .digits(1)

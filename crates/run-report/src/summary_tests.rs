@@ -191,8 +191,9 @@ fn an_option_that_was_not_typed_is_no_dash_and_titles_name_options_that_exist() 
         }
     }
     for name in rows.iter().flat_map(|row| row.settings.keys()) {
-        let definition =
-            Sheet::of("", "", vec![setting(name, |row: &Row<'_>| row)], &rows).columns[0].definition.clone();
+        let definition = Sheet::from_rows("", "", vec![setting(name, |row: &Row<'_>| row)], &rows).columns[0]
+            .definition
+            .clone();
         if let Some(option) = definition.strip_prefix("The option --") {
             assert!(
                 rows[0].first().record.config.contains_key(&option.replace('-', "_")),
@@ -206,7 +207,8 @@ fn an_option_that_was_not_typed_is_no_dash_and_titles_name_options_that_exist() 
 fn what_a_network_has_to_beat_is_beside_its_accuracy() {
     let mut run = run((1, 1), &[], 4.0);
     let pairs = [(0, 0, 3), (0, 1, 1), (1, 1, 1)];
-    run.results.by_class = run_record::ByClass::of(&pairs.into_iter().collect(), &["a".into(), "b".into()]);
+    run.results.by_class =
+        run_record::ByClass::from_confusion(&pairs.into_iter().collect(), &["a".into(), "b".into()]);
     let with = section(vec![run.clone()]);
     let lines = csv(&with);
     assert_eq!(value(&lines, 1, "balanced_accuracy"), "87.5");

@@ -27,7 +27,7 @@ pub fn of(program: &[String]) -> Result<Option<Training>, Refused> {
         )));
     };
     // What cannot be looked at is the ranks' error.
-    let folder = |path: &PathBuf| NamedRun::of(path).map_or_else(|_| path.clone(), |run| run.folder);
+    let folder = |path: &PathBuf| NamedRun::at(path).map_or_else(|_| path.clone(), |run| run.folder);
     let resumed = args.resume.as_ref().map(folder);
     let Some(dir) = resumed.or_else(|| args.out.clone()) else {
         return Err(Refused(

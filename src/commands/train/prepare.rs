@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use burn_mpi::{Launcher, ParamLayout, ShardPlan, World};
 use run_record::checkpoint::load_weights;
-use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, count, is_of_run, now};
+use run_record::{Attempt, Checkpoint, Curves, RunDir, RunDirState, Status, count, is_of_run, now};
 
 use super::resume::Resumed;
 use crate::commands::covered::Samples;
@@ -86,7 +86,7 @@ fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> 
 /// Notes in the `run.json` of a new run that it ended before its first step; what a training has noted of
 /// its own end stays.
 pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
-    if !Seen::of(dir.path()).is_ok_and(|seen| seen.status == Some(Status::Running)) {
+    if !RunDirState::read(dir.path()).is_ok_and(|seen| seen.status == Some(Status::Running)) {
         return;
     }
     let noted = dir.note("status", &Status::Failed).and_then(|()| dir.note("error", &format!("{error:#}")));

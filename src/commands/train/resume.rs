@@ -34,7 +34,7 @@ impl Resumed {
     /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`, and
     /// what it has noted of its data set. Changes no file, but puts a run back that a killed process was replacing.
     pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<((RunConfig, Noted), Self)> {
-        let NamedRun { folder, checkpoint } = NamedRun::of(named)?;
+        let NamedRun { folder, checkpoint } = NamedRun::at(named)?;
         let path = folder.as_path();
         RunDir::settle(path)?;
         let (dir, record) = match RunDir::open::<RunConfig>(path) {

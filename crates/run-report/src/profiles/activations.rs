@@ -16,7 +16,7 @@ struct Activation<'a> {
 
 impl<'a> Activation<'a> {
     /// `None` where the activation is part of a fused operator.
-    fn of(profile: &'a Profile) -> Option<Self> {
+    fn from_profile(profile: &'a Profile) -> Option<Self> {
         let is_own = |row: &ProfileRow| row.kind == profile.activation() && row.phase == Phase::Forward;
         let sum = by_kind(&profile.operators, |row| row.self_cpu_ms).into_iter().find(is_own)?;
         Some(Self { profile, calls: sum.calls, ms: sum.self_cpu_ms, allocated: sum.allocated_bytes })
@@ -28,7 +28,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
     let of_group = |group: Vec<&Profile>| {
         let (mut found, mut again): (Vec<Activation<'_>>, Vec<&Profile>) = Default::default();
-        for one in group.into_iter().filter_map(Activation::of) {
+        for one in group.into_iter().filter_map(Activation::from_profile) {
             if found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
                 found.push(one)
             } else {
@@ -54,29 +54,31 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
     let own = |one: &Activation<'_>, number, digits| Cell::measured(number, digits, &one.profile.path);
     let mut columns = vec![
         Column::words("activation", "activation")
-            .of(|one: &Activation<'_>| Cell::text(one.profile.activation())),
+            .shows(|one: &Activation<'_>| Cell::text(one.profile.activation())),
         Column::number("self CPU ms", "self_cpu_ms")
             .means("The activation alone, over all batches")
-            .of(|one: &Activation<'_>| own(one, one.ms, 3)),
+            .shows(|one: &Activation<'_>| own(one, one.ms, 3)),
         Column::number("times relu", "times_relu")
             .means("self CPU ms divided by relu's")
-            .of(|one: &Activation<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
+            .shows(|one: &Activation<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
             .ranked(1)
-            .of(|one: &Activation<'_>| own(one, kb(one.allocated), 1)),
-        Column::number("calls", "calls").ranked(3).of(|one: &Activation<'_>| own(one, one.calls as f64, 0)),
+            .shows(|one: &Activation<'_>| own(one, kb(one.allocated), 1)),
+        Column::number("calls", "calls")
+            .ranked(3)
+            .shows(|one: &Activation<'_>| own(one, one.calls as f64, 0)),
         Column::number("batch ms", "batch_ms")
             .means("A whole batch without profiling, median")
             .ranked(2)
-            .of(|one: &Activation<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
+            .shows(|one: &Activation<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
     ];
     if figures.is_some() {
         columns.push(
             Column::number("ms published", "time_ms_published")
-                .of(|one: &Activation<'_>| cell(line(one.profile.activation()), TIME)),
+                .shows(|one: &Activation<'_>| cell(line(one.profile.activation()), TIME)),
         );
-        columns.push(Column::number("times relu published", "times_relu_published").of(
+        columns.push(Column::number("times relu published", "times_relu_published").shows(
             |one: &Activation<'_>| {
                 let ratio = published(one.profile.activation()).zip(published("relu"));
                 Cell::maybe(ratio.map(|(ms, of_relu)| Cell::number(ms / of_relu, 1, vec![])))
@@ -85,7 +87,7 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
         columns.push(
             Column::number("KB published", "memory_kb_published")
                 .ranked(4)
-                .of(|one: &Activation<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
+                .shows(|one: &Activation<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
         );
     }
     let mut remarks = Vec::new();
@@ -98,7 +100,7 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
     remarks.push(machines(first, figures, &wanted));
     remarks.extend(left_out(again));
     let title = format!("{model} by activation, {}", first.amount());
-    let sheet = Sheet::of("activations", title, columns, found).with_remarks(remarks);
+    let sheet = Sheet::from_rows("activations", title, columns, found).with_remarks(remarks);
     let slowest = &found[found.len() - 1];
     let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
     use crate::profiles::testing::{operator, profile};
 
-    fn of(activation: &str, ms: f64) -> Profile {
+    fn inference(activation: &str, ms: f64) -> Profile {
         profile(
             "mlp",
             activation,
@@ -129,20 +131,21 @@ mod tests {
 
     #[test]
     fn activations_are_compared_with_relu_and_the_published_ones() {
-        let published = Figures::of(
+        let published = Figures::from_csv(
             b"model,activation,operator_ms_of_100_batches,operator_memory_kb,hardware\n\
              mlp,relu,1.357,400,a CPU\nmlp,gelu,35.540,400,a CPU\n",
             &[],
         )
         .unwrap();
-        let (sheet, line) = sheets(&[of("gelu", 1.0), of("relu", 0.025)], Some(&published)).remove(0);
+        let (sheet, line) =
+            sheets(&[inference("gelu", 1.0), inference("relu", 0.025)], Some(&published)).remove(0);
         let rows: Vec<String> =
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(rows[0], "relu 0.025 1.0 4.0 100 0.0900 1.357 1.0 400");
         assert_eq!(rows[1], "gelu 1.000 40.0 4.0 100 0.0900 35.540 26.2 400");
         assert!(line.ends_with("gelu with 1.000 ms in 100 calls, 40.0 times relu's"), "{line}");
         assert!(sheet.remarks[0].contains("reading the clock"), "{:?}", sheet.remarks);
-        let (_, line) = sheets(&[of("gelu", 1.0), of("tanh", 1.02)], None).remove(0);
+        let (_, line) = sheets(&[inference("gelu", 1.0), inference("tanh", 1.02)], None).remove(0);
         assert!(
             line.contains("slowest activation, with others within noise, is tanh with 1.020 ms"),
             "{line}"
@@ -151,14 +154,14 @@ mod tests {
 
     #[test]
     fn nothing_is_compared_with_what_was_not_run() {
-        assert!(sheets(&[of("relu", 1.0)], None).is_empty());
-        let again = Profile { path: "again.json".into(), ..of("relu", 9.0) };
-        let (sheet, _) = sheets(&[of("relu", 1.0), again, of("gelu", 1.0)], None).remove(0);
+        assert!(sheets(&[inference("relu", 1.0)], None).is_empty());
+        let again = Profile { path: "again.json".into(), ..inference("relu", 9.0) };
+        let (sheet, _) = sheets(&[inference("relu", 1.0), again, inference("gelu", 1.0)], None).remove(0);
         assert_eq!(sheet.rows.len(), 2);
         assert!(sheet.remarks.iter().any(|remark| remark.contains("again.json")), "{:?}", sheet.remarks);
-        let other_batch = Profile { batch: 64, ..of("gelu", 1.0) };
-        assert!(sheets(&[of("relu", 1.0), other_batch], None).is_empty());
-        let (sheet, line) = sheets(&[of("tanh", 1.0), of("gelu", 2.0)], None).remove(0);
+        let other_batch = Profile { batch: 64, ..inference("gelu", 1.0) };
+        assert!(sheets(&[inference("relu", 1.0), other_batch], None).is_empty());
+        let (sheet, line) = sheets(&[inference("tanh", 1.0), inference("gelu", 2.0)], None).remove(0);
         assert!(sheet.rows.iter().all(|row| row[2].shown() == "–") && !line.contains("times relu"), "{line}");
     }
 }

@@ -40,26 +40,26 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
         (false, false) => "float, separate",
     };
     let mut columns = vec![
-        Column::words("network", "network").of(|profile: &Profile| Cell::text(name(profile))),
+        Column::words("network", "network").shows(|profile: &Profile| Cell::text(name(profile))),
         Column::number("inference ms", "inference_ms")
             .means("Median of a batch without profiling, times the batches; with the conversion of samples")
-            .of(|profile: &Profile| own(profile, inference_ms(profile), 3)),
+            .shows(|profile: &Profile| own(profile, inference_ms(profile), 3)),
         Column::number("times as fast", "times_as_fast")
             .means("inference ms of the first row, divided by this row's")
-            .of(|profile: &Profile| own(profile, inference_ms(floats[0]) / inference_ms(profile), 2)),
+            .shows(|profile: &Profile| own(profile, inference_ms(floats[0]) / inference_ms(profile), 2)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
             .ranked(4)
-            .of(|profile: &Profile| {
+            .shows(|profile: &Profile| {
                 own(profile, kb(profile.computing().map(|row| row.allocated_bytes).sum()), 1)
             }),
         Column::number("checkpoint KB", "checkpoint_kb")
             .means("File of the weights; 1 KB is 1024 bytes")
-            .of(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
+            .shows(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
         Column::number("times smaller", "times_smaller")
             .means("checkpoint KB of the first row, divided by this row's")
             .ranked(3)
-            .of(|profile: &Profile| own(profile, smaller(profile), 2)),
+            .shows(|profile: &Profile| own(profile, smaller(profile), 2)),
     ];
     if let Some(figures) = figures {
         let line = move |profile: &Profile| {
@@ -81,7 +81,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
                 "checkpoint_kb",
             ),
         ] {
-            columns.push(column.of(move |profile: &Profile| cell(line(profile), name)));
+            columns.push(column.shows(move |profile: &Profile| cell(line(profile), name)));
         }
     }
     let published = "The published number of samples is not stated; ours are times without profiling.";
@@ -89,7 +89,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     let remarks = remarks.chain(left_out(again));
     let title = format!("{model} in float and int8, {}", int8.amount());
     let shown = floats.iter().copied().chain([int8]);
-    let sheet = Sheet::of("int8", title, columns, shown).with_remarks(remarks);
+    let sheet = Sheet::from_rows("int8", title, columns, shown).with_remarks(remarks);
     let faster = floats.iter().map(|float| {
         let times = inference_ms(float) / inference_ms(int8);
         let operators = if float.fused { "fused" } else { "separate" };
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn int8_is_compared_with_float_and_the_published_figures() {
-        let published = Figures::of(
+        let published = Figures::from_csv(
             b"model,network,inference_ms,allocated,checkpoint_kb,hardware\n\
              convnet,float,75,4.74 MB,19,a CPU\nconvnet,int8,20,4.61 KB,8.7,a CPU\n",
             &[],

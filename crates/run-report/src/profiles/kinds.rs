@@ -36,28 +36,28 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let mut columns = vec![
         Column::words("kind", "kind")
             .means("What the operators compute")
-            .of(|kind: &ProfileRow| Cell::text(&kind.name)),
-        Column::words("phase", "phase").of(|kind: &ProfileRow| {
+            .shows(|kind: &ProfileRow| Cell::text(&kind.name)),
+        Column::words("phase", "phase").shows(|kind: &ProfileRow| {
             Cell::text(if kind.phase == Phase::Rest { String::new() } else { kind.phase.to_string() })
         }),
         Column::number("self CPU ms", "self_cpu_ms")
             .means("Over all batches, without the operators that it calls")
-            .of(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
+            .shows(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
         Column::number("self CPU %", "self_cpu_percent")
             .means("Share of the time of all batches")
             .ranked(2)
-            .of(|kind: &ProfileRow| {
+            .shows(|kind: &ProfileRow| {
                 own(100.0 * kind.self_cpu_ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1)
             }),
-        Column::number("calls", "calls").ranked(3).of(|kind: &ProfileRow| own(kind.calls as f64, 0)),
+        Column::number("calls", "calls").ranked(3).shows(|kind: &ProfileRow| own(kind.calls as f64, 0)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
             .ranked(1)
-            .of(|kind: &ProfileRow| own(kb(kind.allocated_bytes), 1)),
+            .shows(|kind: &ProfileRow| own(kb(kind.allocated_bytes), 1)),
         Column::number("peak KB", "peak_kb")
             .means("Largest increase of the live bytes during a call; 1 KB is 1024 bytes")
             .ranked(4)
-            .of(|kind: &ProfileRow| own(kind.peak_memory_bytes as f64 / 1024.0, 1)),
+            .shows(|kind: &ProfileRow| own(kind.peak_memory_bytes as f64 / 1024.0, 1)),
     ];
     if let Some(figures) = figures {
         let model = wanted[0];
@@ -66,9 +66,10 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             (Column::number("calls published", "calls_published").ranked(5), "calls"),
             (Column::number("KB published", "memory_kb_published"), "memory_kb"),
         ] {
-            columns.push(
-                column.of(move |kind: &ProfileRow| cell(figures.find(&[model, ("kind", &kind.name)]), name)),
-            );
+            columns
+                .push(column.shows(move |kind: &ProfileRow| {
+                    cell(figures.find(&[model, ("kind", &kind.name)]), name)
+                }));
         }
     }
     let published = figures.and_then(|figures| figures.find(&wanted)?.get("batches"));
@@ -81,7 +82,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
         .chain(published.map(|n| format!("The published figures are of {n} batches of inference.")));
     let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
     let title_of = format!("{title} by kind, {}", profile.amount());
-    let sheet = Sheet::of(name, title_of, columns, &kinds).with_remarks(remarks);
+    let sheet = Sheet::from_rows(name, title_of, columns, &kinds).with_remarks(remarks);
     let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase, Phase::Data | Phase::Rest));
     let line = slowest.next().map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
@@ -131,7 +132,7 @@ mod tests {
                 operator("batch norm", 100, 1.0, 0),
             ],
         );
-        let published = Figures::of(
+        let published = Figures::from_csv(
             b"model,kind,batches,time_ms,calls,memory_kb,hardware\nmlp,linear,100,15.235,200,650,a CPU\n",
             &[],
         )
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn another_network_has_no_published_figures() {
         let vgg = profile("vgg", "relu", false, &[operator("conv", 100, 2.0, 0)]);
-        let published = Figures::of(b"model,kind,hardware\nmlp,linear,a CPU\n", &[]).unwrap();
+        let published = Figures::from_csv(b"model,kind,hardware\nmlp,linear,a CPU\n", &[]).unwrap();
         let (sheet, _) = sheets(&[vgg], Some(&published)).remove(0);
         assert!(sheet.columns.iter().all(|column| !column.key.ends_with("published")));
     }
