@@ -23,7 +23,7 @@ use mpiburn::options::RunConfig;
 use mpiburn::quant::Int8File;
 use mpiburn::train::Position;
 use run_record::checkpoint::load_weights;
-use run_record::{Beside, Checkpoint, Layout, Manifest, RunDir};
+use run_record::{Checkpoint, Layout, Manifest, RunDir, SaveOptions};
 use run_report::link::Link;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -195,7 +195,7 @@ fn checkpoint(folder: &Path) -> PathBuf {
             position: Position { step: STEP, ..Position::default() },
         };
         written
-            .save(folder, &layout(), &Beside { step: STEP, ..Beside::default() })
+            .save(folder, &layout(), &SaveOptions { step: STEP, ..SaveOptions::default() })
             .expect("a checkpoint in the folder");
     }
     path

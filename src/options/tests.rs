@@ -1,8 +1,8 @@
 //! Defaults, names of options, and what `--help` lists.
 
 use ::launch::Topology;
-use run_record::DataRecord;
-use run_report::runs::{Run, RunRecord as Stored};
+use run_record::{DataRecord, RunRecord as Stored};
+use run_report::runs::Run;
 use serde_json::json;
 
 use super::*;

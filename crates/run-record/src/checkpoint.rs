@@ -30,7 +30,7 @@ pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FIL
 
 /// What is written with a checkpoint, and which others are kept.
 #[derive(Debug, Clone, Default)]
-pub struct Beside<'a> {
+pub struct SaveOptions<'a> {
     /// The bytes of the int8 model of the weights.
     pub int8: Option<&'a [u8]>,
     /// The run.
@@ -73,13 +73,18 @@ fn without_values<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<(String, Ve
 }
 
 impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`), with what is `beside` it, and removes
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with the files that `options` add, and removes
     /// the oldest checkpoints.
     ///
     /// # Errors
     /// If a file cannot be written; older checkpoints are then untouched.
-    pub fn save(&self, folder: &Path, layout: &Layout, beside: &Beside<'_>) -> Result<PathBuf, RecordError> {
-        let path = folder.join(folder_name(beside.step));
+    pub fn save(
+        &self,
+        folder: &Path,
+        layout: &Layout,
+        options: &SaveOptions<'_>,
+    ) -> Result<PathBuf, RecordError> {
+        let path = folder.join(folder_name(options.step));
         let temporary = folders::hidden(&path, "tmp");
         for place in [folder, &path, &temporary] {
             files::refuse_link(place).map_err(|e| RecordError::write(place, e))?;
@@ -87,14 +92,14 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         let _ = fs::remove_dir_all(&temporary);
         fs::create_dir_all(&temporary).map_err(|e| RecordError::write(&temporary, e))?;
         let saved =
-            self.write(&temporary, &path, layout, beside).and_then(|()| folders::publish(&temporary, &path));
+            self.write(&temporary, &path, layout, options).and_then(|()| folders::publish(&temporary, &path));
         if let Err(error) = saved {
             // On a full disk, its space is what the next one needs.
             let _ = fs::remove_dir_all(&temporary);
             return Err(error);
         }
         // The new one is there: an old one that stays takes space, and no more.
-        if let Err(error) = folders::prune(folder, &path, beside.keep, &beside.kept) {
+        if let Err(error) = folders::prune(folder, &path, options.keep, &options.kept) {
             log::warn!("an older checkpoint stays: {error}");
         }
         Ok(path)
@@ -107,7 +112,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
         temporary: &Path,
         path: &Path,
         layout: &Layout,
-        beside: &Beside<'_>,
+        options: &SaveOptions<'_>,
     ) -> Result<(), RecordError> {
         let write = |name: &str, bytes: &[u8]| {
             let written = files::write_synced(&temporary.join(name), bytes);
@@ -123,7 +128,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             write(file, &bytes)?;
             sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
-        if let Some(int8) = beside.int8 {
+        if let Some(int8) = options.int8 {
             // It has its own digest: another one may replace it later.
             write(INT8_FILE, int8)?;
         }
@@ -131,7 +136,7 @@ impl<P: Serialize + DeserializeOwned> Checkpoint<P> {
             serde_json::to_vec_pretty(self).map_err(|e| RecordError::write(&path.join(STATE), e.into()))?;
         write(STATE, &state)?;
         sha256.insert(STATE.to_owned(), files::sha256(&state));
-        let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
+        let manifest = Manifest::new(sha256, options.curves.clone(), &options.origin);
         write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
     }
 

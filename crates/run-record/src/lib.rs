@@ -15,6 +15,7 @@ mod error;
 mod failed_attempt;
 pub mod files;
 mod folders;
+mod json_problem;
 mod named_run;
 pub mod profile;
 mod replaced;
@@ -24,13 +25,12 @@ mod schema;
 mod sweep_json;
 mod tensor_file;
 mod tensorboard;
-mod words;
 mod writer;
 
 use std::fmt::Display;
 
 pub use bounds::out_of_bounds;
-pub use checkpoint::{Beside, Checkpoint};
+pub use checkpoint::{Checkpoint, SaveOptions};
 pub use checkpoint::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use confusion::{ByClass, ClassRecord, Confusion};
 pub use curve_file::check_curves;
@@ -41,6 +41,7 @@ pub use failed_attempt::{FailedAttempt, RunDirState, set_aside};
 pub use files::lock;
 pub use folders::Intact;
 pub use folders::{is_of_run, is_own_file, run_around};
+pub use json_problem::json_problem;
 pub use named_run::{NamedRun, product_at};
 pub use run_dir::RunDir;
 pub use run_json::{
@@ -52,7 +53,6 @@ pub use schema::{Affects, OptionSchema, Part, Schema, Takes};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tensor_file::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
 pub use tensor_file::{Layout, TensorSpec, safetensors_file};
-pub use words::json_problem;
 pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
 
 /// A word or a path as a shell reads it, for commands that readers copy.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::{ByClass, FailedAttempt};
 
@@ -21,10 +22,10 @@ pub enum Status {
     Stopped,
 }
 
-/// `run.json`, with a configuration of type `C`. It is written at the start;
+/// `run.json`, with a configuration of type `C`: values by their names, or the options of a program. It is written at the start;
 /// `results` are added at the end. What `config` has is in no other field.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RunRecord<C> {
+pub struct RunRecord<C = Map<String, Value>> {
     /// Status of the run.
     pub status: Status,
     /// Reason of a failure or stop.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::words::short;
+use crate::json_problem::short;
 
 /// The rows of the fields of `config`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

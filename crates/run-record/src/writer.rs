@@ -10,7 +10,9 @@ use serde::de::DeserializeOwned;
 use super::checkpoint::{Curves, Origin};
 use super::curve_file::CurveFile;
 use super::tensorboard::TensorBoard;
-use super::{Beside, Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, files, folders};
+use super::{
+    Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, RunDir, SaveOptions, files, folders,
+};
 
 /// A point of the loss and accuracy curves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -151,8 +153,8 @@ impl RunWriter {
     ) -> Result<(), RecordError> {
         let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
         let kept = best.into_iter().chain(self.keep.and(most_accurate)).collect();
-        let beside = Beside { int8, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
-        let path = checkpoint.save(&self.dir.checkpoints(), layout, &beside)?;
+        let options = SaveOptions { int8, origin: self.origin.clone(), curves, step, keep: self.keep, kept };
+        let path = checkpoint.save(&self.dir.checkpoints(), layout, &options)?;
         log::debug!("checkpoint {}", path.display());
         Ok(())
     }

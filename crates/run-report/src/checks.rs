@@ -316,7 +316,7 @@ mod tests {
 
     fn json() -> Value {
         let run = run((1, 2), &[], 4.0);
-        let record = crate::runs::RunRecord { results: Some(run.results), ..run.record };
+        let record = run_record::RunRecord { results: Some(run.results), ..run.record };
         let mut json = serde_json::to_value(record).expect("a record is JSON");
         let of_rank = |rank| {
             serde_json::json!({

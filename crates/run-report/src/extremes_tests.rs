@@ -2,7 +2,8 @@
 
 use run_record::{
     Attempt, ByClass, Change, ClassRecord, Curve, CurvePoint, DataRecord, EpochRow, FailedAttempt,
-    FailedCheckpoint, Machine, Metrics, RankPlace, RankRecord, Results, RunDir, RunWriter, Start, StepMs,
+    FailedCheckpoint, Machine, Metrics, RankPlace, RankRecord, Results, RunDir, RunRecord, RunWriter, Start,
+    StepMs,
 };
 
 use crate::allreduce::LatencyRow;
@@ -14,7 +15,7 @@ use crate::fused::FusedRow;
 use crate::link::LinkRow;
 use crate::profiles::testing::{json, operator};
 use crate::rows::group;
-use crate::runs::{RunRecord, Section, read_run};
+use crate::runs::{Section, read_run};
 use crate::summary::summary;
 use crate::testing::run;
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
 use run_record::{
-    Affects, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, Status, checkpoint, json_problem,
-    overfits_after, quoted,
+    Affects, EpochRow, Method, OptionSchema, RecordError, Results, RunDir, RunRecord, Status, checkpoint,
+    json_problem, overfits_after, quoted,
 };
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::checks;
 use super::csv_table::{self, TableRow, damaged};
@@ -301,9 +301,6 @@ pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
         shown.iter().map(word).join(", ")
     })
 }
-
-/// `run.json`, whose options are values by their names.
-pub type RunRecord = run_record::RunRecord<Map<String, Value>>;
 
 /// The setting that is `no` without quantization, of the option `quantize`.
 pub const QUANTIZED: &str = "quantized";

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::runs::{Run, RunRecord};
-use run_record::{DataRecord, RankPlace, RankRecord, Results, Schema, Status, StepMs};
+use super::runs::Run;
+use run_record::{DataRecord, RankPlace, RankRecord, Results, RunRecord, Schema, Status, StepMs};
 use serde_json::{Map, Value};
 
 /// `config` of a run with these options, `--name value` or `--name`.

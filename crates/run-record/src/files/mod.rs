@@ -1,8 +1,8 @@
 //! Files: atomic replacement, locks, digests, links; and reading where opening a FIFO must not wait for a writer
 //! and "cannot be read" is never taken for "nothing there".
 
+mod file_kind;
 mod folder_lock;
-mod kind;
 mod links;
 mod whole_file;
 
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+pub use file_kind::{BEGINNING, FileKind, foreign, foreign_file};
 pub use folder_lock::{FolderLock, LOCK, lock};
-pub use kind::{BEGINNING, FileKind, foreign, foreign_file};
 pub use links::{append_here, append_in, create_here, open_here, refuse_link, write_here, write_synced};
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};
 
@@ -92,11 +92,11 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
         return wrong("not a regular file".into());
     }
     let file = File::open(path)?;
-    if kind.is_file() && found.len() <= kind::MOST_OF_POINTER {
+    if kind.is_file() && found.len() <= file_kind::MOST_OF_POINTER {
         let mut beginning = vec![0; found.len() as usize];
         let read = file.read_at(&mut beginning, 0)?;
-        if kind::is_pointer(&beginning[..read]) {
-            return wrong(format!("it is {}", kind::POINTER));
+        if file_kind::is_pointer(&beginning[..read]) {
+            return wrong(format!("it is {}", file_kind::POINTER));
         }
     }
     Ok(file)
