@@ -7,7 +7,7 @@ use super::LatencyRow;
 use super::collectives::CollectiveRow;
 use super::csv_table::{self, TableRow, damaged};
 use super::fused::FusedRow;
-use super::page::Part;
+use super::page::PagePart;
 use super::plots::Picture;
 use super::published::Figures;
 use super::sheet::{DEFAULT_WIDTH, Sheet};
@@ -39,13 +39,13 @@ pub trait Benchmark: TableRow {
 
 /// The part of a report of the file `path`, behind `others`, or the line about a damaged one; `None` if the file is
 /// another table.
-fn part(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
+fn part(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     part_of::<FusedRow>(path, others)
         .or_else(|| part_of::<CollectiveRow>(path, others))
         .or_else(|| part_of::<LatencyRow>(path, others))
 }
 
-fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
+fn part_of<R: Benchmark>(path: &Path, others: &[PagePart]) -> Option<Result<PagePart, String>> {
     let rows = match csv_table::read::<R>(path).transpose()? {
         Ok(rows) if rows.is_empty() => return Some(Err(damaged::<R>(path, "no row below the header"))),
         Ok(rows) => rows,
@@ -58,7 +58,7 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     let sheets = R::sheets(&name, &title, path, &rows, figures.as_ref());
     let pictures = R::picture(number, path, &rows).into_iter().collect();
     let findings = R::findings(&rows).into_iter().map(Into::into).collect();
-    Some(Ok(Part { findings, name, title, sheets, notes, pictures, ..Part::default() }))
+    Some(Ok(PagePart { findings, name, title, sheets, notes, pictures, ..PagePart::default() }))
 }
 
 /// The measurements of `rows` as a table in a terminal; of more backends than fit, the medians.
@@ -74,8 +74,8 @@ pub fn is_table(path: &Path) -> bool {
 
 /// A part of the report for each table among `files`, and one that names the damaged ones; those of
 /// other contents are left out.
-pub fn parts(files: &[PathBuf]) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
+pub fn parts(files: &[PathBuf]) -> Vec<PagePart> {
+    let mut parts: Vec<PagePart> = Vec::new();
     let mut of_damaged: Vec<String> = Vec::new();
     for path in files {
         match part(path, &parts) {
@@ -85,12 +85,12 @@ pub fn parts(files: &[PathBuf]) -> Vec<Part> {
         }
     }
     if !of_damaged.is_empty() {
-        parts.push(Part {
+        parts.push(PagePart {
             title: "Damaged benchmarks".into(),
             name: "bench-damaged".into(),
             findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file")).into()],
             notes: of_damaged,
-            ..Part::default()
+            ..PagePart::default()
         });
     }
     parts

@@ -1,12 +1,12 @@
 //! Accuracies by rank beside the published ones: of float trainings, and of quantized ones with those of
 //! the int8 model.
 
-use super::published::{Figures, Line, described, word};
+use super::published::{FigureLine, Figures, described, word};
 use super::quantized::measure;
 use super::remarks::tested;
 use super::rows::Row;
 use super::runs::Section;
-use super::sheet::{Cell, Column, Sheet, Value};
+use super::sheet::{Cell, CellValue, Column, Sheet};
 use super::summary::{Measure, is_quantized, labels, paths, titled};
 use run_record::RankRecord;
 
@@ -49,14 +49,14 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>)
         let mut sheet = sheet(rows, &shown, &measures, reference);
         sheet.name = format!("{}-{name}", section.name);
         sheet.title = format!("{}: {title}", section.title);
-        Some(sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing)))
+        Some(sheet.without(|_, cells| cells.iter().all(|cell| cell.value == CellValue::Nothing)))
     })
     .filter(|sheet| sheet.columns.iter().any(|column| column.numeric))
     .collect()
 }
 
 /// A line of a table: one rank of a row, or all.
-struct Part<'r, 'a> {
+struct RowPart<'r, 'a> {
     row: &'r Row<'a>,
     rank: Option<usize>,
 }
@@ -67,16 +67,16 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
         let described = described(reference);
         reference.lines.iter().find(|line| reference.is_of(line, &described, row, rows))
     };
-    let mut columns = labels(shown, |part: &Part<'_, '_>| part.row);
-    columns.push(Column::words("rank", "rank").means("One rank, or all").shows(|part: &Part<'_, '_>| {
+    let mut columns = labels(shown, |part: &RowPart<'_, '_>| part.row);
+    columns.push(Column::words("rank", "rank").means("One rank, or all").shows(|part: &RowPart<'_, '_>| {
         Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
     }));
     for of in measures {
-        columns.push(of.measure.column().shows(|part: &Part<'_, '_>| ours(part, of)));
+        columns.push(of.measure.column().shows(|part: &RowPart<'_, '_>| ours(part, of)));
         if let Some(published) = of.published {
             let column = Column::number("published", &format!("{}_published", of.measure.key));
             columns.push(column.means(&format!("Published {}", of.measure.title)).shows(
-                move |part: &Part<'_, '_>| {
+                move |part: &RowPart<'_, '_>| {
                     Cell::maybe(
                         line_of(part.row).map(|line| theirs(line, published, part.rank, part.row.ranks())),
                     )
@@ -86,16 +86,16 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     }
     let parts = shown.iter().flat_map(|row| {
         let ranks = (0..row.ranks()).filter(|_| row.ranks() > 1).map(Some).chain([None]);
-        ranks.map(|rank| Part { row, rank })
+        ranks.map(|rank| RowPart { row, rank })
     });
-    let parts: Vec<Part<'_, '_>> = parts.collect();
+    let parts: Vec<RowPart<'_, '_>> = parts.collect();
     let mut remarks = vec![format!(
         "Accuracies are those of the last epoch, test accuracy over {}. Each rank tests its share of these samples.",
         tested(rows)
     )];
     // A column without any value is left out.
     let is_missing = |of: &ByRank| {
-        let missing = parts.iter().filter(|part| ours(part, of).value == Value::Nothing).count();
+        let missing = parts.iter().filter(|part| ours(part, of).value == CellValue::Nothing).count();
         (1..parts.len()).contains(&missing)
     };
     if measures.iter().any(is_missing) {
@@ -112,17 +112,17 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     Sheet::from_rows("", "", columns, &parts).with_remarks(remarks)
 }
 
-fn ours(Part { row, rank }: &Part<'_, '_>, of: &ByRank) -> Cell {
+fn ours(RowPart { row, rank }: &RowPart<'_, '_>, of: &ByRank) -> Cell {
     let spread = row.spread(|run| match rank {
         Some(rank) => run.results.per_rank.get(*rank).and_then(of.of_rank).unwrap_or(f64::NAN),
         None => (of.measure.read)(run),
     });
-    let value = Some(Value::Number(spread, of.measure.digits)).filter(|_| spread.is_known());
+    let value = Some(CellValue::Number(spread, of.measure.digits)).filter(|_| spread.is_known());
     Cell::maybe(value.map(|value| Cell { value, ..Cell::of_runs(paths(row)) }))
 }
 
 /// The published figure of one of `ranks` ranks, or of all. Those by rank have slashes between.
-fn theirs(line: &Line, [by_rank, of_all]: [&str; 2], rank: Option<usize>, ranks: usize) -> Cell {
+fn theirs(line: &FigureLine, [by_rank, of_all]: [&str; 2], rank: Option<usize>, ranks: usize) -> Cell {
     let text = line.get(if rank.is_some() { by_rank } else { of_all }).map_or("", String::as_str);
     let parts: Vec<&str> = text.split('/').collect();
     match rank {

@@ -15,7 +15,7 @@ use super::by_rank::by_rank;
 use super::findings::findings;
 use super::inputs::Inputs;
 use super::naming::names;
-use super::page::{PAGES, Part, check_folder, print_sheet, publish};
+use super::page::{PAGES, PagePart, check_folder, print_sheet, publish};
 use super::pairs::{joint, ratios};
 use super::pictures::pictures;
 use super::plots::Palette;
@@ -114,8 +114,8 @@ fn skipped(sections: &[Section]) -> Vec<String> {
 }
 
 /// The parts that show something, and behind them one of all that is in none.
-fn with_rest(parts: Vec<Part>, skipped: Vec<String>) -> Vec<Part> {
-    let mut rest = Part { title: "Not shown".into(), name: "not-shown".into(), ..Part::default() };
+fn with_rest(parts: Vec<PagePart>, skipped: Vec<String>) -> Vec<PagePart> {
+    let mut rest = PagePart { title: "Not shown".into(), name: "not-shown".into(), ..PagePart::default() };
     let mut shown = Vec::new();
     for mut part in parts {
         rest.notes.append(&mut part.notes);
@@ -159,12 +159,12 @@ fn nothing_rejected(rejected: &[String]) -> anyhow::Result<()> {
 }
 
 /// The tables of profiles and of the benchmarks in `files`, and the other paths to what is reported.
-fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<Part> {
+fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<PagePart> {
     let numbered = profiles.iter().enumerate();
     let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));
-    let mut parts: Vec<Part> = parts.chain(benchmarks::parts(files)).collect();
+    let mut parts: Vec<PagePart> = parts.chain(benchmarks::parts(files)).collect();
     if !again.is_empty() {
-        parts.push(Part {
+        parts.push(PagePart {
             title: "Other paths to a run or table".into(),
             name: "again".into(),
             findings: vec![
@@ -172,7 +172,7 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
                     .into(),
             ],
             notes: again,
-            ..Part::default()
+            ..PagePart::default()
         });
     }
     parts
@@ -196,7 +196,7 @@ fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
 }
 
 /// The tables and plots of one section.
-fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette) -> anyhow::Result<Part> {
+fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette) -> anyhow::Result<PagePart> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = section.notes.clone();
     let (mut sheets, mut plots) = (Vec::new(), Vec::new());
@@ -222,17 +222,17 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, palette: &Palette)
     let findings = findings(&rows, baseline);
     let (title, name) = (section.title.clone(), section.name.clone());
     let is_single = rows.len() == 1;
-    Ok(Part { title, name, findings, is_single, sheets, pictures: plots, notes })
+    Ok(PagePart { title, name, findings, is_single, sheets, pictures: plots, notes })
 }
 
-fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
+fn print(parts: &[PagePart], args: &ReportArgs) -> anyhow::Result<()> {
     let format = args.format;
     if format == Format::Terminal && !args.scaling {
         for part in parts.iter().filter(|part| part.listed().next().is_some()) {
             println!("{}", part.title);
             part.listed().for_each(|line| println!("  {line}"));
         }
-        let compares = parts.iter().any(Part::compares_runs);
+        let compares = parts.iter().any(PagePart::compares_runs);
         println!("{}", if compares { rows::rule() + "\n" } else { String::new() });
     }
     for part in parts {

@@ -27,14 +27,14 @@ use super::runs::{Run, wait_seconds};
 
 /// An all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum AllReduce {
     /// 2(p−1) steps of n/p bytes.
     Ring,
     /// log2 p steps of n bytes.
     RecursiveDoubling,
 }
 
-impl Algorithm {
+impl AllReduce {
     /// All algorithms.
     pub const ALL: [Self; 2] = [Self::Ring, Self::RecursiveDoubling];
 
@@ -102,7 +102,7 @@ impl Work {
     }
 
     /// Exposed communication of a step on `ranks`, in milliseconds.
-    pub fn exposed_ms(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+    pub fn exposed_ms(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         let total: f64 = self.buckets.iter().sum();
         let (mut filled, mut through) = (0.0, 0.0f64);
         for &bytes in &self.buckets {
@@ -114,7 +114,7 @@ impl Work {
     }
 
     /// Milliseconds of a step on `ranks`.
-    pub fn step_ms(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+    pub fn step_ms(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.compute_ms + self.exposed_ms(link, algorithm, ranks)
     }
 
@@ -124,12 +124,12 @@ impl Work {
     }
 
     /// Seconds of an epoch on `ranks`.
-    pub fn epoch_s(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+    pub fn epoch_s(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.steps(ranks) as f64 * self.step_ms(link, algorithm, ranks) / 1e3
     }
 
     /// Percent of `ranks` times the speed of one.
-    pub fn efficiency(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+    pub fn efficiency(&self, link: &Link, algorithm: AllReduce, ranks: usize) -> f64 {
         self.efficiency_of(ranks, self.epoch_s(link, algorithm, ranks))
     }
 
@@ -196,16 +196,16 @@ mod tests {
             let (ranks, n) = (p as f64, 17_000.0);
             let ring = 2.0 * (ranks - 1.0) * (50.0 + beta * n / ranks);
             let doubling = ranks.log2() * (50.0 + beta * n);
-            assert!((Algorithm::Ring.time_us(&link, n, p) - ring).abs() < 1e-6);
-            assert!((Algorithm::RecursiveDoubling.time_us(&link, n, p) - doubling).abs() < 1e-6);
+            assert!((AllReduce::Ring.time_us(&link, n, p) - ring).abs() < 1e-6);
+            assert!((AllReduce::RecursiveDoubling.time_us(&link, n, p) - doubling).abs() < 1e-6);
         }
-        assert_eq!(Algorithm::Ring.time_us(&link, 17_000.0, 1), 0.0);
+        assert_eq!(AllReduce::Ring.time_us(&link, 17_000.0, 1), 0.0);
     }
 
     #[test]
     fn one_bucket_hides_nothing_and_several_hide_all_but_the_last() {
         let link = Link::new(0.0, 8.0);
-        let ring = |work: Work| work.exposed_ms(&link, Algorithm::Ring, 2);
+        let ring = |work: Work| work.exposed_ms(&link, AllReduce::Ring, 2);
         // At 8 Mbit/s and two ranks, a byte takes a µs.
         assert!((ring(work(&[4000.0], true)) - 4.0).abs() < 1e-9);
         // Ready at 3 and 6 ms, 2 ms each: only the second is exposed.
@@ -219,9 +219,9 @@ mod tests {
     fn an_epoch_has_whole_steps() {
         let (work, link) = (work(&[1.0], true), Link::new(0.0, 1e12));
         assert_eq!([1, 2, 1024].map(|ranks| work.steps(ranks)), [1875, 938, 2]);
-        assert!((work.epoch_s(&link, Algorithm::Ring, 2) - 9.38).abs() < 1e-3);
-        assert!((work.efficiency(&link, Algorithm::Ring, 1) - 100.0).abs() < 1e-9);
-        assert!(work.efficiency(&link, Algorithm::Ring, 1024) < 92.0, "2 steps instead of 1.83");
+        assert!((work.epoch_s(&link, AllReduce::Ring, 2) - 9.38).abs() < 1e-3);
+        assert!((work.efficiency(&link, AllReduce::Ring, 1) - 100.0).abs() < 1e-9);
+        assert!(work.efficiency(&link, AllReduce::Ring, 1024) < 92.0, "2 steps instead of 1.83");
     }
 
     #[test]

@@ -13,14 +13,14 @@ use super::plots::span;
 use super::runs::{Run, epochs};
 
 /// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
-pub type Point = [f64; 4];
+pub type MeanPoint = [f64; 4];
 
 /// The training curve from the files `train.ENDING`, and whether it is from `epochs.csv` instead: it is where an epoch
 /// has fewer steps than `--log-every`, or where fewer than two values were logged.
 ///
 /// # Errors
 /// The first line of a file that is damaged.
-pub fn training(run: &Run, ending: &str) -> Result<(Vec<Point>, bool), String> {
+pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), String> {
     let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
     let (steps, log_every) = (steps_of_epoch(run), log_every(run));
     if values.len() < 2 || steps < log_every {
@@ -44,7 +44,7 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<Point>, bool), String> {
 ///
 /// # Errors
 /// The first line of a file that is damaged.
-pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<Point>, String> {
+pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<MeanPoint>, String> {
     let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
     if values.is_empty() {
         let of = |row: &EpochRow| match (name, ending) {
@@ -85,7 +85,7 @@ fn begin(run: &Run, before: u64, step: u64) -> u64 {
 }
 
 /// A value of each epoch from `epochs.csv`, drawn so much `before` its end.
-fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<Point> {
+fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Vec<MeanPoint> {
     let point = |row: EpochRow| {
         let value = of(&row).filter(|value| value.is_finite())?;
         Some([row.epoch as f64 - before, value, value, value])
@@ -98,7 +98,7 @@ fn by_epoch(run: &Run, before: f64, of: impl Fn(&EpochRow) -> Option<f64>) -> Ve
 struct Values(Vec<(f64, f64)>);
 
 impl Values {
-    fn point(self, x: f64) -> Point {
+    fn point(self, x: f64) -> MeanPoint {
         let samples: f64 = self.0.iter().map(|(_, samples)| samples).sum();
         let mean = self.0.iter().map(|(value, samples)| value * samples).sum::<f64>() / samples;
         let (min, max) = span(self.0.into_iter().map(|(value, _)| value));
@@ -179,7 +179,7 @@ mod tests_of_points {
         run
     }
 
-    fn drawn((points, is_by_epoch): (Vec<Point>, bool)) -> (Vec<(f64, f64)>, bool) {
+    fn drawn((points, is_by_epoch): (Vec<MeanPoint>, bool)) -> (Vec<(f64, f64)>, bool) {
         (points.into_iter().map(|point| (point[0], point[1])).collect(), is_by_epoch)
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
-use super::published::{Figures, Line, cell};
+use super::published::{FigureLine, Figures, cell};
 use super::rows::few_differ;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
@@ -125,39 +125,39 @@ fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
 /// The published figures, each beside our row of the same operator. A whole training was published,
 /// so ours are times of all its steps.
 fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &Figures) -> Sheet {
-    let ours = |line: &Line| {
+    let ours = |line: &FigureLine| {
         let is =
             |row: &&FusedRow| row.operator == line["operator"] && row.layers.to_string() == line["layers"];
         rows.iter().find(is)
     };
-    let own = |line: &Line, number: fn(&FusedRow) -> f64| {
+    let own = |line: &FigureLine, number: fn(&FusedRow) -> f64| {
         Cell::maybe(ours(line).map(|row| Cell::measured(number(row), 2, path)))
     };
-    let figure = |name: &'static str| move |line: &Line| cell(Some(line), name);
+    let figure = |name: &'static str| move |line: &FigureLine| cell(Some(line), name);
     let columns = vec![
         Column::words("layers", "layers").shows(figure("layers")),
         Column::words("published operator", "published_operator").shows(figure("published_operator")),
         Column::words("ours", "operator")
-            .shows(|line: &Line| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
+            .shows(|line: &FigureLine| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
         Column::number("forward s", "forward_s_published")
             .means("As published, over a whole training")
             .shows(figure("forward_s")),
         Column::number("our fwd s", "forward_s_ours")
             .means("The median step times the number of steps")
-            .shows(|line: &Line| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
+            .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
         Column::number("backward s", "backward_s_published")
             .means("As published, over a whole training")
             .shows(figure("backward_s")),
         Column::number("our bwd s", "backward_s_ours")
             .means("The median step times the number of steps")
-            .shows(|line: &Line| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
+            .shows(|line: &FigureLine| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
         Column::number("test acc %", "test_accuracy_published")
             .means("As published")
             .ranked(1)
             .shows(figure("test_accuracy")),
         Column::number("our acc %", "test_accuracy_ours")
             .ranked(1)
-            .shows(|line: &Line| own(line, |row| row.test_accuracy)),
+            .shows(|line: &FigureLine| own(line, |row| row.test_accuracy)),
     ];
     let steps = rows.first().map_or(0, |row| row.steps);
     let remark = format!(

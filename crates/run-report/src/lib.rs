@@ -18,6 +18,7 @@ pub mod collectives;
 #[cfg(test)]
 mod columns_tests;
 mod command;
+pub mod cost_model;
 pub mod csv_table;
 mod curve_points;
 #[cfg(test)]
@@ -34,7 +35,6 @@ pub mod page;
 pub mod pairs;
 pub mod pictures;
 pub mod plots;
-pub mod predict;
 mod prediction;
 pub mod profiles;
 pub mod published;

@@ -19,7 +19,7 @@ use terminal::table::shortened;
 
 /// A section of the page: one set of runs.
 #[derive(Default)]
-pub struct Part {
+pub struct PagePart {
     /// Its heading.
     pub title: String,
     /// Anchor of the heading.
@@ -36,7 +36,7 @@ pub struct Part {
     pub notes: Vec<String>,
 }
 
-impl Part {
+impl PagePart {
     /// The findings of the list.
     pub fn listed(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.is_listed)
@@ -59,7 +59,7 @@ impl Part {
 const STYLE: &str = include_str!("page.css");
 
 /// The page, to be written into `folder`.
-fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str) -> String {
+fn page(parts: &[PagePart], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str) -> String {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -90,12 +90,12 @@ fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str
     markup.into_string()
 }
 
-fn anchor(part: &Part) -> String {
+fn anchor(part: &PagePart) -> String {
     format!("#{}-part", part.name)
 }
 
 /// The answers of the parts, each with a link to its part.
-fn card(parts: &[Part]) -> Markup {
+fn card(parts: &[PagePart]) -> Markup {
     let several = parts.iter().filter(|part| part.has_answers()).count() > 1;
     let all = parts.iter().flat_map(|part| part.findings.iter().map(move |finding| (part, finding)));
     let answers = answers(all, several);
@@ -118,7 +118,7 @@ fn card(parts: &[Part]) -> Markup {
 }
 
 /// The findings of each part.
-fn findings(parts: &[Part]) -> Markup {
+fn findings(parts: &[PagePart]) -> Markup {
     let with_any = || parts.iter().filter(|part| part.listed().next().is_some());
     html! {
         @if with_any().next().is_some() {
@@ -134,13 +134,13 @@ fn findings(parts: &[Part]) -> Markup {
                     }
                 },
             }
-            @if with_any().any(Part::compares_runs) { (folded(&[rows::rule()])) }
+            @if with_any().any(PagePart::compares_runs) { (folded(&[rows::rule()])) }
         }
     }
 }
 
 /// The findings of a part, of which those behind the first ones are folded.
-fn lines(part: &Part) -> Markup {
+fn lines(part: &PagePart) -> Markup {
     const FIRST: usize = 6;
     let lines: Vec<String> = part.listed().map(Finding::to_string).collect();
     // One line takes as much room as what would unfold it.
@@ -156,7 +156,7 @@ fn lines(part: &Part) -> Markup {
     }
 }
 
-fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup {
+fn section(part: &PagePart, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup {
     html! {
         section id=(format!("{}-part", part.name)) {
             h2 { (part.title) }
@@ -168,7 +168,7 @@ fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup 
     }
 }
 
-fn pictures(part: &Part, svgs: &BTreeMap<&str, String>) -> Markup {
+fn pictures(part: &PagePart, svgs: &BTreeMap<&str, String>) -> Markup {
     html! {
         @if !part.pictures.is_empty() {
             div.pictures {
@@ -206,7 +206,7 @@ fn folded(lines: &[String]) -> Markup {
     }
 }
 
-fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
+fn table(part: &PagePart, sheet: &Sheet, folder: &Path) -> Markup {
     let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
     // The first cell with runs has those of its row; that of a ratio has its baseline's as well.
     let of_row = |row: &'_ Vec<Cell>| row.iter().map(|cell| cell.runs.clone()).find(|runs| !runs.is_empty());
@@ -355,7 +355,7 @@ fn list_of(page: &str) -> String {
 ///
 /// # Errors
 /// If a file cannot be written, or would replace one that is read.
-pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> anyhow::Result<()> {
+pub fn publish(parts: &[PagePart], folder: &Path, name: &str, read: &[PathBuf]) -> anyhow::Result<()> {
     let sheets = || parts.iter().flat_map(|part| &part.sheets);
     let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
     sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;

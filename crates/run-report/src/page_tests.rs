@@ -24,28 +24,30 @@ fn a_number_links_to_its_run_and_lists_repeats() {
         ..Sheet::default()
     };
     let listed = |sheet: &Sheet| {
-        table(&Part::default(), sheet, &folder).into_string().contains("All runs of the rows with repeats")
+        table(&PagePart::default(), sheet, &folder)
+            .into_string()
+            .contains("All runs of the rows with repeats")
     };
     let cells = [Cell::number(4.0, 1, runs[..1].to_vec()), Cell::number(1.5, 1, runs.clone())];
     let columns = vec![Column::number("n", "n"), Column::number("m", "m")];
     let of_ratio = Sheet { rows: vec![cells.into()], columns, ..sheet.clone() };
     assert!(listed(&sheet) && !listed(&of_ratio), "a row and its baseline are no repeats");
-    let part = Part {
+    let part = PagePart {
         title: "T".into(),
         name: "t".into(),
         findings: vec![fastest("1x2", "5 s"), "fast".into()],
         sheets: vec![sheet],
         notes: vec!["x & y".into()],
-        ..Part::default()
+        ..PagePart::default()
     };
     let alone = page(std::slice::from_ref(&part), &BTreeMap::new(), &folder, "Today.");
     assert!(!alone.contains("<nav") && alone.contains("<li>fast</li>"), "{alone}");
     assert!(alone.contains("<strong>1x2</strong>5 s</dd>"), "{alone}");
-    let other = Part {
+    let other = PagePart {
         title: "O".into(),
         name: "o".into(),
         findings: vec![fastest("2x1", "9 s")],
-        ..Part::default()
+        ..PagePart::default()
     };
     let text = page(&[part, other], &BTreeMap::new(), &folder, "Today.");
     assert!(text.contains("<strong>1x2</strong><a href=\"#t-part\">T</a>: 5 s</dd>"), "{text}");
@@ -69,7 +71,7 @@ fn one_configuration_has_no_rule_of_comparison_and_many_findings_are_folded() {
     let with = |is_single, count: usize| {
         let lines = (0..count).map(|number| format!("finding {number}").into());
         let findings = lines.chain([fastest("1x2", "5 s")]).collect();
-        let part = Part { title: "Run a".into(), is_single, findings, ..Part::default() };
+        let part = PagePart { title: "Run a".into(), is_single, findings, ..PagePart::default() };
         page(&[part], &BTreeMap::new(), Path::new("."), "Today.")
     };
     assert!(!with(true, 1).contains(&rows::rule()) && with(false, 1).contains(&rows::rule()));
@@ -86,7 +88,7 @@ fn files_of_an_earlier_report_are_removed_unless_somebody_changed_them() {
     let sheet = |name: &str| Sheet { name: name.into(), ..Sheet::default() };
     let report = |names: &[&str]| {
         let sheets = names.iter().map(|name| sheet(name)).collect();
-        publish(&[Part { sheets, ..Part::default() }], folder, "report.html", &[]).unwrap();
+        publish(&[PagePart { sheets, ..PagePart::default() }], folder, "report.html", &[]).unwrap();
     };
     let names = || {
         let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use crate::rows::group;
     use crate::runs::Run;
-    use crate::sheet::Value;
+    use crate::sheet::CellValue;
     use crate::testing::run;
 
     fn sheet(runs: Vec<Run>) -> Option<Sheet> {
@@ -190,7 +190,7 @@ mod tests {
         let gloo = ["--backend", "gloo"];
         assert!(sheet(vec![run((1, 1), &[], 4.0), run((1, 1), &gloo, 5.0)]).is_none());
         let short = sheet(vec![run((1, 2), &[], 1.0), run((1, 2), &gloo, 5.0)]).unwrap();
-        assert_eq!(short.rows[0].iter().rev().nth(2).unwrap().value, Value::Nothing);
+        assert_eq!(short.rows[0].iter().rev().nth(2).unwrap().value, CellValue::Nothing);
         assert!(short.remarks[1].contains("too short, disturbed or unsteady"), "{:?}", short.remarks);
     }
 

@@ -2,7 +2,7 @@
 
 use plotters::style::RGBColor;
 
-use super::curve_points::{Point, tests, training};
+use super::curve_points::{MeanPoint, tests, training};
 use super::matrix::Matrix;
 use super::naming::{left_out, legend, names};
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
@@ -223,7 +223,7 @@ fn panel(title: &str, [x, y]: &[Axis; 2], lines: Vec<Line>) -> Panel {
 }
 
 /// The line of a curve, with a ring where its run begins to overfit.
-fn line(style: &Line, points: &[Point], overfits_after: Option<usize>) -> Line {
+fn line(style: &Line, points: &[MeanPoint], overfits_after: Option<usize>) -> Line {
     let means: Vec<(f64, f64)> = points.iter().map(|point| (point[0], point[1])).collect();
     let upper = points.iter().map(|point| (point[0], point[3]));
     let lower = points.iter().rev().map(|point| (point[0], point[2]));

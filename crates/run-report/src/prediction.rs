@@ -5,10 +5,10 @@ use plotters::style::BLACK;
 
 use super::UsageError;
 use super::command::ReportArgs;
+use super::cost_model::{AllReduce, Work, rank_counts};
 use super::link::Link;
-use super::page::Part;
+use super::page::PagePart;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
-use super::predict::{Algorithm, Work, rank_counts};
 use super::remarks::is_sound;
 use super::rows::{Row, group};
 use super::runs::{Run, Section};
@@ -20,7 +20,7 @@ use terminal::digits::decimals;
 ///
 /// # Errors
 /// When the link is not given, or its file cannot be read.
-pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part>> {
+pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<PagePart>> {
     let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
         (Some(file), ..) => Link::read(file)?,
         (None, Some(latency), Some(bandwidth)) => Link::new(latency, bandwidth),
@@ -34,9 +34,9 @@ pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part
     Ok(sections.iter().map(|section| part(section, &link)).collect())
 }
 
-fn part(section: &Section, link: &Link) -> Part {
+fn part(section: &Section, link: &Link) -> PagePart {
     let (title, name) = (section.title.clone(), section.name.clone());
-    let mut part = Part { title, name, notes: section.notes.clone(), ..Part::default() };
+    let mut part = PagePart { title, name, notes: section.notes.clone(), ..PagePart::default() };
     let rows = group(&section.runs);
     // The row of the fewest ranks, preferably not oversubscribed.
     let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()));
@@ -77,7 +77,7 @@ fn epoch_s(row: &Row<'_>) -> f64 {
 }
 
 /// A line of the table: a number of ranks, and a run on as many.
-struct Entry<'r, 'a> {
+struct PredictionRow<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,
 }
@@ -86,20 +86,20 @@ struct Entry<'r, 'a> {
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
     let count = |number: usize| Cell::number(number as f64, 0, vec![]);
     let mut columns = vec![
-        Column::number("ranks", "ranks").shows(|line: &Entry<'_, '_>| count(line.ranks)),
+        Column::number("ranks", "ranks").shows(|line: &PredictionRow<'_, '_>| count(line.ranks)),
         Column::number("steps", "steps_per_epoch")
-            .shows(|line: &Entry<'_, '_>| count(work.steps(line.ranks))),
+            .shows(|line: &PredictionRow<'_, '_>| count(work.steps(line.ranks))),
     ];
-    let values: [(_, _, _, &dyn Fn(Algorithm, usize) -> f64); 3] = [
+    let values: [(_, _, _, &dyn Fn(AllReduce, usize) -> f64); 3] = [
         ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks)),
         ("epoch s", "epoch_seconds", 2, &|model, ranks| work.epoch_s(link, model, ranks)),
         ("effic. %", "efficiency_percent", 0, &|model, ranks| work.efficiency(link, model, ranks)),
     ];
     for (title, key, digits, value) in values {
         let names = [("ring", "ring"), ("rec. doubling", "recursive_doubling")];
-        for (model, (name, short)) in Algorithm::ALL.into_iter().zip(names) {
+        for (model, (name, short)) in AllReduce::ALL.into_iter().zip(names) {
             let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
-            columns.push(column.shows(move |line: &Entry<'_, '_>| {
+            columns.push(column.shows(move |line: &PredictionRow<'_, '_>| {
                 let found = value(model, line.ranks);
                 let places = if key.ends_with("percent") { digits } else { decimals(found, digits) };
                 Cell::number(found, places, vec![])
@@ -112,18 +112,18 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
     };
     columns.push(
         Column::words("measured on", "measured_on")
-            .shows(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(label))),
+            .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(label))),
     );
     columns.push(
         Column::spread("ms/step measured", "ms_per_step_measured")
-            .shows(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
+            .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
     let mut lines = Vec::new();
     for ranks in rank_counts() {
         let here = measured.iter().filter(|row| row.ranks() == ranks);
-        lines.extend(here.map(|row| Entry { ranks, measured: Some(row) }));
+        lines.extend(here.map(|row| PredictionRow { ranks, measured: Some(row) }));
         if lines.last().is_none_or(|line| line.ranks != ranks) {
-            lines.push(Entry { ranks, measured: None });
+            lines.push(PredictionRow { ranks, measured: None });
         }
     }
     let bytes: f64 = work.buckets.iter().sum();
@@ -155,14 +155,14 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
 
 /// Both models of one rank's `work` over `link` as lines, and the `measured` rows as dots.
 fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
-    let lines = |predicted: &dyn Fn(Algorithm, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
+    let lines = |predicted: &dyn Fn(AllReduce, usize) -> f64, of_row: &dyn Fn(&Row<'_>) -> f64| {
         let model = |(i, algorithm)| {
             let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
             Line { colour: colour(i), points: points.collect(), ..Line::default() }
         };
         let dots = measured.iter().map(|row| ((row.ranks() as f64).log2(), of_row(row))).collect();
         let runs = Line { colour: BLACK, dots, ..Line::default() };
-        Algorithm::ALL.into_iter().enumerate().map(model).chain([runs]).collect::<Vec<_>>()
+        AllReduce::ALL.into_iter().enumerate().map(model).chain([runs]).collect::<Vec<_>>()
     };
     // The axes are linear in the logarithms, so that all panels have one axis type.
     let log = |seconds: f64| seconds.max(1e-9).log10();
@@ -176,7 +176,7 @@ fn predict_plot(work: &Work, link: &Link, measured: &[&Row<'_>]) -> Plot {
     let ((fast, slow), (_, most)) = (ends(&times), ends(&shares));
     let ranks =
         || Axis::linear("ranks, one link per rank", -0.3..10.4, 6, 1.0, |log| format!("{:.0}", log.exp2()));
-    let models = Algorithm::ALL.into_iter().enumerate();
+    let models = AllReduce::ALL.into_iter().enumerate();
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
     Plot::Lines(LinePlot {

@@ -23,16 +23,17 @@ use super::remarks::{shown, tested};
 use super::rows::{Row, compare, is_off, varied};
 use super::runs::{QUANTIZED, Section};
 use super::sheet::{Cell, Column, Field, Sheet};
-use super::summary::{Beside, Measure, TRAIN, with_tests};
+use super::summary::{Dispersion, Measure, TRAIN, with_tests};
 
 const MEASURES: [Measure; 5] = [
     TRAIN,
-    Measure::new("train+test s", "train_and_test_seconds", with_tests).beside(Beside::Range),
-    Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy).beside(Beside::Deviation),
+    Measure::new("train+test s", "train_and_test_seconds", with_tests).beside(Dispersion::Range),
+    Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy)
+        .beside(Dispersion::Deviation),
     Measure::new("test acc %", "test_accuracy", |run| {
         run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
     })
-    .beside(Beside::Interval),
+    .beside(Dispersion::Interval),
     Measure::new("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";
@@ -62,35 +63,35 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
     let has = |name: &str| header.iter().any(|h| h == name);
     let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
 
-    type Entry<'r, 'a> = (&'r Line, Option<&'r Row<'a>>);
+    type Compared<'r, 'a> = (&'r FigureLine, Option<&'r Row<'a>>);
     let entries = lines.iter().flat_map(|line| {
         let same = |row: &&Row<'_>| reference.is_of(line, &described, row, rows);
         let own: Vec<Option<&Row<'_>>> = rows.iter().filter(same).map(Some).collect();
         let own = if own.is_empty() { vec![None] } else { own };
         own.into_iter().map(move |row| (line, row))
     });
-    let entries: Vec<Entry<'_, '_>> = entries.collect();
+    let entries: Vec<Compared<'_, '_>> = entries.collect();
     let varied = varied(rows);
-    let figure = |name: &str, line: &Line| cell(Some(line), name);
+    let figure = |name: &str, line: &FigureLine| cell(Some(line), name);
     let of_row = |row: Option<&Row<'_>>, of: &dyn Fn(&Row<'_>) -> Cell| Cell::maybe(row.map(of));
-    let mut columns: Vec<Field<'_, Entry<'_, '_>>> = Vec::new();
+    let mut columns: Vec<Field<'_, Compared<'_, '_>>> = Vec::new();
     for name in &described {
         let column = Column::words(&name.replace('_', " "), name);
-        columns.push(column.shows(move |(line, _): &Entry<'_, '_>| figure(name, line)));
+        columns.push(column.shows(move |(line, _): &Compared<'_, '_>| figure(name, line)));
     }
     columns.push(
         Column::words("our run", "ours")
-            .shows(|(_, row): &Entry<'_, '_>| of_row(*row, &|row| Cell::text(row.label(&varied)))),
+            .shows(|(_, row): &Compared<'_, '_>| of_row(*row, &|row| Cell::text(row.label(&varied)))),
     );
     for measure in &measures {
         let Measure { title, key, .. } = *measure;
         columns.push(
             Column::number(&format!("{title} published"), &format!("{key}_published"))
-                .shows(move |(line, _): &Entry<'_, '_>| figure(key, line)),
+                .shows(move |(line, _): &Compared<'_, '_>| figure(key, line)),
         );
         columns.push(
             Column::spread(&format!("{title} ours"), &format!("{key}_ours"))
-                .shows(move |(_, row): &Entry<'_, '_>| of_row(*row, &|row| measure.cell(row))),
+                .shows(move |(_, row): &Compared<'_, '_>| of_row(*row, &|row| measure.cell(row))),
         );
     }
     let mut remarks = vec![format!(
@@ -170,7 +171,7 @@ pub const HARDWARE: &str = "hardware";
 const NOT_STATED: &str = "not stated";
 
 /// A line, by column.
-pub type Line = BTreeMap<String, String>;
+pub type FigureLine = BTreeMap<String, String>;
 
 /// A file of published figures.
 #[derive(Debug)]
@@ -178,7 +179,7 @@ pub struct Figures {
     /// Its columns.
     pub header: Vec<String>,
     /// Its lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FigureLine>,
 }
 
 impl Figures {
@@ -214,7 +215,7 @@ impl Figures {
     }
 
     /// The first line whose columns have the values of `wanted`.
-    pub fn find(&self, wanted: &[(&str, &str)]) -> Option<&Line> {
+    pub fn find(&self, wanted: &[(&str, &str)]) -> Option<&FigureLine> {
         self.lines.iter().find(|line| has(line, wanted))
     }
 
@@ -234,7 +235,7 @@ impl Figures {
 
     /// Whether `line` is the experiment of `row`, one of `rows`: the columns `described` that are settings
     /// of a run are equal. An empty cell, and one that is not stated, match any value.
-    pub fn is_of(&self, line: &Line, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
+    pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
         let has = |name: &str| self.header.iter().any(|column| column == name);
         // What a report does not mention it did not use.
         let uses_no_other =
@@ -256,12 +257,12 @@ impl Figures {
 }
 
 /// Whether the columns of a line have the values of `wanted`.
-fn has(line: &Line, wanted: &[(&str, &str)]) -> bool {
+fn has(line: &FigureLine, wanted: &[(&str, &str)]) -> bool {
     wanted.iter().all(|(name, value)| line.get(*name).is_some_and(|found| found == value))
 }
 
 /// The cell of a published figure.
-pub fn cell(line: Option<&Line>, name: &str) -> Cell {
+pub fn cell(line: Option<&FigureLine>, name: &str) -> Cell {
     word(line.and_then(|line| line.get(name)).map_or("", String::as_str))
 }
 

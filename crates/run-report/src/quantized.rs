@@ -3,8 +3,8 @@
 use super::remarks::is_sound;
 use super::rows::Row;
 use super::runs::{Run, Section};
-use super::sheet::{Cell, Sheet, Value};
-use super::summary::{Beside, Measure, OTHERS, TRAIN, is_quantized, labels, titled};
+use super::sheet::{Cell, CellValue, Sheet};
+use super::summary::{Dispersion, Measure, OTHERS, TRAIN, is_quantized, labels, titled};
 
 const SPEED: &str = "times_as_fast";
 
@@ -12,11 +12,11 @@ const SPEED: &str = "times_as_fast";
 const LOSSES: [Measure; 2] = [
     Measure::new("test loss", "test_loss", |run| run.results.test_loss)
         .digits(4)
-        .beside(Beside::Deviation)
+        .beside(Dispersion::Deviation)
         .means("Test loss of the float network"),
     Measure::new("int8 test loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
         .digits(4)
-        .beside(Beside::Deviation)
+        .beside(Dispersion::Deviation)
         .means("Test loss of the int8 model"),
 ];
 
@@ -36,7 +36,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         measure("float_kb", "float KB", 1),
         measure("int8_kb", "int8 KB", 1),
         measure("times_smaller", "times smaller", 0),
-        Measure::new("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
+        Measure::new("times as fast", SPEED, times_as_fast).beside(Dispersion::Range).means(
             "Seconds of inference of the float network, divided by the int8 model's, in the tests after each epoch",
         ),
         measure("test_loss", "float loss", 3),
@@ -53,7 +53,7 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
     let sheet = Sheet::from_rows(format!("{}-quantized", section.name), title, columns, &quantized)
         .with_remarks(["Float and int8 are two networks of the same training.".into()]);
-    let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing));
+    let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == CellValue::Nothing));
     if sheet.columns.iter().any(|column| column.key == SPEED) {
         sheet.remarks.push(
             "Times as fast compares inference on the test set, with the conversion of samples. Rows that are doubted (see \

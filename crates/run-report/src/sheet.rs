@@ -22,9 +22,9 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Value of a cell.
+/// CellValue of a cell.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum CellValue {
     /// Text.
     Text(String),
     /// A number and its decimal places.
@@ -37,7 +37,7 @@ pub enum Value {
 #[derive(Debug, Clone)]
 pub struct Cell {
     /// Its value.
-    pub value: Value,
+    pub value: CellValue,
     /// The run directories.
     pub runs: Vec<PathBuf>,
     /// What stands beside the number, such as its range.
@@ -49,7 +49,7 @@ pub struct Cell {
 impl Cell {
     /// Text that no run measured.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { value: Value::Text(text.into()), ..Self::of_runs(Vec::new()) }
+        Self { value: CellValue::Text(text.into()), ..Self::of_runs(Vec::new()) }
     }
 
     /// What is there, or no value.
@@ -64,7 +64,7 @@ impl Cell {
 
     /// One number.
     pub fn number(number: f64, digits: usize, runs: Vec<PathBuf>) -> Self {
-        Self { value: Value::Number(Spread::from_values(vec![number]), digits), ..Self::of_runs(runs) }
+        Self { value: CellValue::Number(Spread::from_values(vec![number]), digits), ..Self::of_runs(runs) }
     }
 
     /// No value.
@@ -74,16 +74,16 @@ impl Cell {
 
     /// A cell of `runs` without a value.
     pub fn of_runs(runs: Vec<PathBuf>) -> Self {
-        Self { value: Value::Nothing, runs, beside: String::new(), marks: String::new() }
+        Self { value: CellValue::Nothing, runs, beside: String::new(), marks: String::new() }
     }
 
     /// Display form: the median, what stands beside it, and the marks.
     pub fn shown(&self) -> String {
         let value = match &self.value {
             // Files for programs have the value as it is in run.json.
-            Value::Text(text) => typed(text).into(),
-            Value::Nothing => "–".into(),
-            Value::Number(spread, digits) => format!("{:.*}", digits, spread.median),
+            CellValue::Text(text) => typed(text).into(),
+            CellValue::Nothing => "–".into(),
+            CellValue::Number(spread, digits) => format!("{:.*}", digits, spread.median),
         };
         [value.as_str(), &self.beside, &self.marks].into_iter().filter(|part| !part.is_empty()).join(" ")
     }
@@ -280,9 +280,9 @@ impl Sheet {
             let cells = row.iter().zip(&self.columns).flat_map(|(cell, column)| {
                 let width = if column.spread { 3 } else { 1 };
                 let mut texts = match &cell.value {
-                    Value::Text(text) => vec![text.clone()],
-                    Value::Nothing => vec![String::new()],
-                    Value::Number(spread, _) => {
+                    CellValue::Text(text) => vec![text.clone()],
+                    CellValue::Nothing => vec![String::new()],
+                    CellValue::Number(spread, _) => {
                         // More than the clocks have.
                         [spread.median, spread.min, spread.max].map(|number| significant(number, 6)).to_vec()
                     }
@@ -421,7 +421,8 @@ impl Sheet {
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
-            let empty = first.is_some() && self.rows.iter().all(|row| row[column].value == Value::Nothing);
+            let empty =
+                first.is_some() && self.rows.iter().all(|row| row[column].value == CellValue::Nothing);
             // Measurements stay, even if they happen to be equal.
             let differs = self.columns[column].spread
                 || self.rows.len() < 2
@@ -431,7 +432,9 @@ impl Sheet {
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| equal(n));
         let common = left_out
             .iter()
-            .filter(|&&n| ![Value::Nothing, Value::Text(String::new())].contains(&self.rows[0][n].value))
+            .filter(|&&n| {
+                ![CellValue::Nothing, CellValue::Text(String::new())].contains(&self.rows[0][n].value)
+            })
             .filter(|&&n| !self.columns[n].for_programs);
         let common: Vec<String> =
             common.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();

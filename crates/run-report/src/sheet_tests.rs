@@ -2,7 +2,7 @@ use super::*;
 
 fn sheet() -> Sheet {
     let time = |values: &[f64], beside: &str| Cell {
-        value: Value::Number(Spread::from_values(values.to_vec()), 2),
+        value: CellValue::Number(Spread::from_values(values.to_vec()), 2),
         beside: beside.into(),
         ..Cell::of_runs(vec!["results/a".into()])
     };

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::remarks::{changes_of, failures, is_sound, marks, remarks, warnings};
 use super::rows::{Interval, Row, chance, is_told, varied};
 use super::runs::{Run, Section, overfitting_epochs, wait_seconds};
-use super::sheet::{Cell, Column, Field, Sheet, Value};
+use super::sheet::{Cell, CellValue, Column, Field, Sheet};
 use terminal::digits::decimals;
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
@@ -108,7 +108,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let overfits = rows.iter().any(|row| overfitting_epochs(&row.runs).is_some());
     let sheet = Sheet::from_rows(&section.name, title(section, rows), columns, rows);
     let sheet = sheet.with_remarks(remarks(rows, baseline, overfits)).without(|column, cells| {
-        optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
+        optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == CellValue::Nothing)
     });
     sheet.led_by(&["test_accuracy"])
 }
@@ -211,7 +211,7 @@ pub fn titled(title: &str, rows: &[&Row<'_>]) -> String {
 
 /// What stands beside the median of a measurement.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Beside {
+pub enum Dispersion {
     /// Nothing.
     Nothing,
     /// Minimum and maximum over repeats.
@@ -238,7 +238,7 @@ pub struct Measure {
     /// Whether it is a time, which has three significant digits.
     pub timed: bool,
     /// What stands beside its median.
-    pub beside: Beside,
+    pub beside: Dispersion,
     /// The value of a run; NaN if it was not measured.
     pub read: fn(&Run) -> f64,
 }
@@ -246,7 +246,16 @@ pub struct Measure {
 impl Measure {
     /// A measurement with two decimal places, and nothing beside it.
     pub const fn new(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
-        Self { title, key, digits: 2, rank: 0, definition: "", timed: false, beside: Beside::Nothing, read }
+        Self {
+            title,
+            key,
+            digits: 2,
+            rank: 0,
+            definition: "",
+            timed: false,
+            beside: Dispersion::Nothing,
+            read,
+        }
     }
 
     /// With as many decimal places.
@@ -256,7 +265,7 @@ impl Measure {
 
     /// As a time, with its range over repeats.
     pub const fn timed(self) -> Self {
-        Self { timed: true, beside: Beside::Range, ..self }
+        Self { timed: true, beside: Dispersion::Range, ..self }
     }
 
     /// With a rank.
@@ -265,7 +274,7 @@ impl Measure {
     }
 
     /// With this beside its median.
-    pub const fn beside(self, beside: Beside) -> Self {
+    pub const fn beside(self, beside: Dispersion) -> Self {
         Self { beside, ..self }
     }
 
@@ -291,16 +300,18 @@ impl Measure {
             _ => format!("±{:.digits$}", deviation(row, self.read)),
         };
         let beside = match self.beside {
-            Beside::Range if spread.count > 1 => format!("({:.digits$}–{:.digits$})", spread.min, spread.max),
-            Beside::Nothing | Beside::Range => String::new(),
-            Beside::Deviation => deviation,
-            Beside::Interval => {
+            Dispersion::Range if spread.count > 1 => {
+                format!("({:.digits$}–{:.digits$})", spread.min, spread.max)
+            }
+            Dispersion::Nothing | Dispersion::Range => String::new(),
+            Dispersion::Deviation => deviation,
+            Dispersion::Interval => {
                 let interval = Interval::of_row(row, self.read)
                     .map_or_else(String::new, |of| format!("[{:.digits$}–{:.digits$}]", of.low, of.high));
                 [deviation, interval].join(" ").trim().to_owned()
             }
         };
-        Cell { value: Value::Number(spread, digits), beside, ..Cell::of_runs(paths(row)) }
+        Cell { value: CellValue::Number(spread, digits), beside, ..Cell::of_runs(paths(row)) }
     }
 }
 
@@ -321,17 +332,17 @@ pub const OTHERS: [Measure; 15] = [
     Measure::new("exposed comm %", "exposed_comm_percent", exposed_percent)
         .digits(1)
         .ranked(3)
-        .beside(Beside::Range)
+        .beside(Dispersion::Range)
         .means(
             "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
                      hidden behind backward is not in it",
         ),
     Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
-        .beside(Beside::Interval)
+        .beside(Dispersion::Interval)
         .means("Accuracy on the tested samples after the last epoch, each sample counted once"),
     Measure::new("balanced acc %", "balanced_accuracy", balanced_accuracy)
         .ranked(5)
-        .beside(Beside::Deviation)
+        .beside(Dispersion::Deviation)
         .means("Mean of the classes' recalls: each class has the same weight"),
     Measure::new("largest class %", "largest_class_percent", |run| match run.record.data.test_samples {
         0 => f64::NAN,
@@ -343,7 +354,7 @@ pub const OTHERS: [Measure; 15] = [
         run.results.int8_test_accuracy.unwrap_or(f64::NAN)
     })
     .ranked(1)
-    .beside(Beside::Interval)
+    .beside(Dispersion::Interval)
     .means("Test accuracy of the integer model"),
     Measure::new("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
         .digits(1)
@@ -358,7 +369,7 @@ pub const OTHERS: [Measure; 15] = [
         .means("float KB divided by int8 KB"),
     Measure::new("train acc %", "train_accuracy", |run| run.results.train_accuracy)
         .ranked(6)
-        .beside(Beside::Deviation)
+        .beside(Dispersion::Deviation)
         .means("Accuracy on the training samples during the last epoch"),
     Measure::new("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
         .ranked(5)

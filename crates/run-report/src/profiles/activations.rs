@@ -7,14 +7,14 @@ use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
 /// The activation's operators in one profile.
-struct Activation<'a> {
+struct ActivationCost<'a> {
     profile: &'a Profile,
     calls: usize,
     ms: f64,
     allocated: u64,
 }
 
-impl<'a> Activation<'a> {
+impl<'a> ActivationCost<'a> {
     /// `None` where the activation is part of a fused operator.
     fn from_profile(profile: &'a Profile) -> Option<Self> {
         let is_own = |row: &ProfileRow| row.kind == profile.activation() && row.phase == Phase::Forward;
@@ -27,8 +27,8 @@ impl<'a> Activation<'a> {
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let of_inference = profiles.iter().filter(|profile| !profile.train);
     let of_group = |group: Vec<&Profile>| {
-        let (mut found, mut again): (Vec<Activation<'_>>, Vec<&Profile>) = Default::default();
-        for one in group.into_iter().filter_map(Activation::from_profile) {
+        let (mut found, mut again): (Vec<ActivationCost<'_>>, Vec<&Profile>) = Default::default();
+        for one in group.into_iter().filter_map(ActivationCost::from_profile) {
             if found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
                 found.push(one)
             } else {
@@ -42,7 +42,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
 }
 
 /// The table of the activations `found`, and of the profiles that have the settings of one `again`.
-fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
+fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
     let first = found[0].profile;
     let model = first.model.as_str();
     let relu = found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0);
@@ -51,35 +51,35 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
     const TIME: &str = "operator_ms_of_100_batches";
     let line = |name: &str| figures?.find(&[wanted[0], ("activation", name)]);
     let published = |name: &str| line(name)?.get(TIME)?.parse::<f64>().ok().filter(|ms| *ms > 0.0);
-    let own = |one: &Activation<'_>, number, digits| Cell::measured(number, digits, &one.profile.path);
+    let own = |one: &ActivationCost<'_>, number, digits| Cell::measured(number, digits, &one.profile.path);
     let mut columns = vec![
         Column::words("activation", "activation")
-            .shows(|one: &Activation<'_>| Cell::text(one.profile.activation())),
+            .shows(|one: &ActivationCost<'_>| Cell::text(one.profile.activation())),
         Column::number("self CPU ms", "self_cpu_ms")
             .means("The activation alone, over all batches")
-            .shows(|one: &Activation<'_>| own(one, one.ms, 3)),
+            .shows(|one: &ActivationCost<'_>| own(one, one.ms, 3)),
         Column::number("times relu", "times_relu")
             .means("self CPU ms divided by relu's")
-            .shows(|one: &Activation<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
+            .shows(|one: &ActivationCost<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
             .ranked(1)
-            .shows(|one: &Activation<'_>| own(one, kb(one.allocated), 1)),
+            .shows(|one: &ActivationCost<'_>| own(one, kb(one.allocated), 1)),
         Column::number("calls", "calls")
             .ranked(3)
-            .shows(|one: &Activation<'_>| own(one, one.calls as f64, 0)),
+            .shows(|one: &ActivationCost<'_>| own(one, one.calls as f64, 0)),
         Column::number("batch ms", "batch_ms")
             .means("A whole batch without profiling, median")
             .ranked(2)
-            .shows(|one: &Activation<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
+            .shows(|one: &ActivationCost<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
     ];
     if figures.is_some() {
         columns.push(
             Column::number("ms published", "time_ms_published")
-                .shows(|one: &Activation<'_>| cell(line(one.profile.activation()), TIME)),
+                .shows(|one: &ActivationCost<'_>| cell(line(one.profile.activation()), TIME)),
         );
         columns.push(Column::number("times relu published", "times_relu_published").shows(
-            |one: &Activation<'_>| {
+            |one: &ActivationCost<'_>| {
                 let ratio = published(one.profile.activation()).zip(published("relu"));
                 Cell::maybe(ratio.map(|(ms, of_relu)| Cell::number(ms / of_relu, 1, vec![])))
             },
@@ -87,7 +87,7 @@ fn sheet(found: &[Activation<'_>], again: &[&Profile], figures: Option<&Figures>
         columns.push(
             Column::number("KB published", "memory_kb_published")
                 .ranked(4)
-                .shows(|one: &Activation<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
+                .shows(|one: &ActivationCost<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
         );
     }
     let mut remarks = Vec::new();

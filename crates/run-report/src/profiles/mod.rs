@@ -19,7 +19,7 @@ use run_record::profile::{Phase, Profile, ProfileRow, by_kind};
 use indexmap::IndexMap;
 
 use super::findings::Finding;
-use super::page::Part;
+use super::page::PagePart;
 use super::published::Figures;
 use super::sheet::Sheet;
 
@@ -52,7 +52,7 @@ impl Profiles {
 
     /// The tables as a part of the report, with anchors and files that begin with `name`. `None` if
     /// there is nothing to show.
-    pub fn part(&self, name: &str) -> Option<Part> {
+    pub fn part(&self, name: &str) -> Option<PagePart> {
         if self.profiles.is_empty() && self.notes.is_empty() {
             return None;
         }
@@ -87,7 +87,7 @@ impl Profiles {
         if sheets.is_empty() {
             findings.push("no profile".into());
         }
-        Some(Part { title, name: name.into(), findings, sheets, notes, ..Part::default() })
+        Some(PagePart { title, name: name.into(), findings, sheets, notes, ..PagePart::default() })
     }
 }
 
