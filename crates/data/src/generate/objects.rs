@@ -51,7 +51,7 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; BYTES], u8) {
         thing.radius = chance.between(2.0, 4.5);
         thing.paint(&mut canvas, chance);
     }
-    Thing::of(class, chance).paint(&mut canvas, chance);
+    Thing::for_class(class, chance).paint(&mut canvas, chance);
     for _ in 0..chance.below(3) {
         let mut thing = Thing::any(chance);
         thing.radius = chance.between(1.5, 3.5);
@@ -109,7 +109,7 @@ struct Thing {
 
 impl Thing {
     /// The main object of an image of `class`.
-    fn of(class: usize, chance: &mut Chance) -> Self {
+    fn for_class(class: usize, chance: &mut Chance) -> Self {
         let mut thing = Self::any(chance);
         if !chance.happens(AMBIGUOUS) {
             thing.shape = class;

@@ -111,7 +111,7 @@ enum Known {
 
 impl Labels {
     /// The labels of a source that may have their names.
-    pub(crate) fn of(names: Option<Vec<String>>, missing: MissingLabels) -> Self {
+    pub(crate) fn with_names(names: Option<Vec<String>>, missing: MissingLabels) -> Self {
         let named = names.filter(|names| !names.is_empty()).map(Known::Named);
         Self { known: named.unwrap_or(Known::Found(BTreeMap::new())), missing, dropped: 0 }
     }

@@ -82,7 +82,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
         ""
     };
     // Those that name pictures were read before.
-    let in_source = split::of(&name(folder)).is_some();
+    let in_source = split::of_name(&name(folder)).is_some();
     let beside = other_files.iter().filter(|_| in_source);
     let tables: Vec<String> = files
         .iter()

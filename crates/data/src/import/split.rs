@@ -2,7 +2,7 @@
 
 /// What a split is for. The order is that in which test splits are preferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Split {
+pub(crate) enum SplitKind {
     Train,
     Test,
     Evaluation,
@@ -10,7 +10,7 @@ pub(crate) enum Split {
     Development,
 }
 
-impl Split {
+impl SplitKind {
     /// The splits that a network may be tested on.
     pub(crate) const OTHERS: [Self; 4] = [Self::Test, Self::Evaluation, Self::Validation, Self::Development];
 
@@ -28,23 +28,23 @@ impl Split {
 
 /// Words of a split's name, the longer of two with the same beginning first. From Hugging Face's `datasets`
 /// (hub-docs, "File names and splits"), ultralytics and Roboflow (`valid`), VOC (`trainval`), Kaggle and fastai.
-const WORDS: [(&str, Split); 16] = [
-    ("training", Split::Train),
-    ("trainval", Split::Train),
-    ("train", Split::Train),
-    ("trn", Split::Train),
-    ("testing", Split::Test),
-    ("test", Split::Test),
-    ("tst", Split::Test),
-    ("evaluation", Split::Evaluation),
-    ("eval", Split::Evaluation),
-    ("holdout", Split::Evaluation),
-    ("validation", Split::Validation),
-    ("validate", Split::Validation),
-    ("valid", Split::Validation),
-    ("val", Split::Validation),
-    ("development", Split::Development),
-    ("dev", Split::Development),
+const WORDS: [(&str, SplitKind); 16] = [
+    ("training", SplitKind::Train),
+    ("trainval", SplitKind::Train),
+    ("train", SplitKind::Train),
+    ("trn", SplitKind::Train),
+    ("testing", SplitKind::Test),
+    ("test", SplitKind::Test),
+    ("tst", SplitKind::Test),
+    ("evaluation", SplitKind::Evaluation),
+    ("eval", SplitKind::Evaluation),
+    ("holdout", SplitKind::Evaluation),
+    ("validation", SplitKind::Validation),
+    ("validate", SplitKind::Validation),
+    ("valid", SplitKind::Validation),
+    ("val", SplitKind::Validation),
+    ("development", SplitKind::Development),
+    ("dev", SplitKind::Development),
 ];
 
 /// Words for the files of a split: they name no class.
@@ -87,7 +87,7 @@ fn words(name: &str) -> Vec<String> {
 }
 
 /// The split that a word names, alone or in one with a filler, such as `trainset`.
-fn of_word(word: &str) -> Option<Split> {
+fn of_word(word: &str) -> Option<SplitKind> {
     let names = |split: &str| {
         let rest = word.strip_prefix(split).or_else(|| word.strip_suffix(split));
         rest.is_some_and(|rest| rest.is_empty() || rest.len() > 2 && is_filler(rest))
@@ -96,14 +96,14 @@ fn of_word(word: &str) -> Option<Split> {
 }
 
 /// The split in a name, and the words that are neither its own nor fillers.
-fn parse(name: &str) -> Option<(Split, Vec<String>)> {
+fn parse(name: &str) -> Option<(SplitKind, Vec<String>)> {
     let words = words(name);
-    let mut splits: Vec<Split> = words.iter().filter_map(|word| of_word(word)).collect();
+    let mut splits: Vec<SplitKind> = words.iter().filter_map(|word| of_word(word)).collect();
     splits.sort_unstable();
     splits.dedup();
     let split = match splits[..] {
         // VOC's training set beside a test.
-        [one] | [one @ Split::Train, Split::Validation] => one,
+        [one] | [one @ SplitKind::Train, SplitKind::Validation] => one,
         _ => return None,
     };
     Some((split, words.into_iter().filter(|word| of_word(word).is_none() && !is_filler(word)).collect()))
@@ -111,23 +111,23 @@ fn parse(name: &str) -> Option<(Split, Vec<String>)> {
 
 /// The split that a name stands for: it has the split's word and, beside it, nothing but fillers and numbers.
 /// `train2017` and `training_set` are splits, `train_station` is not.
-pub(crate) fn of(name: &str) -> Option<Split> {
+pub(crate) fn of_name(name: &str) -> Option<SplitKind> {
     parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)
 }
 
 /// The split in a name with any other words, such as that of `train_labels.csv`.
-pub(crate) fn in_name(name: &str) -> Option<Split> {
+pub(crate) fn in_name(name: &str) -> Option<SplitKind> {
     parse(name).map(|(split, _)| split)
 }
 
 /// The splits that the names of one folder stand for. Names with other words are splits if these are the same in
 /// the name of the training split and in that of another one: `seg_train` beside `seg_test`.
-pub(crate) fn of_all(names: &[String]) -> Vec<Option<Split>> {
+pub(crate) fn of_names(names: &[String]) -> Vec<Option<SplitKind>> {
     let parsed: Vec<_> = names.iter().map(|name| parse(name)).collect();
-    let is_one = |(split, others): &(Split, Vec<String>)| {
+    let is_one = |(split, others): &(SplitKind, Vec<String>)| {
         let has = |is_train: bool| {
-            let is_sibling = |(split, words): &(Split, Vec<String>)| {
-                words == others && (*split == Split::Train) == is_train
+            let is_sibling = |(split, words): &(SplitKind, Vec<String>)| {
+                words == others && (*split == SplitKind::Train) == is_train
             };
             parsed.iter().flatten().any(is_sibling)
         };
@@ -159,16 +159,22 @@ mod tests {
     fn names_of_splits_are_known_in_every_spelling() {
         for (split, names) in [
             (
-                Split::Train,
+                SplitKind::Train,
                 "train training TRAIN Train_Set training_set TrainingSet trainset train2017 2017-train train_images \
                  training-images traindata Train64x64 my_train_data train_v2 trainval train_val train.full imgtrain",
             ),
-            (Split::Test, "test Testing TEST test1 test_set testset test_images test-data tst TestImages"),
-            (Split::Evaluation, "eval evaluation holdout hold-out hold_out_set Evaluation_Data"),
-            (Split::Validation, "val valid validation val2017 val_set validation_set valset ValidationSet"),
-            (Split::Development, "dev devset development dev_set"),
+            (
+                SplitKind::Test,
+                "test Testing TEST test1 test_set testset test_images test-data tst TestImages",
+            ),
+            (SplitKind::Evaluation, "eval evaluation holdout hold-out hold_out_set Evaluation_Data"),
+            (
+                SplitKind::Validation,
+                "val valid validation val2017 val_set validation_set valset ValidationSet",
+            ),
+            (SplitKind::Development, "dev devset development dev_set"),
         ] {
-            names.split_whitespace().for_each(|name| assert_eq!(of(name), Some(split), "{name}"));
+            names.split_whitespace().for_each(|name| assert_eq!(of_name(name), Some(split), "{name}"));
         }
         for name in [
             "train_station",
@@ -186,22 +192,22 @@ mod tests {
             "train_test_split",
             "",
         ] {
-            assert_eq!(of(name), None, "{name}");
+            assert_eq!(of_name(name), None, "{name}");
         }
     }
 
     #[test]
     fn a_split_is_found_by_its_own_name() {
-        for split in [Split::Train].into_iter().chain(Split::OTHERS) {
-            assert_eq!(of(split.name()), Some(split));
+        for split in [SplitKind::Train].into_iter().chain(SplitKind::OTHERS) {
+            assert_eq!(of_name(split.name()), Some(split));
         }
     }
 
     #[test]
     fn words_around_a_split_are_those_of_its_sibling() {
         let splits =
-            |names: &[&str]| of_all(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
-        let [train, test, val] = [Split::Train, Split::Test, Split::Validation].map(Some);
+            |names: &[&str]| of_names(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let [train, test, val] = [SplitKind::Train, SplitKind::Test, SplitKind::Validation].map(Some);
         assert_eq!(splits(&["seg_pred", "seg_test", "seg_train"]), [None, test, train]);
         assert_eq!(splits(&["ILSVRC2012_img_train", "ILSVRC2012_img_val"]), [train, val]);
         assert_eq!(splits(&["train_station", "test_tube", "steam_train"]), [None; 3]);

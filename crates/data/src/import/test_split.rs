@@ -56,7 +56,7 @@ pub(crate) fn choose(
 /// The place of the split that `wanted` names: its name, or the only one of that kind, such as `test_set` for test.
 fn place(wanted: &str, names: &[String]) -> Option<usize> {
     let of_kind = || {
-        let kind = split::of(wanted)?;
+        let kind = split::of_name(wanted)?;
         let mut places = (0..names.len()).filter(|&at| split::in_name(&names[at]) == Some(kind));
         places.next().filter(|_| places.next().is_none())
     };

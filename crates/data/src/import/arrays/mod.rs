@@ -16,7 +16,7 @@ use crate::import::job::Job;
 use crate::import::labels::{Labels, number_in};
 use crate::import::pictures::folder::{self, Found, Picture};
 use crate::import::pictures::place::{Pixels, Place};
-use crate::import::split::{self, Split as Kind};
+use crate::import::split::{self, SplitKind};
 use crate::import::tables::ranges::Ranges;
 use crate::import::writer::Writer;
 use crate::import::{ImportArgs, Imported, pictures, plan, test_split};
@@ -87,7 +87,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
     let listed = quote::listed(arrays.iter().map(|path| name(path)));
     // The name without the words of the split.
     let rest = |path: &Path| -> String {
-        words(path).into_iter().filter(|word| split::of(word).is_none()).collect::<Vec<_>>().join("_")
+        words(path).into_iter().filter(|word| split::of_name(word).is_none()).collect::<Vec<_>>().join("_")
     };
     // One name is that of the labels in each split.
     let is_label = |path: &Path| match &args.label {
@@ -123,14 +123,14 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
         }
     };
     let kind = |path: &Path| split::in_name(&name(path));
-    let named = pair(&|path| kind(path) == Some(Kind::Train))?;
+    let named = pair(&|path| kind(path) == Some(SplitKind::Train))?;
     let rest = || pair(&|path| kind(path).is_none());
     let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
         bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
     let train = train?;
     let mut others = Vec::new();
-    for other in Kind::OTHERS {
+    for other in SplitKind::OTHERS {
         others.extend(pair(&|path| kind(path) == Some(other))?.map(|pair| (other.name().to_owned(), pair)));
     }
     let pairs = || std::iter::once(&train).chain(others.iter().flat_map(|(_, pair)| pair));
@@ -205,14 +205,14 @@ fn classes(pair: &Pair, labels: &Labels) -> Result<BTreeSet<String>, DataError> 
 }
 
 /// The samples of a split and the numbers of their labels.
-struct Split {
+struct SplitArrays {
     samples: NpyFile,
     /// None of samples that are left out.
     labels: Vec<Option<u32>>,
     files: Vec<(usize, String)>,
 }
 
-impl Split {
+impl SplitArrays {
     fn open(pair: &Pair, labels: &mut Labels) -> Result<Self, DataError> {
         let samples = NpyFile::open(&pair.samples, &numbers())?;
         let file = labels_file(pair)?;
@@ -261,8 +261,8 @@ impl Arrays {
     }
 
     pub(crate) fn import(self, job: &Job<'_>) -> Result<Imported, DataError> {
-        let mut labels = Labels::of(self.names, job.args.missing_labels);
-        let train = Split::open(&self.train, &mut labels)?;
+        let mut labels = Labels::with_names(self.names, job.args.missing_labels);
+        let train = SplitArrays::open(&self.train, &mut labels)?;
         let known = labels.names(train.labels.iter().flatten().copied());
         let (names, mut others): (Vec<String>, Vec<_>) = self.others.into_iter().unzip();
         let (source, wanted) = (&job.args.source, job.args.test_split.as_deref());
@@ -271,14 +271,14 @@ impl Arrays {
         })?;
         // If none has classes, it is the first, whose error names them.
         let test = (!others.is_empty()).then(|| others.swap_remove(chosen.unwrap_or(0)));
-        let test = test.map(|pair| Split::open(&pair?, &mut labels)).transpose()?;
+        let test = test.map(|pair| SplitArrays::open(&pair?, &mut labels)).transpose()?;
         let (classes, class) = labels.classes(&job.args.source)?;
         if let Some(split) =
             [Some(&train), test.as_ref()].into_iter().flatten().find(|split| split.rows(&class).is_empty())
         {
             bail!(&split.samples.file.path, "no sample has a class");
         }
-        let kind = |split: &Split| match split.samples.shape.len() {
+        let kind = |split: &SplitArrays| match split.samples.shape.len() {
             1 | 2 => format!("rows of {} numbers of {}", split.samples.columns, split.samples.dtype),
             _ => format!("pictures of {}", split.samples.dtype),
         };
@@ -295,10 +295,10 @@ impl Arrays {
                 job,
             ),
             _ if train.samples.dtype == "|u1" => {
-                let pictures = |split: Split| -> Result<Vec<Picture>, DataError> {
+                let pictures = |split: SplitArrays| -> Result<Vec<Picture>, DataError> {
                     let rows = split.rows(&class).into_iter();
                     let rows: Vec<_> = rows.map(|(row, class)| (row, split.name(row), class)).collect();
-                    let pixels = Arc::new(Pixels::of(split.samples, self.set.is_some())?);
+                    let pixels = Arc::new(Pixels::from_npy(split.samples, self.set.is_some())?);
                     let picture =
                         |(row, name, class)| Picture { place: Place::Row(pixels.clone(), row), name, class };
                     Ok(rows.into_iter().map(picture).collect())
@@ -340,8 +340,8 @@ fn as_bytes(samples: &NpyFile) -> Result<String, DataError> {
 
 /// Imports features: a row for each sample.
 fn features(
-    train: Split,
-    test: Option<Split>,
+    train: SplitArrays,
+    test: Option<SplitArrays>,
     classes: Vec<String>,
     class: &[u16],
     names: Vec<String>,
@@ -356,7 +356,7 @@ fn features(
     let (all_rows, of) = (count(all, "row"), count(columns, "feature"));
     log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
     let splits = plan::splits(args, train_rows, test_rows, &classes, |(_, class)| *class)?;
-    let mut ranges = Ranges::of(columns);
+    let mut ranges = Ranges::for_features(columns);
     let mut writer = Writer::create(job, [1, 1, columns], Element::F32, all)?;
     let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
     let of_test = test.as_ref().unwrap_or(&train);

@@ -14,7 +14,7 @@ use crate::import::left_behind::is_ignored;
 use crate::import::no_data_set::unclassed;
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::pictures::{listing, metadata};
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::import::tables::is_table;
 use crate::import::{arrays, tables};
 use crate::quote::{listed, quoted, short};
@@ -142,7 +142,7 @@ pub(crate) fn below(source: &Path) -> Result<PathBuf, DataError> {
                     && holds_more(only)?
                     && !belongs(only, &folder, &files) =>
             {
-                if split::of(&name(only)) == Some(Split::Train) {
+                if split::of_name(&name(only)) == Some(SplitKind::Train) {
                     return Ok(folder);
                 }
                 log::info!("reading the folder {} in it", name(only));

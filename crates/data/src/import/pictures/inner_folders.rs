@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::DataError;
 use crate::import::pictures::folder::{holds_pictures, inside, is_picture, name};
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::quote::listed;
 
 /// The folder of a class and the folders with pictures in it.
@@ -23,8 +23,8 @@ impl Class {
     }
 
     fn has_splits(&self) -> bool {
-        let splits = split::of_all(&self.names().into_iter().collect::<Vec<_>>());
-        let is_train = |split: &Split| *split == Split::Train;
+        let splits = split::of_names(&self.names().into_iter().collect::<Vec<_>>());
+        let is_train = |split: &SplitKind| *split == SplitKind::Train;
         splits.iter().flatten().any(is_train) && splits.iter().flatten().any(|split| !is_train(split))
     }
 

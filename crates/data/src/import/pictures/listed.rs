@@ -10,7 +10,7 @@ use crate::DataError;
 use crate::import::Header;
 use crate::import::pictures::folder::is_picture;
 use crate::import::pictures::picture_names::{Named, PictureNames};
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::import::tables::table_file::{LABELS, TableFile, text};
 use crate::import::tables::{TableFiles, is_parquet, parquet_file};
 use crate::quote::{listed, quoted};
@@ -25,7 +25,7 @@ pub(crate) struct Listed {
     pub(crate) table: TableFile,
     /// The column of the names.
     pub(crate) names: usize,
-    pub(crate) split: Option<Split>,
+    pub(crate) split: Option<SplitKind>,
     /// Where its pictures are.
     pub(crate) within: PathBuf,
 }
@@ -34,7 +34,7 @@ impl Listed {
     /// Opens a table that names pictures in the folder `within`; `None` if it names none.
     pub(crate) fn open(
         path: &Path,
-        split: Option<Split>,
+        split: Option<SplitKind>,
         within: &Path,
         pictures: &PictureNames,
     ) -> Option<Self> {
@@ -174,9 +174,9 @@ impl Listed {
 
 /// Whether a column with these cells, beside the folders of the pictures, names the training split and another one.
 fn names_splits(pairs: &BTreeSet<(String, Vec<u8>)>) -> bool {
-    let splits: Option<BTreeSet<Split>> =
-        pairs.iter().map(|(_, cell)| split::of(text(cell).unwrap_or_default())).collect();
-    splits.is_some_and(|splits| splits.len() > 1 && splits.contains(&Split::Train))
+    let splits: Option<BTreeSet<SplitKind>> =
+        pairs.iter().map(|(_, cell)| split::of_name(text(cell).unwrap_or_default())).collect();
+    splits.is_some_and(|splits| splits.len() > 1 && splits.contains(&SplitKind::Train))
 }
 
 pub(crate) fn cell(row: &ByteRecord, column: usize) -> String {

@@ -17,7 +17,7 @@ use crate::import::pictures::metadata;
 use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::import::tables::table_file::text;
 use crate::import::tables::{is_submission, is_table, table};
 use crate::import::{ImportArgs, test_split};
@@ -37,7 +37,7 @@ pub(crate) enum Listing {
 struct Side {
     name: String,
     folder: PathBuf,
-    split: Split,
+    split: SplitKind,
 }
 
 /// Finds the pictures below `source` that tables of one's own list.
@@ -47,16 +47,17 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataErro
         return Ok(Listing::None);
     }
     let (folders, _) = inside(source)?;
-    let splits = split::of_all(&folders.iter().map(|folder| name(folder)).collect::<Vec<_>>());
-    let side =
-        |(folder, split): (PathBuf, Option<Split>)| Some(Side { name: name(&folder), folder, split: split? });
+    let splits = split::of_names(&folders.iter().map(|folder| name(folder)).collect::<Vec<_>>());
+    let side = |(folder, split): (PathBuf, Option<SplitKind>)| {
+        Some(Side { name: name(&folder), folder, split: split? })
+    };
     let sides: Vec<Side> = folders.into_iter().zip(splits).filter_map(side).collect();
     let tables = tables(source, &sides)?;
     if tables.is_empty() || !holds_pictures(source) {
         return Ok(Listing::None);
     }
-    let pictures = PictureNames::of(source)?;
-    let open = |(path, split): (PathBuf, Option<Split>)| {
+    let pictures = PictureNames::in_folder(source)?;
+    let open = |(path, split): (PathBuf, Option<SplitKind>)| {
         let of_split = sides.iter().find(|side| Some(side.split) == split);
         let within = of_split.map_or(source, |side| &side.folder);
         Listed::open(&path, split, within, &pictures)
@@ -80,12 +81,12 @@ pub(crate) fn is_in(folder: &Path) -> bool {
     if tables.is_empty() || !holds_pictures(folder) {
         return false;
     }
-    let Ok(pictures) = PictureNames::of(folder) else { return false };
+    let Ok(pictures) = PictureNames::in_folder(folder) else { return false };
     tables.into_iter().any(|(path, split)| Listed::open(&path, split, folder, &pictures).is_some())
 }
 
 /// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
-fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>, DataError> {
+fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
         return Ok(Vec::new());
@@ -103,7 +104,7 @@ fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<Split>)>
 
 /// Takes the table of the training split out of `tables`: the one with its name, or else one with the name of no split.
 fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Result<Option<Listed>, DataError> {
-    for split in [Some(Split::Train), None] {
+    for split in [Some(SplitKind::Train), None] {
         let mut places: Vec<usize> = (0..tables.len()).filter(|&at| tables[at].split == split).collect();
         let classed =
             |&at: &usize| tables[at].class(args.label.as_deref()).is_ok_and(|class| class.is_some());
@@ -126,8 +127,11 @@ fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Resul
 
 /// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
 fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, DataError> {
-    let mut root =
-        sides.iter().find(|side| side.split == Split::Train).map_or(source, |side| &side.folder).to_owned();
+    let mut root = sides
+        .iter()
+        .find(|side| side.split == SplitKind::Train)
+        .map_or(source, |side| &side.folder)
+        .to_owned();
     loop {
         let (folders, files) = inside(&root)?;
         match &folders[..] {
@@ -147,7 +151,7 @@ fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, DataError> {
 
 /// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
 fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), DataError> {
-    for side in sides.iter().filter(|side| side.split != Split::Train && holds_pictures(&side.folder)) {
+    for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
             let names = table.table.header.as_deref().unwrap_or_default();
             table.split == Some(side.split) && finder(names)(class).is_some()
@@ -183,7 +187,7 @@ impl Listings<'_> {
         let Some(class) = train.class(self.args.label.as_deref())? else {
             return Ok(Listing::None);
         };
-        let mut labels = Labels::of(None, self.args.missing_labels);
+        let mut labels = Labels::with_names(None, self.args.missing_labels);
         let class_name = train.table.column_name(class);
         log::info!(
             "{}: column {} names the pictures, column {} their classes",
@@ -191,10 +195,10 @@ impl Listings<'_> {
             train.table.column_name(train.names),
             class_name
         );
-        let mut of_split: BTreeMap<(Split, String), Rows> = BTreeMap::new();
+        let mut of_split: BTreeMap<(SplitKind, String), Rows> = BTreeMap::new();
         // Folders of splits are before a column of splits.
         let may_have_column =
-            train.split.is_none() && self.sides.iter().all(|side| side.split == Split::Train);
+            train.split.is_none() && self.sides.iter().all(|side| side.split == SplitKind::Train);
         let of_column = if may_have_column { self.splits(&mut train, class) } else { HashMap::new() };
         let unlabelled = self.unlabelled(&mut train, class, &of_column, &labels);
         let rows = self.rows(&mut train, class, &mut labels, &unlabelled)?;
@@ -203,12 +207,12 @@ impl Listings<'_> {
             let key = match (train.split, of_column.get(&place), side) {
                 (None, Some(split), _) => split.clone(),
                 (None, None, Some(side)) => (side.split, side.name.clone()),
-                _ => (Split::Train, String::new()),
+                _ => (SplitKind::Train, String::new()),
             };
             of_split.entry(key).or_default().push((place, label));
         }
         for mut other in others {
-            let Some(split) = other.split.filter(|split| *split != Split::Train) else { continue };
+            let Some(split) = other.split.filter(|split| *split != SplitKind::Train) else { continue };
             let class = match (&train.table.header, &other.table.header) {
                 (Some(_), Some(header)) => finder(header)(&class_name),
                 (None, None) if train.table.columns == other.table.columns => Some(class),
@@ -234,7 +238,7 @@ impl Listings<'_> {
                 of_split.entry((split, name)).or_default().extend(rows);
             }
         }
-        let is_train = |split: Split| split == Split::Train;
+        let is_train = |split: SplitKind| split == SplitKind::Train;
         let (train_rows, tests): (Vec<_>, Vec<_>) =
             of_split.into_iter().partition(|((split, _), _)| is_train(*split));
         let train_rows: Rows = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
@@ -379,7 +383,7 @@ impl Listings<'_> {
         &self,
         listed: &mut Listed,
         class: usize,
-        of_column: &HashMap<usize, (Split, String)>,
+        of_column: &HashMap<usize, (SplitKind, String)>,
         labels: &Labels,
     ) -> BTreeSet<usize> {
         if of_column.is_empty() {
@@ -390,7 +394,7 @@ impl Listings<'_> {
         // An error is found again when the classes are read.
         let _ = listed.table.for_each_row(|table, row, _| {
             let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
-            let Some(split) = of_column.get(&place).filter(|(split, _)| *split != Split::Train) else {
+            let Some(split) = of_column.get(&place).filter(|(split, _)| *split != SplitKind::Train) else {
                 return Ok(());
             };
             let label = cell(row, class);
@@ -408,9 +412,9 @@ impl Listings<'_> {
     }
 
     /// The splits of pictures, if a column names them in all rows: the training split, and another one.
-    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (Split, String)> {
+    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (SplitKind, String)> {
         let (names, within) = (listed.names, listed.within.clone());
-        let mut columns: BTreeMap<usize, HashMap<usize, (Split, String)>> = (0..listed.table.columns)
+        let mut columns: BTreeMap<usize, HashMap<usize, (SplitKind, String)>> = (0..listed.table.columns)
             .filter(|&column| column != names && column != class)
             .map(|column| (column, HashMap::new()))
             .collect();
@@ -419,7 +423,7 @@ impl Listings<'_> {
             let Named::One(place) = self.pictures.find(&cell(row, names), &within) else { return Ok(()) };
             columns.retain(|&column, found| {
                 let name = cell(row, column);
-                let split = split::of(&name);
+                let split = split::of_name(&name);
                 split.is_some_and(|split| {
                     found.insert(place, (split, name));
                     true
@@ -427,8 +431,8 @@ impl Listings<'_> {
             });
             if columns.is_empty() { Err(DataError::Stopped) } else { Ok(()) }
         });
-        let has_both = |found: &HashMap<usize, (Split, String)>| {
-            let is_train = |(split, _): &(Split, String)| *split == Split::Train;
+        let has_both = |found: &HashMap<usize, (SplitKind, String)>| {
+            let is_train = |(split, _): &(SplitKind, String)| *split == SplitKind::Train;
             found.values().any(is_train) && !found.values().all(is_train)
         };
         let found = columns.into_iter().find(|(_, found)| has_both(found));

@@ -79,7 +79,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     if !unused.is_empty() {
         log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
     }
-    let names = PictureNames::of(folder)?;
+    let names = PictureNames::in_folder(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
@@ -139,7 +139,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
 /// Whether folders are the classes of pictures in a folder or in its splits.
 fn has_class_folders(folder: &Path) -> Result<bool, DataError> {
     let (splits, others): (Vec<PathBuf>, Vec<PathBuf>) =
-        inside(folder)?.0.into_iter().partition(|folder| split::of(&name(folder)).is_some());
+        inside(folder)?.0.into_iter().partition(|folder| split::of_name(&name(folder)).is_some());
     let is_any =
         splits.iter().map(|split| has_class_folders(split)).collect::<Result<Vec<_>, _>>()?.contains(&true);
     Ok(is_any || others.iter().filter(|folder| holds_pictures(folder)).count() > 1)

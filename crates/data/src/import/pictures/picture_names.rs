@@ -29,7 +29,7 @@ pub(crate) enum Named {
 }
 
 impl PictureNames {
-    pub(crate) fn of(root: &Path) -> Result<Self, DataError> {
+    pub(crate) fn in_folder(root: &Path) -> Result<Self, DataError> {
         let files = walk(root, &mut LeftOut::default())?;
         let mut places: HashMap<String, Vec<usize>> = HashMap::new();
         for (place, file) in files.iter().enumerate() {
@@ -112,7 +112,7 @@ mod tests {
         ];
         files.iter().for_each(|name| lab.write(&format!("set/{name}"), "x"));
         let [root, train] = ["set", "set/train"].map(|name| lab.path(name));
-        let names = PictureNames::of(&root).unwrap();
+        let names = PictureNames::in_folder(&root).unwrap();
         let find = |wanted: &str, within: &Path| match names.find(wanted, within) {
             Named::One(place) => names.files[place].strip_prefix(&root).unwrap().to_str().unwrap().to_owned(),
             other => format!("{other:?}").split(['(', '[']).next().unwrap().to_owned(),

@@ -37,7 +37,7 @@ pub(crate) struct Pixels {
 
 impl Pixels {
     /// The pictures of an array of bytes, whose channels are known to be before height and width if `is_planar`.
-    pub(crate) fn of(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
+    pub(crate) fn from_npy(npy: NpyFile, is_planar: bool) -> Result<Self, DataError> {
         /// Most channels: red, green, blue and transparency.
         const MOST: usize = 4;
         let [height, width, channels, is_planar] = match npy.shape[..] {

@@ -9,14 +9,14 @@ use crate::import::pictures::folder::{
     Classes, Found, LeftOut, classes, collect, holds_pictures, inside, is_picture, loops, name,
 };
 use crate::import::pictures::{inner_folders, metadata};
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::import::test_split;
 use crate::quote::{listed, short};
 
 /// A folder whose name is one of a split, or that is chosen as the test split.
 struct Side {
     name: String,
-    split: Option<Split>,
+    split: Option<SplitKind>,
     /// The folder with its classes.
     root: PathBuf,
     holds: Holds,
@@ -33,7 +33,7 @@ enum Holds {
 }
 
 impl Side {
-    fn open(source: &Path, folder: &Path, split: Option<Split>) -> Result<Self, DataError> {
+    fn open(source: &Path, folder: &Path, split: Option<SplitKind>) -> Result<Self, DataError> {
         let root = root(folder)?;
         let (folders, files) = inside(&root)?;
         let has_metadata = [source, &root].iter().any(|folder| metadata::file(folder).is_some());
@@ -45,7 +45,7 @@ impl Side {
         Ok(Self { name: name(folder), split, root, holds })
     }
 
-    fn is(&self, split: Split) -> bool {
+    fn is(&self, split: SplitKind) -> bool {
         self.split == Some(split)
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn find(
     let (folders, _) = inside(source)?;
     let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
     let (mut sides, mut others) = (Vec::new(), Vec::new());
-    for (folder, split) in folders.iter().zip(split::of_all(&names)) {
+    for (folder, split) in folders.iter().zip(split::of_names(&names)) {
         if split.is_some() || test_split == Some(&name(folder)) {
             sides.push(Side::open(source, folder, split)?);
         } else {
@@ -89,7 +89,7 @@ pub(crate) fn find(
     // The shortest name of a split is the plainest: train is before training_set.
     sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
     let mut left_out = LeftOut::new(loops(source)?);
-    let is_train = |side: &Side| side.is(Split::Train) && side.holds == Holds::Classes;
+    let is_train = |side: &Side| side.is(SplitKind::Train) && side.holds == Holds::Classes;
     let Some(train) = sides.iter().position(is_train).map(|at| sides.remove(at)) else {
         check_no_split(source, &sides, &others, test_split)?;
         let found = classes(source, source, true, label, &mut left_out)?;
@@ -103,7 +103,7 @@ pub(crate) fn find(
     check_train(&train, &found, &sides, &others)?;
     check_inner(&train.root, &found)?;
     let (second, sides): (Vec<Side>, Vec<Side>) =
-        sides.into_iter().partition(|side| side.is(Split::Train) && test_split != Some(&side.name));
+        sides.into_iter().partition(|side| side.is(SplitKind::Train) && test_split != Some(&side.name));
     let sides = if test_split.is_some() { sides } else { with_classes(sides) };
     let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
     let mut read = Vec::new();
@@ -162,7 +162,7 @@ fn check_train(train: &Side, found: &Classes, sides: &[Side], others: &[&PathBuf
     let picture = files.iter().find(|file| is_picture(file));
     if found.is_listed
         || beside.is_empty()
-        || sides.iter().any(|side| !side.is(Split::Train))
+        || sides.iter().any(|side| !side.is(SplitKind::Train))
         || (picture.is_none() && found.full().len() > 1)
     {
         return Ok(());
@@ -192,9 +192,9 @@ fn check_no_split(
     test_split: Option<&str>,
 ) -> Result<(), DataError> {
     let with_classes = sides.iter().find(|side| side.holds == Holds::Classes);
-    let train = sides.iter().find(|side| side.is(Split::Train));
+    let train = sides.iter().find(|side| side.is(SplitKind::Train));
     let is_alone = sides.len() + others.len() == 1;
-    let are_splits = train.is_some() && sides.iter().any(|side| !side.is(Split::Train));
+    let are_splits = train.is_some() && sides.iter().any(|side| !side.is(SplitKind::Train));
     if with_classes.is_none() && !are_splits && others.iter().any(|folder| is_class(folder)) {
         return check_no_test_split(source, test_split);
     }

@@ -267,7 +267,7 @@ impl Beginning {
     }
 
     /// The beginning of a table, or what is wrong with it. `line` is the number of the line at a position.
-    pub(crate) fn of(
+    pub(crate) fn read(
         file: &mut File,
         known: &Known<'_>,
         line: impl Fn(&Position) -> u64,

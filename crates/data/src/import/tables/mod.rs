@@ -19,7 +19,7 @@ use run_record::{count, quoted};
 use crate::DataError;
 use crate::import::pictures::folder::{self, holds_pictures};
 use crate::import::pictures::metadata;
-use crate::import::split::{self, Split};
+use crate::import::split::{self, SplitKind};
 use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, short};
 
@@ -153,12 +153,12 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let splits = if has_pictures {
         names.iter().map(|name| plain_split(name)).collect()
     } else {
-        split::of_all(&names)
+        split::of_names(&names)
     };
-    let mut splits: Vec<(Table, Option<Split>)> = found.drain(..).zip(splits).collect();
+    let mut splits: Vec<(Table, Option<SplitKind>)> = found.drain(..).zip(splits).collect();
     // The shortest name of a split is the plainest.
     splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
-    if splits.first().is_none_or(|(_, split)| *split != Some(Split::Train)) {
+    if splits.first().is_none_or(|(_, split)| *split != Some(SplitKind::Train)) {
         let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
         return if has_pictures {
             check_pictures(folder, &tables, args).map(|()| None)
@@ -166,7 +166,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
             without_split(folder, tables, args)
         };
     }
-    if let [(first, _), (second, Some(Split::Train)), ..] = &splits[..]
+    if let [(first, _), (second, Some(SplitKind::Train)), ..] = &splits[..]
         && [first.is_folder, second.is_folder] == [false; 2]
         && first.name.len() == second.name.len()
         && first.name != second.name
@@ -181,7 +181,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     }
     let train = splits.remove(0).0;
     let (others, unused): (Vec<_>, Vec<_>) =
-        splits.into_iter().partition(|(_, split)| split.is_some_and(|split| split != Split::Train));
+        splits.into_iter().partition(|(_, split)| split.is_some_and(|split| split != SplitKind::Train));
     train.files.iter().try_for_each(|path| check_whole(path))?;
     let used: Vec<&PathBuf> = std::iter::once(&train)
         .chain(others.iter().map(|(table, _)| table))
@@ -191,7 +191,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
     for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
         let name = folder::name(path);
-        if split::of(&name).is_some() && path.is_dir() && !has_pictures {
+        if split::of_name(&name).is_some() && path.is_dir() && !has_pictures {
             log::warn!("{name} is not used: it has no table");
         } else if path.is_dir() && holds_pictures(path) {
             log::warn!("{name} is not used: {} does not name its pictures", folder::name(&train.path));
@@ -199,7 +199,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
             log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
         }
     }
-    let other = |(table, _): (Table, Option<Split>)| {
+    let other = |(table, _): (Table, Option<SplitKind>)| {
         Ok(Other {
             name: table.name.clone(),
             advice: alone(folder, &train, &table, args),
@@ -211,9 +211,9 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
 }
 
 /// The split whose plain name is that of a table.
-fn plain_split(name: &str) -> Option<Split> {
+fn plain_split(name: &str) -> Option<SplitKind> {
     let is_plain = name.chars().all(|letter| letter.is_ascii_alphabetic());
-    split::of(name).filter(|_| is_plain)
+    split::of_name(name).filter(|_| is_plain)
 }
 
 /// Checks that pictures in no folder do not lie beside the only table, one of which is the data set.
@@ -416,7 +416,7 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
 pub(crate) fn is_partition(folder: &Path) -> bool {
     partitions::is_one(folder)
         && in_folder(folder).first().is_some_and(|file| is_parquet_name(file))
-        && found(folder).is_ok_and(|tables| tables.iter().all(|table| split::of(&table.name).is_none()))
+        && found(folder).is_ok_and(|tables| tables.iter().all(|table| split::of_name(&table.name).is_none()))
 }
 
 /// The name of a table's file without its ending, in any case; none of another file.

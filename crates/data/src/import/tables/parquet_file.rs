@@ -84,7 +84,7 @@ fn for_each_row(
     for path in &files.files {
         let (reader, before) = (open(path)?, done);
         let mut rows = guarded(path, || reader.get_row_iter(None))?;
-        let of_folders = partitions::of(path, &files.root, &own_columns(path)?);
+        let of_folders = partitions::in_path(path, &files.root, &own_columns(path)?);
         while let Some(row) = guarded(path, || rows.next().transpose())? {
             done += 1;
             tell(done, all)?;
@@ -120,7 +120,7 @@ fn own_columns(path: &Path) -> Result<Vec<String>, DataError> {
 /// The names of the columns of a file of a table in `root`, with those that its folders name.
 fn columns(path: &Path, root: &Path) -> Result<Vec<String>, DataError> {
     let mut columns = own_columns(path)?;
-    let of_folders = partitions::of(path, root, &columns);
+    let of_folders = partitions::in_path(path, root, &columns);
     columns.extend(of_folders.into_iter().map(|(name, _)| name));
     Ok(columns)
 }
@@ -180,7 +180,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     };
     for path in &files.files {
         let own = own_columns(path)?;
-        let mut both = partitions::of(path, &files.root, &[]);
+        let mut both = partitions::in_path(path, &files.root, &[]);
         both.retain(|(name, _)| own.contains(name));
         if both.is_empty() {
             continue;
@@ -433,7 +433,7 @@ type Unpacked = (usize, usize, String, u32);
 pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, DataError> {
     let args = job.args;
     let (label, names) = label(&tables.train, Some(column), args.label.as_deref())?;
-    let mut labels = Labels::of(names.clone(), args.missing_labels);
+    let mut labels = Labels::with_names(names.clone(), args.missing_labels);
     let folder = job.folder("pictures")?;
     let mut by_path = ByPath::default();
     let mut unpack = |name: &str, files: &TableFiles, labels: &mut Labels| -> Result<_, DataError> {

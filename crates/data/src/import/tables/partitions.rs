@@ -17,7 +17,7 @@ pub(crate) fn is_one(folder: &Path) -> bool {
 
 /// The names and values that the folders of `path` have below `root`, the folder of its table. A column of the file
 /// itself is preferred.
-pub(crate) fn of(path: &Path, root: &Path, columns: &[String]) -> Vec<(String, Option<String>)> {
+pub(crate) fn in_path(path: &Path, root: &Path, columns: &[String]) -> Vec<(String, Option<String>)> {
     let folders = path.ancestors().skip(1).take_while(|folder| is_one(folder) && *folder != root);
     let mut found: Vec<(String, Option<String>)> = folders
         .filter_map(|folder| {
@@ -55,16 +55,16 @@ mod tests {
 
     #[test]
     fn folders_name_columns_below_that_of_the_table() {
-        let of =
-            |path: &str, root: &str, columns: &[String]| super::of(Path::new(path), Path::new(root), columns);
+        let found =
+            |path: &str, root: &str, columns: &[String]| in_path(Path::new(path), Path::new(root), columns);
         let named = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
         let path = "seed=3/t/year=2020/kind=a%20b/0.parquet";
-        assert_eq!(of(path, "seed=3/t", &[]), [named("year", "2020"), named("kind", "a b")]);
-        assert_eq!(of(path, "seed=3/t/year=2020", &[]), [named("kind", "a b")]);
-        assert_eq!(of(path, "seed=3/t/year=2020/kind=a%20b", &[]), [], "one file");
-        assert_eq!(of(path, "seed=3/t", &["year".into()]), [named("kind", "a b")]);
+        assert_eq!(found(path, "seed=3/t", &[]), [named("year", "2020"), named("kind", "a b")]);
+        assert_eq!(found(path, "seed=3/t/year=2020", &[]), [named("kind", "a b")]);
+        assert_eq!(found(path, "seed=3/t/year=2020/kind=a%20b", &[]), [], "one file");
+        assert_eq!(found(path, "seed=3/t", &["year".into()]), [named("kind", "a b")]);
         let missing = "t/kind=__HIVE_DEFAULT_PARTITION__/0.parquet";
-        assert_eq!(of(missing, "t", &[]), [("kind".to_owned(), None)]);
+        assert_eq!(found(missing, "t", &[]), [("kind".to_owned(), None)]);
         assert_eq!(["50%", "a%2Fb", "%zz", "%C3%A4"].map(decoded), ["50%", "a/b", "%zz", "ä"]);
     }
 }

@@ -62,7 +62,7 @@ impl Range {
 }
 
 impl Ranges {
-    pub(crate) fn of(features: usize) -> Self {
+    pub(crate) fn for_features(features: usize) -> Self {
         Self(vec![Range::default(); features])
     }
 
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn features_that_tell_nothing_are_named_with_the_reason() {
         let problems = |columns: &[&[&str]]| {
-            let mut ranges = Ranges::of(columns.len());
+            let mut ranges = Ranges::for_features(columns.len());
             for (feature, cells) in columns.iter().enumerate() {
                 cells.iter().for_each(|cell| ranges.add(feature, cell.parse().unwrap(), cell.as_bytes()));
             }

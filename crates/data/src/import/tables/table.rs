@@ -56,8 +56,8 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
     }
     describe(&train, label);
     check_names(&train, &features)?;
-    let mut labels = Labels::of(names.clone(), args.missing_labels);
-    let mut ranges = Ranges::of(features.len());
+    let mut labels = Labels::with_names(names.clone(), args.missing_labels);
+    let mut ranges = Ranges::for_features(features.len());
     let lines = train.lines();
     let tell = |row: usize| job.row(row, 2 * lines);
     let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;

@@ -113,7 +113,7 @@ impl TableFile {
         let beginning = if is_parquet {
             of_parquet()
         } else {
-            Beginning::of(&mut file, &known, |position| line_at(&lines, position))
+            Beginning::read(&mut file, &known, |position| line_at(&lines, position))
         };
         let beginning = beginning.map_err(DataError::read(path))?;
         let Beginning { format, header, columns, start, has_row_names, notes } =
@@ -255,7 +255,7 @@ impl TableFile {
                 Err([format!("{name} has no value"), "fill it in, or leave the row out".into()])
             }
             (None, Ok(text)) => {
-                let advice = if split::of(text).is_some() {
+                let advice = if split::of_name(text).is_some() {
                     "if it names the splits, write the rows of each to a file, such as train.csv and test.csv; if not, "
                 } else {
                     "make it one, or "
