@@ -14,7 +14,7 @@ use super::{Refused, outputs};
 use crate::model::ModelKind;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use data::contact_sheet;
-use data::generate::{Progress, digits, features, objects};
+use data::generate::{AfterSample, digits, features, objects};
 use data::{DataError, DataFormat, Element, SampleSource, Split, shard};
 use launch::{StopRequest, quoted};
 use run_record::files;
@@ -37,7 +37,7 @@ const SHOWN: usize = 20;
 /// Most letters of a class in the table.
 const MOST_OF_NAME: usize = 80;
 
-type Generator = fn(&Path, usize, usize, u64, Progress<'_>) -> io::Result<()>;
+type Generator = fn(&Path, usize, usize, u64, AfterSample<'_>) -> io::Result<()>;
 
 /// Generates a data set of samples that take so many bytes, each with its label.
 fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {

@@ -20,7 +20,7 @@ const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
 
 /// A kind of augmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum AugmentationKind {
     /// Random crop of the image with 4 pixels of zero padding.
     Crop,
     /// Horizontal flip with probability 0.5.
@@ -31,13 +31,13 @@ enum Change {
     Rotate,
 }
 
-impl Change {
+impl AugmentationKind {
     /// Every kind, with its name, in the order of their application.
     const ALL: [(Self, &str); 4] =
         [(Self::Crop, "crop"), (Self::Flip, "flip"), (Self::Jitter, "jitter"), (Self::Rotate, "rotate")];
 }
 
-/// The augmentations in use, applied in the order of `Change` regardless of the order
+/// The augmentations in use, applied in the order of `AugmentationKind` regardless of the order
 /// in which they were given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
@@ -50,8 +50,8 @@ impl FromStr for Augmentation {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut chosen = Self::default();
         for word in text.split(',').map(str::trim) {
-            let Some((change, _)) = Change::ALL.into_iter().find(|(_, name)| *name == word) else {
-                let names = Change::ALL.map(|(_, name)| name).join(",");
+            let Some((change, _)) = AugmentationKind::ALL.into_iter().find(|(_, name)| *name == word) else {
+                let names = AugmentationKind::ALL.map(|(_, name)| name).join(",");
                 return Err(format!("unknown augmentation \"{word:.60}\": choose from {names}"));
             };
             if std::mem::replace(&mut chosen.0[change as usize], true) {
@@ -78,7 +78,7 @@ impl From<Augmentation> for String {
 
 impl fmt::Display for Augmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let chosen = Change::ALL.into_iter().filter(|(change, _)| self.0[*change as usize]);
+        let chosen = AugmentationKind::ALL.into_iter().filter(|(change, _)| self.0[*change as usize]);
         f.pad(&chosen.map(|(_, name)| name).collect::<Vec<_>>().join(","))
     }
 }
@@ -100,18 +100,20 @@ impl Augmentation {
         let mut rng = ChaCha8Rng::from_seed(key);
         // All random numbers are drawn always, so no augmentation depends on the others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
-        for (change, _) in Change::ALL {
+        for (change, _) in AugmentationKind::ALL {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
             let factors = [(); 3].map(|()| 256 - JITTER + below(2 * JITTER as u32 + 1));
             if !self.0[change as usize] {
                 continue;
             }
             match change {
-                Change::Crop => crop(image, shape, [draw[0] - PADDING, draw[1] - PADDING]),
-                Change::Flip if draw[2] & 1 == 1 => flip(image, shape),
-                Change::Flip => {}
-                Change::Jitter => jitter(image, shape, factors),
-                Change::Rotate => rotate(image, shape, TURN * (draw[2] as f32 / (1 << 23) as f32 - 1.0)),
+                AugmentationKind::Crop => crop(image, shape, [draw[0] - PADDING, draw[1] - PADDING]),
+                AugmentationKind::Flip if draw[2] & 1 == 1 => flip(image, shape),
+                AugmentationKind::Flip => {}
+                AugmentationKind::Jitter => jitter(image, shape, factors),
+                AugmentationKind::Rotate => {
+                    rotate(image, shape, TURN * (draw[2] as f32 / (1 << 23) as f32 - 1.0))
+                }
             }
         }
     }

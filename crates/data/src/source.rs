@@ -92,11 +92,11 @@ pub struct SampleSource {
     description: Description,
     /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
     pub(crate) imported: Option<DataSet>,
-    splits: [Box<dyn Samples>; 2],
+    splits: [Box<dyn SplitReader>; 2],
 }
 
 /// Reader of a split's samples. Each format has one.
-pub(crate) trait Samples {
+pub(crate) trait SplitReader {
     /// Number of samples.
     fn len(&self) -> usize;
 
@@ -113,8 +113,12 @@ pub(crate) trait Samples {
 }
 
 impl SampleSource {
-    pub(crate) fn from_splits<S: Samples + 'static>(description: Description, splits: [S; 2]) -> Self {
-        Self { description, imported: None, splits: splits.map(|split| Box::new(split) as Box<dyn Samples>) }
+    pub(crate) fn from_splits<S: SplitReader + 'static>(description: Description, splits: [S; 2]) -> Self {
+        Self {
+            description,
+            imported: None,
+            splits: splits.map(|split| Box::new(split) as Box<dyn SplitReader>),
+        }
     }
 
     /// Description of the samples.

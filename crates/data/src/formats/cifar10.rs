@@ -9,7 +9,7 @@ use std::path::Path;
 use run_record::files;
 
 use crate::formats::DataFile;
-use crate::source::Samples;
+use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, SampleSource};
 
 /// Channels, height and width of an image.
@@ -135,7 +135,7 @@ fn class_names(root: &Path) -> Vec<String> {
     }
 }
 
-impl Samples for Records {
+impl SplitReader for Records {
     fn len(&self) -> usize {
         self.0.iter().map(|file| file.len / RECORD).sum()
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::IdxFile;
 use crate::error::OTHER_SAMPLES;
-use crate::source::Samples;
+use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, SampleSource};
 
 /// The files of a split. Opening them reads headers only.
@@ -60,7 +60,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     Ok(SampleSource::from_splits(description, [pair(NAMES[0])?, pair(NAMES[1])?]))
 }
 
-impl Samples for Idx {
+impl SplitReader for Idx {
     fn len(&self) -> usize {
         self.images.shape[0]
     }

@@ -34,7 +34,7 @@ pub fn npy_header(dtype: &str, shape: &[usize]) -> Vec<u8> {
 /// The dictionary in a header.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Header {
+struct NpyHeader {
     /// The dtype in NumPy's notation, such as `<f4`; a list for records.
     descr: Value,
     /// Whether the order is Fortran's: the first dimension is contiguous, not the last.
@@ -43,7 +43,7 @@ struct Header {
     shape: Vec<usize>,
 }
 
-impl Header {
+impl NpyHeader {
     /// The header at the beginning of `file`, and the offset of the data; or what is wrong with it.
     fn read(file: &[u8]) -> Result<(Self, usize), String> {
         let after_magic =
@@ -152,7 +152,8 @@ impl NpyFile {
                 "version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it again with numpy.save"
             );
         }
-        let (Header { descr, fortran_order, shape }, start) = Header::read(&beginning).map_err(invalid)?;
+        let (NpyHeader { descr, fortran_order, shape }, start) =
+            NpyHeader::read(&beginning).map_err(invalid)?;
         // A list of fields is no text.
         let dtype = descr.as_str().map_or_else(|| descr.to_string(), ToOwned::to_owned);
         let length = Self::STRINGS.iter().find_map(|kind| dtype.strip_prefix(kind)?.parse::<usize>().ok());
@@ -430,10 +431,10 @@ mod tests {
         }
     }
 
-    fn read(version: u8, text: &str) -> Result<(Header, usize), String> {
+    fn read(version: u8, text: &str) -> Result<(NpyHeader, usize), String> {
         let length = (text.len() as u32).to_le_bytes();
         let length = if version == 1 { &length[..2] } else { &length };
-        Header::read(&[MAGIC, &[version, 0], length, text.as_bytes(), b"numbers"].concat())
+        NpyHeader::read(&[MAGIC, &[version, 0], length, text.as_bytes(), b"numbers"].concat())
     }
 
     #[test]
@@ -461,7 +462,7 @@ mod tests {
         for (dtype, shape) in [("<f4", vec![2, 3]), ("<i8", vec![5]), ("|u1", vec![1 << 40, 7, 7])] {
             let bytes = npy_header(dtype, &shape);
             assert_eq!(bytes.len() % 64, 0);
-            let (header, start) = Header::read(&bytes).unwrap();
+            let (header, start) = NpyHeader::read(&bytes).unwrap();
             assert_eq!((header.descr, header.fortran_order), (dtype.into(), false));
             assert_eq!((header.shape, start), (shape, bytes.len()));
         }
@@ -494,7 +495,7 @@ mod tests {
         }
         let whole = [MAGIC, &[2, 0, 9, 0, 0, 0], b"{        "].concat();
         for length in 0..whole.len() {
-            assert!(Header::read(&whole[..length]).is_err(), "{length}");
+            assert!(NpyHeader::read(&whole[..length]).is_err(), "{length}");
         }
     }
 
@@ -505,7 +506,7 @@ mod tests {
             for byte in [0, b'(', b'\'', b'[', b'9', 0xc3, 0xff] {
                 let mut damaged = whole.clone();
                 damaged[at] = byte;
-                if let Err(what) = Header::read(&damaged) {
+                if let Err(what) = NpyHeader::read(&damaged) {
                     assert_eq!(what.lines().count(), 1, "{what}");
                 }
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::formats::NpyFile;
-use crate::source::Samples;
+use crate::source::SplitReader;
 use crate::{DataError, Element};
 
 /// A split whose samples are rows of a file, which are read on request.
@@ -14,7 +14,7 @@ pub(super) struct Rows {
     pub(super) element: Element,
 }
 
-impl Samples for Rows {
+impl SplitReader for Rows {
     fn len(&self) -> usize {
         self.labels.len()
     }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use run_record::files::WholeFile;
 
-use super::Progress;
+use super::AfterSample;
 use super::chance::{Chance, Stream};
 use super::strokes::{Point, distance, scale_and_centre, trace, warp};
 use crate::Split;
@@ -137,7 +137,7 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
 ///
 /// # Errors
 /// When a file cannot be written, or a count exceeds IDX's 32 bits.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "t10k", test, train)]
     {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use run_record::files::WholeFile;
 
-use super::Progress;
+use super::AfterSample;
 use super::chance::{Chance, Stream};
 use crate::Split;
 use crate::formats::npy::npy_header;
@@ -83,7 +83,7 @@ impl FeatureSpace {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     let space = FeatureSpace::new(seed);
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "test", test, train)]

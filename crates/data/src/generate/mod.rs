@@ -11,4 +11,4 @@ mod synthetic;
 pub use synthetic::noise;
 
 /// Is told the number of samples that are done; an error ends the generation, whose files go.
-pub type Progress<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;
+pub type AfterSample<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;

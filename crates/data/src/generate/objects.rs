@@ -15,7 +15,7 @@ use std::path::Path;
 
 use run_record::files::WholeFile;
 
-use super::Progress;
+use super::AfterSample;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
 use crate::Split;
@@ -184,7 +184,7 @@ fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
 ///
 /// # Errors
 /// When a file cannot be written, or an old one cannot be removed.
-pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: Progress<'_>) -> io::Result<()> {
+pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     let mut done = 0;
     let mut batch = |name: &str, split, samples: std::ops::Range<usize>| -> io::Result<()> {
         let mut file = WholeFile::create(out, name)?;

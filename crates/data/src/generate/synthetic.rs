@@ -3,7 +3,7 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use crate::source::Samples;
+use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// Noise in one split.
@@ -44,7 +44,7 @@ impl Noise {
     }
 }
 
-impl Samples for Noise {
+impl SplitReader for Noise {
     fn len(&self) -> usize {
         self.samples
     }

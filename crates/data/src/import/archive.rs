@@ -14,14 +14,14 @@ use crate::import::unpack;
 const TAR_HEADER: usize = 512;
 
 /// The kinds of archives.
-pub(super) enum Kind {
+pub(super) enum ArchiveKind {
     Zip,
     Tar,
     TarGz,
 }
 
 /// The kind of archive that `path` is, by its first bytes.
-fn kind(path: &Path) -> io::Result<Option<Kind>> {
+fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let beginning = |reader: &mut dyn Read| {
         let mut bytes = Vec::new();
         reader.take(TAR_HEADER as u64).read_to_end(&mut bytes).map(|_| bytes)
@@ -30,13 +30,13 @@ fn kind(path: &Path) -> io::Result<Option<Kind>> {
     let mut file = open_regular(path)?;
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
-        [b'P', b'K', 3 | 5, ..] => Some(Kind::Zip),
+        [b'P', b'K', 3 | 5, ..] => Some(ArchiveKind::Zip),
         // What is no whole gz file is named where the table in it is read.
         [0x1f, 0x8b, ..] => {
             let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
-            inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(Kind::TarGz)
+            inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(ArchiveKind::TarGz)
         }
-        bytes if is_tar(bytes) => Some(Kind::Tar),
+        bytes if is_tar(bytes) => Some(ArchiveKind::Tar),
         _ => None,
     })
 }

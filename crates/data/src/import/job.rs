@@ -9,7 +9,7 @@ use run_record::files::{FolderLock, LOCK, entries, lock, place};
 
 use crate::DataError;
 use crate::formats::data_set::FILE;
-use crate::import::{ImportArgs, Progress};
+use crate::import::{ImportArgs, ImportProgress};
 
 /// Rows between calls of the progress.
 const TOGETHER: usize = 256;
@@ -21,7 +21,7 @@ const PARTS: [&str; 5] = [OLD, "set", "unpacked", "pictures", crate::import::arr
 /// An import that goes on.
 pub(crate) struct Job<'a> {
     pub(crate) args: &'a ImportArgs,
-    progress: &'a Progress<'a>,
+    progress: &'a ImportProgress<'a>,
     /// Where the data set will be.
     pub(crate) out: PathBuf,
     /// The folder beside it with all that is unfinished, which goes with the import.
@@ -31,7 +31,7 @@ pub(crate) struct Job<'a> {
 
 impl<'a> Job<'a> {
     /// Starts an import, the only one into its folder. What one that was killed has left there goes.
-    pub(crate) fn start(args: &'a ImportArgs, progress: &'a Progress<'a>) -> Result<Self, DataError> {
+    pub(crate) fn start(args: &'a ImportArgs, progress: &'a ImportProgress<'a>) -> Result<Self, DataError> {
         // Through a link to where the data set is.
         let out = args.out.canonicalize().or_else(|_| place(&args.out));
         let out = out.map_err(DataError::write(&args.out))?;

@@ -59,14 +59,14 @@ pub struct Imported {
 }
 
 /// Samples done, and all of them; the import stops on `Break`.
-pub type Progress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
+pub type ImportProgress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
 
 /// Writes the data set of `args`. The folder has all of it or, after an error, what it had before. What happened to
 /// the samples is logged.
 ///
 /// # Errors
 /// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
-pub fn import(args: &ImportArgs, progress: &Progress<'_>) -> Result<Imported, DataError> {
+pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Imported, DataError> {
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
     writer::check_free(&args.out, args.overwrite)?;

@@ -9,14 +9,14 @@ use run_record::count;
 use run_record::files::open_regular;
 use zip::result::ZipError;
 
-use super::archive::Kind;
+use super::archive::ArchiveKind;
 use super::job::Job;
 use crate::DataError;
 use crate::error::damage;
 use crate::quote::short;
 
 /// Unpacks the source, an archive of this kind, into a folder. Only files are unpacked, and none outside.
-pub(super) fn into_folder(kind: Kind, job: &Job<'_>) -> Result<PathBuf, DataError> {
+pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, DataError> {
     let path = &*job.args.source;
     let folder = job.folder("unpacked")?;
     log::info!("unpacking {}", path.display());
@@ -25,9 +25,9 @@ pub(super) fn into_folder(kind: Kind, job: &Job<'_>) -> Result<PathBuf, DataErro
     let mut target = Target { folder: &folder, archive: path, job, left, links: 0, outside: Vec::new() };
     let file = BufReader::new(open_regular(path).map_err(DataError::read(path))?);
     match kind {
-        Kind::Zip => target.zip(file)?,
-        Kind::Tar => target.tar(file)?,
-        Kind::TarGz => target.tar(MultiGzDecoder::new(file))?,
+        ArchiveKind::Zip => target.zip(file)?,
+        ArchiveKind::Tar => target.tar(file)?,
+        ArchiveKind::TarGz => target.tar(MultiGzDecoder::new(file))?,
     }
     if target.links > 0 {
         log::warn!("left out: {} in the archive, which are not followed", count(target.links, "link"));

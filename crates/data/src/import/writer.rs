@@ -62,7 +62,7 @@ impl Moments {
 }
 
 /// The files of one split while they are written.
-struct Part {
+struct SplitFiles {
     name: &'static str,
     images: BufWriter<File>,
     labels: Vec<u16>,
@@ -75,7 +75,7 @@ pub(crate) struct Writer {
     folder: PathBuf,
     shape: [usize; 3],
     numbers: Element,
-    parts: [Part; 2],
+    parts: [SplitFiles; 2],
     copies: Copies,
 }
 
@@ -105,7 +105,7 @@ impl Writer {
             let mut images = BufWriter::new(File::create(&path).map_err(DataError::write(&path))?);
             images.write_all(&[0; HEADER]).map_err(DataError::write(&path))?;
             let (labels, from, moments) = Default::default();
-            Ok::<_, DataError>(Part { name, images, labels, from, moments })
+            Ok::<_, DataError>(SplitFiles { name, images, labels, from, moments })
         };
         let parts = [part("train")?, part("test")?];
         Ok(Self { folder, shape, numbers, parts, copies: Copies::default() })
@@ -217,13 +217,13 @@ fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Element) -> Resu
 
 /// Writes headers and labels of a split, and what is known of it.
 fn complete(
-    part: Part,
+    part: SplitFiles,
     folder: &Path,
     shape: [usize; 3],
     numbers: Element,
     classes: usize,
 ) -> Result<SplitRecord, DataError> {
-    let Part { name, images, labels, from, .. } = part;
+    let SplitFiles { name, images, labels, from, .. } = part;
     let path = |what| folder.join(DataSet::file_name(name, what));
     let samples = labels.len();
     let (dtype, shape) = DataSet::array(samples, shape, numbers);

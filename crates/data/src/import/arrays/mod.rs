@@ -17,7 +17,7 @@ use crate::import::labels::{Labels, number_in};
 use crate::import::pictures::folder::{self, Found, Picture};
 use crate::import::pictures::place::{Pixels, Place};
 use crate::import::split::{self, SplitKind};
-use crate::import::tables::ranges::Ranges;
+use crate::import::tables::ranges::FeatureRanges;
 use crate::import::writer::Writer;
 use crate::import::{ImportArgs, Imported, pictures, plan, test_split};
 use crate::{DataError, Element, quote};
@@ -356,7 +356,7 @@ fn features(
     let (all_rows, of) = (count(all, "row"), count(columns, "feature"));
     log::info!("{}: {all_rows} of {of} in {}", args.source.display(), count(classes.len(), "class"));
     let splits = plan::splits(args, train_rows, test_rows, &classes, |(_, class)| *class)?;
-    let mut ranges = Ranges::for_features(columns);
+    let mut ranges = FeatureRanges::for_features(columns);
     let mut writer = Writer::create(job, [1, 1, columns], Element::F32, all)?;
     let (mut bytes, mut sample, mut done) = (vec![0; columns * train.samples.width], Vec::new(), 0);
     let of_test = test.as_ref().unwrap_or(&train);

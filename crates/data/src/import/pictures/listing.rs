@@ -34,7 +34,7 @@ pub(crate) enum Listing {
 }
 
 /// A folder of a split.
-struct Side {
+struct SplitFolder {
     name: String,
     folder: PathBuf,
     split: SplitKind,
@@ -49,9 +49,9 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataErro
     let (folders, _) = inside(source)?;
     let splits = split::of_names(&folders.iter().map(|folder| name(folder)).collect::<Vec<_>>());
     let side = |(folder, split): (PathBuf, Option<SplitKind>)| {
-        Some(Side { name: name(&folder), folder, split: split? })
+        Some(SplitFolder { name: name(&folder), folder, split: split? })
     };
-    let sides: Vec<Side> = folders.into_iter().zip(splits).filter_map(side).collect();
+    let sides: Vec<SplitFolder> = folders.into_iter().zip(splits).filter_map(side).collect();
     let tables = tables(source, &sides)?;
     if tables.is_empty() || !holds_pictures(source) {
         return Ok(Listing::None);
@@ -86,7 +86,7 @@ pub(crate) fn is_in(folder: &Path) -> bool {
 }
 
 /// The tables in a source and in its splits, with the split of each; none where `metadata.csv` names the classes.
-fn tables(source: &Path, sides: &[Side]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
+fn tables(source: &Path, sides: &[SplitFolder]) -> Result<Vec<(PathBuf, Option<SplitKind>)>, DataError> {
     let folders = std::iter::once(source).chain(sides.iter().map(|side| &*side.folder));
     if folders.clone().any(|folder| metadata::file(folder).is_some()) {
         return Ok(Vec::new());
@@ -126,7 +126,7 @@ fn training(source: &Path, tables: &mut Vec<Listed>, args: &ImportArgs) -> Resul
 }
 
 /// Where the folders of classes are: in the training split, and there in the only folder if it has no pictures.
-fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, DataError> {
+fn folder_of_classes(source: &Path, sides: &[SplitFolder]) -> Result<PathBuf, DataError> {
     let mut root = sides
         .iter()
         .find(|side| side.split == SplitKind::Train)
@@ -142,7 +142,7 @@ fn folder_of_classes(source: &Path, sides: &[Side]) -> Result<PathBuf, DataError
 }
 
 /// Whether the pictures of a split are in several folders, and none outside of them.
-fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, DataError> {
+fn has_class_folders(root: &Path, sides: &[SplitFolder]) -> Result<bool, DataError> {
     let (folders, files) = inside(root)?;
     let classes = folders.iter().filter(|folder| !sides.iter().any(|side| side.folder == **folder));
     Ok(!files.iter().any(|file| is_picture(file))
@@ -150,7 +150,7 @@ fn has_class_folders(root: &Path, sides: &[Side]) -> Result<bool, DataError> {
 }
 
 /// Says which tables have the classes of splits that have no folders of classes. `class` is the column.
-fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), DataError> {
+fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(), DataError> {
     for side in sides.iter().filter(|side| side.split != SplitKind::Train && holds_pictures(&side.folder)) {
         let has_class = |table: &&Listed| {
             let names = table.table.header.as_deref().unwrap_or_default();
@@ -175,12 +175,12 @@ fn say_unused(tables: &[Listed], sides: &[Side], class: &str) -> Result<(), Data
 struct Listings<'a> {
     source: &'a Path,
     args: &'a ImportArgs,
-    sides: Vec<Side>,
+    sides: Vec<SplitFolder>,
     pictures: PictureNames,
 }
 
 /// Pictures in the order of a table, each with the number of its label; none of one that is left out without a class.
-type Rows = Vec<(usize, Option<u32>)>;
+type LabelledPictures = Vec<(usize, Option<u32>)>;
 
 impl Listings<'_> {
     fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, DataError> {
@@ -195,7 +195,7 @@ impl Listings<'_> {
             train.table.column_name(train.names),
             class_name
         );
-        let mut of_split: BTreeMap<(SplitKind, String), Rows> = BTreeMap::new();
+        let mut of_split: BTreeMap<(SplitKind, String), LabelledPictures> = BTreeMap::new();
         // Folders of splits are before a column of splits.
         let may_have_column =
             train.split.is_none() && self.sides.iter().all(|side| side.split == SplitKind::Train);
@@ -241,11 +241,12 @@ impl Listings<'_> {
         let is_train = |split: SplitKind| split == SplitKind::Train;
         let (train_rows, tests): (Vec<_>, Vec<_>) =
             of_split.into_iter().partition(|((split, _), _)| is_train(*split));
-        let train_rows: Rows = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
+        let train_rows: LabelledPictures = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
         if train_rows.iter().all(|(_, label)| label.is_none()) {
             bail!(&train.table.path, "names no picture of the training split that has a class");
         }
-        let tests: Vec<(String, Rows)> = tests.into_iter().map(|((_, name), rows)| (name, rows)).collect();
+        let tests: Vec<(String, LabelledPictures)> =
+            tests.into_iter().map(|((_, name), rows)| (name, rows)).collect();
         for side in self
             .sides
             .iter()
@@ -270,9 +271,10 @@ impl Listings<'_> {
         if unnamed > 0 {
             log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
         }
-        let numbers = |rows: &Rows| rows.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>();
+        let numbers =
+            |rows: &LabelledPictures| rows.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>();
         let known = labels.names(numbers(&train_rows));
-        let (names, mut tests): (Vec<String>, Vec<Rows>) = tests.into_iter().unzip();
+        let (names, mut tests): (Vec<String>, Vec<LabelledPictures>) = tests.into_iter().unzip();
         let wanted = self.args.test_split.as_deref();
         let chosen = test_split::choose(self.source, wanted, &known, &names, |at| {
             Ok(labels.names(numbers(&tests[at])))
@@ -280,7 +282,7 @@ impl Listings<'_> {
         let test = chosen.map(|at| tests.swap_remove(at));
         labels.retain([&train_rows].into_iter().chain(&test).flat_map(numbers));
         let (classes, class) = labels.classes(self.source)?;
-        let pictures = |rows: Rows| {
+        let pictures = |rows: LabelledPictures| {
             let picture = |(place, label): (usize, Option<u32>)| {
                 let (path, class) = (&self.pictures.files[place], class[label? as usize]);
                 let name = path.strip_prefix(self.source).unwrap_or(path).to_string_lossy().into_owned();
@@ -298,9 +300,9 @@ impl Listings<'_> {
         class: usize,
         labels: &mut Labels,
         unlabelled: &BTreeSet<usize>,
-    ) -> Result<Rows, DataError> {
+    ) -> Result<LabelledPictures, DataError> {
         let (names, within) = (listed.names, listed.within.clone());
-        let mut rows = Rows::new();
+        let mut rows = LabelledPictures::new();
         // The line and the label of each picture.
         let mut seen: HashMap<usize, (u64, String)> = HashMap::new();
         let (mut again, mut absent, mut first) = (0, 0, String::new());

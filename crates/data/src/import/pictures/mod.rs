@@ -26,7 +26,7 @@ use run_record::count;
 use crate::error::without;
 use crate::import::job::Job;
 use crate::import::pictures::folder::{Found, Picture};
-use crate::import::pictures::picture::{Fit, Seen, Size, Target};
+use crate::import::pictures::picture::{Fit, PictureInfo, Size, Target};
 use crate::import::writer::Writer;
 use crate::import::{ImportArgs, Imported, plan};
 use crate::{DataError, Element};
@@ -84,7 +84,7 @@ pub(crate) fn import(found: Found, known_fit: Option<Fit>, job: &Job<'_>) -> Res
     writer.finish(job, classes, Vec::new(), fit)
 }
 
-type Known = (Picture, Seen);
+type SeenPicture = (Picture, PictureInfo);
 
 /// Reads the header of each picture, and all of it where broken ones are left out, which have no say in the size.
 fn look(
@@ -92,7 +92,7 @@ fn look(
     test: Vec<Picture>,
     broken: &mut Broken,
     job: &Job<'_>,
-) -> Result<(Vec<Known>, Vec<Known>), DataError> {
+) -> Result<(Vec<SeenPicture>, Vec<SeenPicture>), DataError> {
     let all = train.len() + test.len();
     let done = AtomicUsize::new(0);
     let one = |picture: Picture| {
@@ -107,7 +107,7 @@ fn look(
         job.step(done.fetch_add(1, Ordering::Relaxed) + 1, 2 * all)?;
         Ok((picture, seen))
     };
-    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<Known>, DataError> {
+    let mut looked = |pictures: Vec<Picture>| -> Result<Vec<SeenPicture>, DataError> {
         let looked = pictures.into_par_iter().map(one).collect::<Result<Vec<_>, DataError>>()?;
         let mut known = Vec::with_capacity(looked.len());
         for (picture, seen) in looked {
@@ -124,7 +124,7 @@ fn look(
 /// What all pictures become: one size, and one number of channels.
 fn target<'p>(
     args: &ImportArgs,
-    pictures: impl Iterator<Item = (&'p str, &'p Seen)>,
+    pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>,
 ) -> Result<Target, DataError> {
     let mut sizes: BTreeMap<Size, (usize, &str)> = BTreeMap::new();
     let mut all_grey = true;
@@ -163,7 +163,7 @@ fn target<'p>(
 }
 
 /// One line for each kind of picture that is read in a way of its own.
-fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p Seen)>) {
+fn log_special<'p>(pictures: impl Iterator<Item = (&'p str, &'p PictureInfo)>) {
     let mut found: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for (name, seen) in pictures {
         seen.special.iter().for_each(|what| found.entry(what).or_insert((0, name)).0 += 1);

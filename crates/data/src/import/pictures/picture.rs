@@ -59,7 +59,7 @@ pub enum Fit {
 
 /// What the header of a picture's file says.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct PictureInfo {
     /// As it is shown, with its orientation.
     pub(crate) size: Size,
     pub(crate) grey: bool,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::DataError;
 use crate::formats::{DataFile, NpyFile};
-use crate::import::pictures::picture::{Seen, Size, TRANSPARENT};
+use crate::import::pictures::picture::{PictureInfo, Size, TRANSPARENT};
 
 /// Where a picture is.
 #[derive(Debug, Clone)]
@@ -67,8 +67,8 @@ impl Pixels {
     }
 
     /// What is known of each picture.
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> PictureInfo {
         let special = if self.channels.is_multiple_of(2) { vec![TRANSPARENT] } else { Vec::new() };
-        Seen { size: self.size, grey: self.channels < 3, special }
+        PictureInfo { size: self.size, grey: self.channels < 3, special }
     }
 }

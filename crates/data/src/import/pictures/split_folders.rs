@@ -14,7 +14,7 @@ use crate::import::test_split;
 use crate::quote::{listed, short};
 
 /// A folder whose name is one of a split, or that is chosen as the test split.
-struct Side {
+struct CandidateSplit {
     name: String,
     split: Option<SplitKind>,
     /// The folder with its classes.
@@ -32,7 +32,7 @@ enum Holds {
     Nothing,
 }
 
-impl Side {
+impl CandidateSplit {
     fn open(source: &Path, folder: &Path, split: Option<SplitKind>) -> Result<Self, DataError> {
         let root = root(folder)?;
         let (folders, files) = inside(&root)?;
@@ -81,7 +81,7 @@ pub(crate) fn find(
     let (mut sides, mut others) = (Vec::new(), Vec::new());
     for (folder, split) in folders.iter().zip(split::of_names(&names)) {
         if split.is_some() || test_split == Some(&name(folder)) {
-            sides.push(Side::open(source, folder, split)?);
+            sides.push(CandidateSplit::open(source, folder, split)?);
         } else {
             others.push(folder);
         }
@@ -89,7 +89,7 @@ pub(crate) fn find(
     // The shortest name of a split is the plainest: train is before training_set.
     sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
     let mut left_out = LeftOut::new(loops(source)?);
-    let is_train = |side: &Side| side.is(SplitKind::Train) && side.holds == Holds::Classes;
+    let is_train = |side: &CandidateSplit| side.is(SplitKind::Train) && side.holds == Holds::Classes;
     let Some(train) = sides.iter().position(is_train).map(|at| sides.remove(at)) else {
         check_no_split(source, &sides, &others, test_split)?;
         let found = classes(source, source, true, label, &mut left_out)?;
@@ -102,7 +102,7 @@ pub(crate) fn find(
     check_names(&train.root, &found)?;
     check_train(&train, &found, &sides, &others)?;
     check_inner(&train.root, &found)?;
-    let (second, sides): (Vec<Side>, Vec<Side>) =
+    let (second, sides): (Vec<CandidateSplit>, Vec<CandidateSplit>) =
         sides.into_iter().partition(|side| side.is(SplitKind::Train) && test_split != Some(&side.name));
     let sides = if test_split.is_some() { sides } else { with_classes(sides) };
     let names: Vec<String> = sides.iter().map(|side| side.name.clone()).collect();
@@ -138,8 +138,8 @@ pub(crate) fn find(
 }
 
 /// The splits that have folders of classes. A warning says what each of the others lacks.
-fn with_classes(sides: Vec<Side>) -> Vec<Side> {
-    let (with_classes, others): (Vec<Side>, Vec<Side>) =
+fn with_classes(sides: Vec<CandidateSplit>) -> Vec<CandidateSplit> {
+    let (with_classes, others): (Vec<CandidateSplit>, Vec<CandidateSplit>) =
         sides.into_iter().partition(|side| side.holds == Holds::Classes);
     for side in others {
         let why = match side.holds {
@@ -156,7 +156,12 @@ fn with_classes(sides: Vec<Side>) -> Vec<Side> {
 
 /// Checks that the folder of the training split is no class. It may be one if it is beside folders of pictures and no
 /// other split, and has pictures outside of folders or one folder of pictures.
-fn check_train(train: &Side, found: &Classes, sides: &[Side], others: &[&PathBuf]) -> Result<(), DataError> {
+fn check_train(
+    train: &CandidateSplit,
+    found: &Classes,
+    sides: &[CandidateSplit],
+    others: &[&PathBuf],
+) -> Result<(), DataError> {
     let (folders, files) = inside(&train.root)?;
     let beside = listed(others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)));
     let picture = files.iter().find(|file| is_picture(file));
@@ -187,7 +192,7 @@ fn is_class(folder: &Path) -> bool {
 /// Checks that a source without a training split has classes, and no splits without classes.
 fn check_no_split(
     source: &Path,
-    sides: &[Side],
+    sides: &[CandidateSplit],
     others: &[&PathBuf],
     test_split: Option<&str>,
 ) -> Result<(), DataError> {

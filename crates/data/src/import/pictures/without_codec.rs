@@ -1,6 +1,6 @@
 //! In the place of `codec` in a build without the feature `pictures`.
 
-use super::picture::{Seen, Target};
+use super::picture::{PictureInfo, Target};
 use super::place::Place;
 use crate::error::without;
 
@@ -8,7 +8,7 @@ fn pictures<T>() -> Result<T, String> {
     Err(without("pictures", "pictures"))
 }
 
-pub(crate) fn look(_: &Place) -> Result<Seen, String> {
+pub(crate) fn look(_: &Place) -> Result<PictureInfo, String> {
     pictures()
 }
 

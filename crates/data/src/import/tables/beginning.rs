@@ -25,13 +25,13 @@ const BEGINNING: usize = 1 << 12;
 
 /// How cells are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Format {
+pub(crate) struct CellFormat {
     pub(crate) separator: u8,
     /// Whether the decimal sign is a comma.
     pub(crate) comma: bool,
 }
 
-impl Format {
+impl CellFormat {
     /// The number in a cell.
     pub(crate) fn number(self, cell: &[u8]) -> Option<f64> {
         let text = text(cell).ok()?;
@@ -95,7 +95,7 @@ fn count_columns(names: &ByteRecord) -> bool {
 
 /// The beginning of a table.
 pub(crate) struct Beginning {
-    pub(crate) format: Format,
+    pub(crate) format: CellFormat,
     /// Names of the columns, if the first row has them.
     pub(crate) header: Option<Vec<String>>,
     /// Number of columns without those at the end that are empty.
@@ -109,7 +109,7 @@ pub(crate) struct Beginning {
 }
 
 /// What a caller knows of a table.
-pub(crate) struct Known<'a> {
+pub(crate) struct Hints<'a> {
     /// Names by which a row is the header.
     pub(crate) names: &'a [&'a str],
     /// Whether the first row is the header, if that is known.
@@ -119,18 +119,18 @@ pub(crate) struct Known<'a> {
 }
 
 /// The first rows of a file as they are with one separator.
-struct Rows {
-    format: Format,
+struct FirstRows {
+    format: CellFormat,
     rows: Vec<ByteRecord>,
     /// The number of cells that most of them have, and how many have it.
     width: usize,
     alike: usize,
 }
 
-impl Rows {
+impl FirstRows {
     fn read(file: &mut File, separator: u8) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
-        let format = Format { separator, comma: false };
+        let format = CellFormat { separator, comma: false };
         let mut reader = format.reader(file.try_clone()?);
         let rows: Vec<ByteRecord> = reader.byte_records().take(SAMPLE).collect::<Result<_, _>>()?;
         let alike = |width: usize| rows.iter().filter(|row| row.len() == width).count();
@@ -140,7 +140,7 @@ impl Rows {
         // The first row decides between two.
         let first = rows.first().map_or(0, ByteRecord::len);
         let width = widths.into_iter().max_by_key(|&width| (alike(width), width == first)).unwrap_or(0);
-        let comma = Format { comma: separator != b',', ..format };
+        let comma = CellFormat { comma: separator != b',', ..format };
         let has_comma = rows
             .iter()
             .filter(|row| row.len() == width)
@@ -156,9 +156,9 @@ impl Rows {
     }
 
     /// The row in which the table begins, behind comments and a title.
-    fn first(&self, is_sep_line: bool, known: &Known<'_>) -> usize {
+    fn first(&self, is_sep_line: bool, hints: &Hints<'_>) -> usize {
         let from = usize::from(is_sep_line);
-        let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, known);
+        let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, hints);
         let Some(first) = (from..self.rows.len()).find(|&at| !is_before(&self.rows[at])) else { return from };
         let titles = self.rows[from..first].iter().filter(|row| !is_comment(row)).count();
         // NumPy writes a header as a comment: it has as many cells as the numbers below it.
@@ -174,21 +174,21 @@ impl Rows {
         }
         // A title has one cell, or stands above names.
         let is_clear = self.rows[from..first].iter().all(|row| is_comment(row) || row.len() == 1)
-            || known.has_header == Some(true)
-            || self.is_header(first, known);
+            || hints.has_header == Some(true)
+            || self.is_header(first, hints);
         if is_clear && titles <= MOST_OF_TITLE { first } else { from }
     }
 
     /// Whether a row has one cell, which is the first and no number, or none, where others have several.
-    fn is_title(&self, row: &ByteRecord, known: &Known<'_>) -> bool {
+    fn is_title(&self, row: &ByteRecord, hints: &Hints<'_>) -> bool {
         self.width > 1
             && is_empty_from(row, 1)
-            && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, known))
+            && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, hints))
     }
 
     /// Whether a row has names: one of those that are known, numbers that count the columns, or words alone above
     /// numbers.
-    fn is_header(&self, at: usize, known: &Known<'_>) -> bool {
+    fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
         // Infinite values are no names either.
         let is_number = |cell: &[u8]| {
@@ -196,7 +196,7 @@ impl Rows {
                 || text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok())
         };
         let below = |more: usize| self.rows.get(at + more).is_some_and(|row| row.iter().any(is_number));
-        row.iter().any(|cell| is_known(cell, known))
+        row.iter().any(|cell| is_known(cell, hints))
             || count_columns(row)
             || (!row.iter().any(is_number) && (below(1) || self.are_units(at + 1)))
     }
@@ -249,15 +249,15 @@ impl Rows {
     }
 }
 
-fn is_known(cell: &[u8], known: &Known<'_>) -> bool {
-    text(cell).is_ok_and(|name| known.names.iter().any(|known| name.eq_ignore_ascii_case(known)))
+fn is_known(cell: &[u8], hints: &Hints<'_>) -> bool {
+    text(cell).is_ok_and(|name| hints.names.iter().any(|known| name.eq_ignore_ascii_case(known)))
 }
 
 impl Beginning {
     /// That of a table with commas whose first row has the names.
     pub(crate) fn of_names(file: &mut File) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
-        let format = Format { separator: b',', comma: false };
+        let format = CellFormat { separator: b',', comma: false };
         let (mut reader, mut names) = (format.reader(file.try_clone()?), ByteRecord::new());
         reader.read_byte_record(&mut names)?;
         let header: Vec<String> =
@@ -269,7 +269,7 @@ impl Beginning {
     /// The beginning of a table, or what is wrong with it. `line` is the number of the line at a position.
     pub(crate) fn read(
         file: &mut File,
-        known: &Known<'_>,
+        hints: &Hints<'_>,
         line: impl Fn(&Position) -> u64,
     ) -> io::Result<Result<Self, String>> {
         let mut text = Vec::new();
@@ -282,9 +282,11 @@ impl Beginning {
         }
         let named = named_separator(text);
         let separators = named.map_or(SEPARATORS.to_vec(), |separator| vec![separator]);
-        let mut read: Vec<Rows> =
-            separators.into_iter().map(|separator| Rows::read(file, separator)).collect::<Result<_, _>>()?;
-        let first_row = |rows: &Rows| rows.first(named.is_some(), known);
+        let mut read: Vec<FirstRows> = separators
+            .into_iter()
+            .map(|separator| FirstRows::read(file, separator))
+            .collect::<Result<_, _>>()?;
+        let first_row = |rows: &FirstRows| rows.first(named.is_some(), hints);
         let is_usable = |at: &usize| {
             let rows = &read[*at];
             rows.width > 1 && rows.rows.get(first_row(rows)).is_some_and(|row| row.len() > 1)
@@ -293,11 +295,11 @@ impl Beginning {
         let best = (0..read.len()).rev().filter(is_usable).max_by_key(|&at| read[at].score());
         let rows = match best {
             Some(best) => read.swap_remove(best),
-            None if known.may_be_one_column => read.swap_remove(0),
+            None if hints.may_be_one_column => read.swap_remove(0),
             None => return Ok(Err(not_a_table(&read, text, line))),
         };
         let first = first_row(&rows);
-        let is_header = known.has_header.unwrap_or_else(|| rows.is_header(first, known));
+        let is_header = hints.has_header.unwrap_or_else(|| rows.is_header(first, hints));
         let has_units = is_header && rows.are_units(first + 1);
         let has_row_names = is_header && rows.have_row_names(first);
         let columns = rows.columns(first) + usize::from(has_row_names);
@@ -378,10 +380,10 @@ fn other_text(text: &str) -> Option<String> {
 }
 
 /// Why a text is no table.
-fn not_a_table(read: &[Rows], text: &str, line: impl Fn(&Position) -> u64) -> String {
+fn not_a_table(read: &[FirstRows], text: &str, line: impl Fn(&Position) -> u64) -> String {
     let line = |row: &ByteRecord| row.position().map_or(1, &line);
     let best = read.iter().rev().filter(|rows| rows.width > 1).max_by_key(|rows| rows.score());
-    let of_width = |rows: &Rows| {
+    let of_width = |rows: &FirstRows| {
         Some((rows.rows.first()?.clone(), rows.rows.iter().find(|row| row.len() == rows.width)?.clone()))
     };
     match best.and_then(of_width) {

@@ -13,10 +13,10 @@ const INEXACT: f64 = (1u64 << 53) as f64;
 const COUNTED: usize = 20;
 
 /// The values of each feature.
-pub(crate) struct Ranges(Vec<Range>);
+pub(crate) struct FeatureRanges(Vec<FeatureRange>);
 
 #[derive(Clone, Default)]
-struct Range {
+struct FeatureRange {
     /// The first value, as the source has it.
     first: Option<Box<[u8]>>,
     low: f64,
@@ -39,7 +39,7 @@ enum Problem {
     Counts,
 }
 
-impl Range {
+impl FeatureRange {
     fn problem(&self) -> Option<Problem> {
         let &Self { low, high, differ, .. } = self;
         let largest = low.abs().max(high.abs());
@@ -61,16 +61,23 @@ impl Range {
     }
 }
 
-impl Ranges {
+impl FeatureRanges {
     pub(crate) fn for_features(features: usize) -> Self {
-        Self(vec![Range::default(); features])
+        Self(vec![FeatureRange::default(); features])
     }
 
     /// Adds a value of the feature at a place, which the source has in these bytes.
     pub(crate) fn add(&mut self, feature: usize, value: f64, bytes: &[u8]) {
         let range = &mut self.0[feature];
         match &range.first {
-            None => *range = Range { first: Some(bytes.into()), low: value, high: value, ..Range::default() },
+            None => {
+                *range = FeatureRange {
+                    first: Some(bytes.into()),
+                    low: value,
+                    high: value,
+                    ..FeatureRange::default()
+                }
+            }
             Some(first) => {
                 range.differ = range.differ || **first != *bytes;
                 (range.low, range.high) = (range.low.min(value), range.high.max(value));
@@ -88,7 +95,7 @@ impl Ranges {
             let found = (0..self.0.len()).filter(|&at| self.0[at].problem().as_ref() == Some(&problem));
             let found: Vec<usize> = found.collect();
             let [first, others @ ..] = &found[..] else { return None };
-            let (Range { low, high, .. }, is_one) = (&self.0[*first], others.is_empty());
+            let (FeatureRange { low, high, .. }, is_one) = (&self.0[*first], others.is_empty());
             let columns = if is_one { "column" } else { "columns" };
             let names = listed(found.iter().map(|&at| name(at)));
             let which = if is_one { String::new() } else { format!(" ({})", name(*first)) };
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn features_that_tell_nothing_are_named_with_the_reason() {
         let problems = |columns: &[&[&str]]| {
-            let mut ranges = Ranges::for_features(columns.len());
+            let mut ranges = FeatureRanges::for_features(columns.len());
             for (feature, cells) in columns.iter().enumerate() {
                 cells.iter().for_each(|cell| ranges.add(feature, cell.parse().unwrap(), cell.as_bytes()));
             }

@@ -10,7 +10,7 @@ use crate::import::job::Job;
 use crate::import::labels::{Labels, twin};
 use crate::import::same_class::finder;
 use crate::import::tables::beginning::{is_empty_from, text};
-use crate::import::tables::ranges::Ranges;
+use crate::import::tables::ranges::FeatureRanges;
 use crate::import::tables::table_file::{self, TableFile};
 use crate::import::tables::{Tables, parquet_file};
 use crate::import::writer::Writer;
@@ -20,7 +20,7 @@ use crate::{DataError, Element};
 
 /// A row of a table.
 #[derive(Debug, Clone)]
-struct Row {
+struct LabelledRow {
     position: Position,
     /// Number of its label among those that were found, in their order.
     label: u32,
@@ -57,7 +57,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
     describe(&train, label);
     check_names(&train, &features)?;
     let mut labels = Labels::with_names(names.clone(), args.missing_labels);
-    let mut ranges = Ranges::for_features(features.len());
+    let mut ranges = FeatureRanges::for_features(features.len());
     let lines = train.lines();
     let tell = |row: usize| job.row(row, 2 * lines);
     let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
@@ -102,7 +102,7 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
         log::warn!("{problem}");
     }
     let (classes, number) = labels.classes(&train.path)?;
-    let class = |row: &Row| number[row.label as usize];
+    let class = |row: &LabelledRow| number[row.label as usize];
     let all = rows.len() + test_rows.as_ref().map_or(0, Vec::len);
     log::info!(
         "{}: {} of {} in {}",
@@ -143,9 +143,9 @@ fn read(
     label: usize,
     features: &[usize],
     labels: &mut Labels,
-    ranges: &mut Ranges,
+    ranges: &mut FeatureRanges,
     tell: &dyn Fn(usize) -> Result<(), DataError>,
-) -> Result<Vec<Row>, DataError> {
+) -> Result<Vec<LabelledRow>, DataError> {
     let (mut rows, mut is_unlabelled) = (Vec::new(), false);
     let (mut empty, mut swallowing) = (0, None);
     table.for_each_row(|table, row, position| {
@@ -171,7 +171,7 @@ fn read(
             let value = table.feature(row, column).map_err(|what| wrong(what.join(": ")))?;
             ranges.add(feature, value, &row[column]);
         }
-        rows.push(Row { position: position.clone(), label });
+        rows.push(LabelledRow { position: position.clone(), label });
         Ok(())
     })?;
     if empty > 0 {

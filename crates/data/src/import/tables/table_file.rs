@@ -14,7 +14,7 @@ use crate::formats::npy::MAGIC as NPY_MAGIC;
 use crate::import::job::Job;
 use crate::import::pictures::folder;
 pub(crate) use crate::import::tables::beginning::text;
-use crate::import::tables::beginning::{Beginning, Format, Known, from_utf16, is_empty_from};
+use crate::import::tables::beginning::{Beginning, CellFormat, Hints, from_utf16, is_empty_from};
 use crate::import::tables::missing::is_missing;
 use crate::import::tables::{PARQUET, TableFiles, Tell, parquet_file};
 use crate::import::{Header, split, temporary};
@@ -31,7 +31,7 @@ pub(crate) struct TableFile {
     /// Of Parquet, the files of the table, each with the number of rows before it.
     parts: Vec<(PathBuf, u64)>,
     reader: Reader<File>,
-    pub(crate) format: Format,
+    pub(crate) format: CellFormat,
     /// Names of the columns, if the first row has them.
     pub(crate) header: Option<Vec<String>>,
     pub(crate) columns: usize,
@@ -105,7 +105,7 @@ impl TableFile {
         }
         let lines = lines(&mut file).map_err(DataError::read(path))?;
         let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
-        let known = Known {
+        let hints = Hints {
             names: known,
             has_header: header.map(|header| header == Header::Yes),
             may_be_one_column: least == 1,
@@ -113,7 +113,7 @@ impl TableFile {
         let beginning = if is_parquet {
             of_parquet()
         } else {
-            Beginning::read(&mut file, &known, |position| line_at(&lines, position))
+            Beginning::read(&mut file, &hints, |position| line_at(&lines, position))
         };
         let beginning = beginning.map_err(DataError::read(path))?;
         let Beginning { format, header, columns, start, has_row_names, notes } =

@@ -17,7 +17,7 @@ use clap::Parser;
 
 use crate::Element;
 use crate::formats::DataSet;
-use crate::import::{Fit, ImportArgs, Imported, Progress, import};
+use crate::import::{Fit, ImportArgs, ImportProgress, Imported, import};
 
 #[derive(Parser)]
 struct Cli {
@@ -58,7 +58,7 @@ impl Lab {
         &self,
         source: &str,
         options: &[&str],
-        progress: &Progress<'_>,
+        progress: &ImportProgress<'_>,
     ) -> Result<Imported, String> {
         let (source, out) = (self.path(source), self.path("out"));
         let words = [&["import", source.to_str().unwrap(), "--out", out.to_str().unwrap()], options].concat();

@@ -19,7 +19,7 @@ use image::{
 };
 use run_record::files::{foreign, open_regular};
 
-use super::picture::{Fit, Seen, Size, TRANSPARENT, Target};
+use super::picture::{Fit, PictureInfo, Size, TRANSPARENT, Target};
 use super::place::{Encoded, Pixels, Place};
 use crate::error::damage;
 
@@ -128,7 +128,7 @@ fn check_pixels((width, height): (u32, u32)) -> Result<(), String> {
 }
 
 /// What the picture is, by its file's header.
-pub(crate) fn look(place: &Place) -> Result<Seen, String> {
+pub(crate) fn look(place: &Place) -> Result<PictureInfo, String> {
     let file = match place {
         Place::Encoded(file) => file,
         Place::Row(pixels, _) => return Ok(pixels.seen()),
@@ -156,7 +156,7 @@ pub(crate) fn look(place: &Place) -> Result<Seen, String> {
         (is_misnamed, "in another format than their names say, read by their contents"),
     ];
     let special = special.into_iter().filter_map(|(is_so, what)| is_so.then_some(what)).collect();
-    Ok(Seen { size: Size { height, width }, grey: is_grey(colour), special })
+    Ok(PictureInfo { size: Size { height, width }, grey: is_grey(colour), special })
 }
 
 fn is_grey(colour: ColorType) -> bool {
