@@ -96,7 +96,7 @@ impl Noted {
     ///
     /// # Errors
     /// If that is not all, or no network of the run's number of parameters has the dimensions.
-    pub fn of(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
+    pub fn from_record(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
         let damaged = |what: String| RecordError::damaged(&path.join("run.json"), what + ": put a copy back");
         let data = record.data.clone();
         let (input, classes) = (data.shape, data.classes);
@@ -213,8 +213,8 @@ pub fn stored(path: &Path) -> anyhow::Result<Stored> {
         Some(folder) => verify(&folder).map(|manifest| (folder, manifest)),
     }?;
     covered::check(&run, &record, &folder, &manifest)?;
-    let samples = Samples::of(&manifest, &record.history, &[]);
-    Ok(Stored { noted: Noted::of(&run, &record)?, config: record.config, samples })
+    let samples = Samples::of_checkpoint(&manifest, &record.history, &[]);
+    Ok(Stored { noted: Noted::from_record(&run, &record)?, config: record.config, samples })
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping

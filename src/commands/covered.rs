@@ -70,7 +70,7 @@ struct Covered {
 impl Samples {
     /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
     /// attempts in `history`, or by this one's `changed`.
-    pub fn of(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
+    pub fn of_checkpoint(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
         if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();
         }

@@ -28,7 +28,7 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
-        Some(_) => training::of(&program)?,
+        Some(_) => training::from_program(&program)?,
         None => None,
     };
     if args.dry_run {

@@ -22,7 +22,7 @@ pub fn check_step(
 ) -> anyhow::Result<()> {
     let layout = network.parameters();
     let largest = layout.specs().iter().map(|spec| spec.range.len()).max().unwrap_or(0);
-    let least = Least::of(config, layout.trainable() as u64, largest as u64);
+    let least = Least::for_weights(config, layout.trainable() as u64, largest as u64);
     check(world, config, &least, saves)?;
     let batch = batch.min(config.data.train_batch_size.get());
     let outputs = Least { working: least.working.max(outputs(network, config.precision, batch)), ..least };
@@ -36,7 +36,7 @@ pub fn check_step(
 /// As of [`check_step`].
 pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) -> anyhow::Result<()> {
     let weights = config.model.unbounded_weights(&config.network, dimensions);
-    check(world, config, &Least::of(config, weights, 0), true)
+    check(world, config, &Least::for_weights(config, weights, 0), true)
 }
 
 /// Numbers that a rank has in memory at least.
@@ -53,7 +53,7 @@ struct Least {
 impl Least {
     /// For a network of so many `weights`. The gradient of the `largest` tensor and the copy of it in a bucket are in
     /// memory at the same time.
-    fn of(config: &RunConfig, weights: u64, largest: u64) -> Self {
+    fn for_weights(config: &RunConfig, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
         // Weights and gradients as flat buffers, for all ranks. The network has a copy of the weights on its device.
         let copies = 2 + moments + u64::from(config.device.is_cpu());
@@ -128,8 +128,8 @@ mod tests {
         let network =
             Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
         // The measured peak of live tensors at batch 32 is 36 MB and more.
-        let of = |batch| outputs(&network, MixedPrecision::No, batch);
-        let (one, many) = (of(32), of(32_000));
+        let outputs_of = |batch| outputs(&network, MixedPrecision::No, batch);
+        let (one, many) = (outputs_of(32), outputs_of(32_000));
         assert!((1_250_000..9_000_000).contains(&one), "{one}");
         assert_eq!(many, 1000 * one);
         // Batch 4096 has a measured peak of 2005 MB in bf16, and 3290 MB in f32.
@@ -149,13 +149,13 @@ mod tests {
         ] {
             let words = optimizer.iter().chain(&["--data-root=d"]);
             let config = RunConfig::read(words).unwrap();
-            let least = Least::of(&config, 100, 40);
+            let least = Least::for_weights(&config, 100, 40);
             let bytes = [(1, false), (1, true), (3, true)].map(|(ranks, saves)| least.bytes(ranks, saves));
             let expected =
                 [100 * each + 40, 100 * (each + writer), 3 * (100 * each + 40) + 100 * writer - 40];
             assert_eq!(bytes, expected.map(|floats| 4 * floats), "{optimizer:?}");
         }
         let config = RunConfig::read(["--data-root=d"]).unwrap();
-        assert_eq!(Least::of(&config, u64::MAX, 1).bytes(2, true), u64::MAX);
+        assert_eq!(Least::for_weights(&config, u64::MAX, 1).bytes(2, true), u64::MAX);
     }
 }

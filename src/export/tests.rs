@@ -137,7 +137,7 @@ fn inputs_and_outputs_have_the_sizes_of_the_network() {
         let network = Network::with_options(kind, &options, dimensions, 3, &Device::flex());
         let expected = [input.map(|size| size as i64).to_vec(), vec![classes as i64]];
         assert_eq!(sizes(&graph(&float_network(&network))), expected);
-        let mut ranges = Ranges::of(crate::quant::groups(&network).unwrap().len());
+        let mut ranges = Ranges::for_groups(crate::quant::groups(&network).unwrap().len());
         ranges.input = Some([-1.0, 2.0]);
         ranges.groups.iter_mut().for_each(|group| group.output = Some([-1.0, 2.0]));
         let int8 = Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, WeightScheme::Channel);
@@ -148,11 +148,12 @@ fn inputs_and_outputs_have_the_sizes_of_the_network() {
 #[test]
 fn int8_models_have_pairs_of_quantization_around_every_operator() {
     let network = network(ModelKind::Convnet, &NetworkOptions::default());
-    let mut ranges = Ranges::of(3);
+    let mut ranges = Ranges::for_groups(3);
     ranges.input = Some([-1.0, 2.0]);
     ranges.groups.iter_mut().for_each(|group| group.output = Some([-1.0, 2.0]));
-    let of = |scheme| Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, scheme).unwrap().file;
-    let quantized = of(WeightScheme::Channel);
+    let file_of =
+        |scheme| Quantized::of_ranges(&network, run_record::Method::Ptq, &ranges, scheme).unwrap().file;
+    let quantized = file_of(WeightScheme::Channel);
     let file = int8_network(&quantized);
     assert_eq!((file.opset, file.ir_version), (13, 7));
     let graph = graph(&file);
@@ -168,7 +169,7 @@ fn int8_models_have_pairs_of_quantization_around_every_operator() {
     let step = f32::from_le_bytes(steps[..4].try_into().unwrap());
     let (_, linear) = quantized.products().last().unwrap();
     assert_eq!(step, quantized.activations[2].scale * linear.scales[0]);
-    let file = int8_network(&of(WeightScheme::Tensor));
+    let file = int8_network(&file_of(WeightScheme::Tensor));
     assert_eq!((file.opset, file.ir_version), (10, 5));
     let by_tensor = super::tests::graph(&file);
     let scale = by_tensor.initializer.iter().find(|c| c.name == "linear.weight_scale").unwrap();

@@ -13,13 +13,13 @@ impl QuantError {
         Self(format!("layer {layer} cannot be quantized: {}", reason.into()))
     }
 
-    /// Values or ranges `of` a layer or the input.
-    pub fn values(of: &str, error: Int8Error) -> Self {
+    /// Values or ranges of the input or a `layer`.
+    pub fn values(layer: &str, error: Int8Error) -> Self {
         Self(match error {
             Int8Error::NotCalibrated => {
-                format!("the model was never calibrated: the range of {of} is unknown")
+                format!("the model was never calibrated: the range of {layer} is unknown")
             }
-            error => format!("{of}: {error}"),
+            error => format!("{layer}: {error}"),
         })
     }
 }

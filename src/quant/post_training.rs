@@ -62,7 +62,7 @@ impl PostQuantizer {
     /// If a layer cannot be quantized, or values are NaN or infinite.
     pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
         let groups = groups(network)?;
-        let mut ranges = Ranges::of(groups.len());
+        let mut ranges = Ranges::for_groups(groups.len());
         let device = DeviceKind::Flex.device();
         for images in self.images.chunks(BATCH * self.sample_bytes) {
             ranges
@@ -105,10 +105,14 @@ impl Ranges {
 }
 
 /// Extends a range by the values of a batch.
-fn extend<const D: usize>(range: &mut Option<Range>, of: &str, values: Tensor<D>) -> Result<(), QuantError> {
+fn extend<const D: usize>(
+    range: &mut Option<Range>,
+    layer: &str,
+    values: Tensor<D>,
+) -> Result<(), QuantError> {
     let data = values.into_data();
     let values = data.as_slice::<f32>().unwrap_or_else(|_| unreachable!("activations are f32"));
-    let [min, max] = min_max(values).map_err(|error| QuantError::values(of, error))?;
+    let [min, max] = min_max(values).map_err(|error| QuantError::values(layer, error))?;
     *range = Some(match *range {
         Some([low, high]) => [low.min(min), high.max(max)],
         None => [min, max],

@@ -118,8 +118,9 @@ impl Int8File {
     /// If the values are not a valid model.
     pub fn model(&self) -> Result<Model, QuantError> {
         let mut activations = self.activations.iter().copied();
-        let mut next =
-            |of: &str| activations.next().ok_or_else(|| QuantError::values(of, Int8Error::NotCalibrated));
+        let mut next = |layer: &str| {
+            activations.next().ok_or_else(|| QuantError::values(layer, Int8Error::NotCalibrated))
+        };
         let input = next("the input")?;
         let mut before = input;
         let mut layers = Vec::new();

@@ -34,7 +34,7 @@ fn tensor(kind: ModelKind, values: &[f32]) -> Tensor<4> {
 /// The ranges over batches of samples.
 fn observed(network: &Network, kind: ModelKind, batches: &[&[f32]]) -> Result<Ranges, QuantError> {
     let groups = groups(network).unwrap();
-    let mut ranges = Ranges::of(groups.len());
+    let mut ranges = Ranges::for_groups(groups.len());
     batches.iter().try_for_each(|batch| ranges.observe(&groups, tensor(kind, batch)))?;
     Ok(ranges)
 }

@@ -56,7 +56,7 @@ impl Quantizer {
         let normed: Vec<usize> = normed.collect();
         Ok(Self {
             options,
-            ranges: Ranges::of(groups.len()),
+            ranges: Ranges::for_groups(groups.len()),
             weights: vec![None; groups.len()],
             averaged: vec![0.0; 2 * (1 + groups.len() + normed.iter().sum::<usize>())],
             normed,
@@ -254,11 +254,11 @@ impl Group<'_> {
             folded.map(|&[min, max]| Scheme::Symmetric.parameters(min, max)?.check(Scheme::Symmetric));
         let scales = scales.collect::<Result<Vec<_>, _>>()?;
         let Some(factors) = factors else { return Ok(scales) };
-        let of = |(at, &factor): (usize, &f32)| {
+        let parameters = |(at, &factor): (usize, &f32)| {
             let QParams { scale, zero_point } = scales[if scales.len() == 1 { 0 } else { at }];
             QParams { scale: scale / factor.abs(), zero_point }.check(Scheme::Symmetric)
         };
-        factors.iter().enumerate().map(of).collect()
+        factors.iter().enumerate().map(parameters).collect()
     }
 
     /// Ranges of the folded weights: one per output channel, or one for all.

@@ -54,14 +54,14 @@ pub struct GroupRanges {
 
 impl Ranges {
     /// Unobserved ranges of a network with this number of groups.
-    pub fn of(groups: usize) -> Self {
+    pub fn for_groups(groups: usize) -> Self {
         Self { input: None, groups: vec![GroupRanges::default(); groups] }
     }
 }
 
-/// Scale and zero point of the activations `of` a layer or the input.
-pub(super) fn parameters(range: Option<Range>, of: &str) -> Result<QParams, QuantError> {
-    Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(of, error))
+/// Scale and zero point of the input or the activations of a `layer`.
+pub(super) fn parameters(range: Option<Range>, layer: &str) -> Result<QParams, QuantError> {
+    Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(layer, error))
 }
 
 /// Kind of quantization.

@@ -51,7 +51,7 @@ fn other_activations_are_rejected_by_the_layers_name() {
 fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
     let range = |values: Vec<f32>| Some(burn_fused::int8::min_max(&values).unwrap());
     let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
-    let mut ranges = Ranges::of(groups(network).unwrap().len());
+    let mut ranges = Ranges::for_groups(groups(network).unwrap().len());
     ranges.input = range(data(images));
     // The widest output range is sufficient for a test of errors in units of
     // it.
@@ -111,7 +111,7 @@ fn layers_whose_sums_would_overflow_are_rejected_by_name() {
 #[test]
 fn a_network_that_was_never_calibrated_has_no_integer_model() {
     let network = network(ModelKind::Convnet, &NetworkOptions::default());
-    let mut ranges = Ranges::of(3);
+    let mut ranges = Ranges::for_groups(3);
     let message = |ranges: &Ranges| {
         let made = Quantized::of_ranges(&network, Method::Qat, ranges, WeightScheme::Channel);
         made.unwrap_err().to_string()

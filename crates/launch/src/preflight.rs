@@ -264,29 +264,29 @@ mod possible_tests {
     fn several_machines_need_a_host_file() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("2x1");
-        let of = |topology: &str, launcher| {
+        let problem = |topology: &str, launcher| {
             impossible(topology.parse().unwrap(), launcher, MpiFlavour::OpenMpi, &file)
         };
-        let reason = of("2x1", LauncherKind::Mpirun).expect("there is no host file");
+        let reason = problem("2x1", LauncherKind::Mpirun).expect("there is no host file");
         assert!(
             reason.contains(&root.path().display().to_string()) && reason.contains("make hosts"),
             "{reason}"
         );
-        assert_eq!((of("1x2", LauncherKind::Mpirun), of("1x1", LauncherKind::Alone)), (None, None));
+        assert_eq!((problem("1x2", LauncherKind::Mpirun), problem("1x1", LauncherKind::Alone)), (None, None));
         for several in ["1x3", "3x1"] {
-            let reason = of(several, LauncherKind::Alone).expect("several ranks need a launcher");
+            let reason = problem(several, LauncherKind::Alone).expect("several ranks need a launcher");
             assert!(reason.starts_with(&format!("{several} needs a launcher")), "{reason}");
         }
         std::fs::write(&file, "localhost slots=1\nno-such-host.invalid slots=1\n").unwrap();
-        let reason = of("2x1", LauncherKind::Mpirun).expect("one of the machines is unknown");
+        let reason = problem("2x1", LauncherKind::Mpirun).expect("one of the machines is unknown");
         assert!(
             reason.contains("2x1 names no-such-host.invalid") && reason.contains("make hosts"),
             "{reason}"
         );
         std::fs::write(&file, "localhost slots=1\n127.0.0.1 slots=1\n").unwrap();
-        assert_eq!(of("2x1", LauncherKind::Mpirun), None);
+        assert_eq!(problem("2x1", LauncherKind::Mpirun), None);
         std::fs::write(&file, "localhost slots=1\n").unwrap();
-        assert_eq!(of("2x1", LauncherKind::Mpirun), None, "too short a file is an error of the run");
+        assert_eq!(problem("2x1", LauncherKind::Mpirun), None, "too short a file is an error of the run");
     }
 
     #[test]

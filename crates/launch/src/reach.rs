@@ -108,12 +108,15 @@ impl Agent {
                         .into_iter()
                         .find_map(|start| std::env::var(format!("{start}{name}")).ok())
                 };
-                let of = |name: &str| of_4(&format!("plm_rsh_{name}")).or_else(|| of_5(name));
-                (of("agent"), of("args"))
+                let parameter = |name: &str| of_4(&format!("plm_rsh_{name}")).or_else(|| of_5(name));
+                (parameter("agent"), parameter("args"))
             }
             MpiFlavour::Mpich => {
-                let of = |name: &str| std::env::var(name).ok();
-                (of("HYDRA_LAUNCHER_EXEC").or_else(|| of("HYDRA_LAUNCHER")), of("HYDRA_LAUNCHER_EXTRA_ARGS"))
+                let variable = |name: &str| std::env::var(name).ok();
+                (
+                    variable("HYDRA_LAUNCHER_EXEC").or_else(|| variable("HYDRA_LAUNCHER")),
+                    variable("HYDRA_LAUNCHER_EXTRA_ARGS"),
+                )
             }
         };
         let agents = agents.unwrap_or_else(|| DEFAULT.to_owned());
@@ -286,9 +289,10 @@ mod tests {
 
     #[test]
     fn the_first_agent_that_is_installed_gets_its_arguments_and_those_of_mpirun() {
-        let of = |agents, more| first_installed(agents).map(|words| Agent::with(words, more).words.join(" "));
-        assert_eq!(of("mpiburn-none -x : sh -e :ssh", "-p 2222").as_deref(), Some("sh -e -p 2222"));
-        assert_eq!(of("mpiburn-none : ", ""), None);
+        let found =
+            |agents, more| first_installed(agents).map(|words| Agent::with(words, more).words.join(" "));
+        assert_eq!(found("mpiburn-none -x : sh -e :ssh", "-p 2222").as_deref(), Some("sh -e -p 2222"));
+        assert_eq!(found("mpiburn-none : ", ""), None);
         let ssh = Agent::with(vec!["/usr/bin/ssh".into(), "-q".into()], "-p 22");
         assert_eq!(ssh.words.join(" "), "/usr/bin/ssh -q -p 22 -o BatchMode=yes -o ConnectTimeout=5");
     }

@@ -43,10 +43,10 @@ fn invalid_options_are_rejected_by_option_and_value() {
 #[test]
 fn a_wrong_sum_is_detected_for_every_type() {
     for dtype in [WireType::F32, WireType::Bf16, WireType::F16] {
-        let of = |ranks: usize, other: f32| {
+        let sum = |ranks: usize, other: f32| {
             wire(dtype, 9, |i| if i == 8 { other } else { term(i) * ranks as f32 })
         };
-        assert_eq!(check(&METHODS[0], &of(3, term(8) * 3.0), 3), Ok(()));
-        assert!(check(&METHODS[0], &of(3, term(8) * 2.0), 3).is_err());
+        assert_eq!(check(&METHODS[0], &sum(3, term(8) * 3.0), 3), Ok(()));
+        assert!(check(&METHODS[0], &sum(3, term(8) * 2.0), 3).is_err());
     }
 }

@@ -17,7 +17,7 @@ const NOTE_STEPS: &str = "--note-steps";
 ///
 /// # Errors
 /// If it is no training, or one without a run directory.
-pub fn of(program: &[String]) -> Result<Option<Training>, Refused> {
+pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
     let (name, verbosity) = (cli.name.clone(), cli.verbosity());
@@ -67,33 +67,33 @@ fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize)
 mod tests {
     use super::*;
 
-    fn of(line: &str) -> Result<Option<Training>, Refused> {
-        super::of(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>())
+    fn read(line: &str) -> Result<Option<Training>, Refused> {
+        from_program(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>())
     }
 
     #[test]
     fn a_restart_keeps_what_a_resume_accepts() {
         let line = "train -vv --out runs/a --epochs 3 --stall-warning=5 --trace t.json --trace-steps 40..50";
-        let training = of(line).unwrap().unwrap();
+        let training = read(line).unwrap().unwrap();
         assert_eq!(training.words.join(" "), format!("{line} --note-steps"));
         assert_eq!(
             (training.resume_after)(39).join(" "),
             "train -v -v --resume=runs/a --stall-warning=5 --trace=t.json --trace-steps=40..50 --note-steps"
         );
         assert!(!(training.resume_after)(40).iter().any(|word| word.contains("trace")));
-        let resumed = of("-q train --resume runs/a --lr 1e-4 --epochs 9").unwrap().unwrap();
+        let resumed = read("-q train --resume runs/a --lr 1e-4 --epochs 9").unwrap().unwrap();
         assert_eq!(
             (resumed.resume_after)(0).join(" "),
             "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
         );
-        assert_eq!(of("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
-        assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites);
+        assert_eq!(read("train --resume runs/a/run.json").unwrap().unwrap().dir, Path::new("runs/a"));
+        assert!(read("train --out runs/a --overwrite").unwrap().unwrap().overwrites);
     }
 
     #[test]
     fn only_a_training_with_a_run_directory_is_started_again() {
-        assert!(of("bench allreduce").err().unwrap().to_string().contains("bench allreduce is none"));
-        assert!(of("train --epochs 1").err().unwrap().to_string().contains("train --out DIR"));
-        assert!(of("train --epochs many").unwrap().is_none());
+        assert!(read("bench allreduce").err().unwrap().to_string().contains("bench allreduce is none"));
+        assert!(read("train --epochs 1").err().unwrap().to_string().contains("train --out DIR"));
+        assert!(read("train --epochs many").unwrap().is_none());
     }
 }

@@ -65,7 +65,7 @@ impl Resumed {
             return Err(ConfigError::new("resume", named.display(), problem).into());
         }
         covered::check(path, &record, &intact.path, &intact.manifest)?;
-        let noted = Noted::of(path, &record)?;
+        let noted = Noted::from_record(path, &record)?;
         let typed = unmet(typed, &record)?;
         let config = record.config.changed(&typed)?;
         Ok(((config, noted), Self { dir, intact, record, typed }))
@@ -128,7 +128,7 @@ impl Resumed {
             );
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem).into());
         }
-        let samples = Samples::of(manifest, &history, &changed);
+        let samples = Samples::of_checkpoint(manifest, &history, &changed);
         let curves = manifest.curves.clone();
         check_curves(path, &curves, &intact.path)?;
         dir.refuse_links(record.world_size)?;

@@ -54,16 +54,16 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     for run in &runs {
         let Some(other) = names.insert(&run.name, run) else { continue };
         let differs = run.varied.iter().find(|(key, value)| other.varied.get(*key) != Some(*value));
-        let of = |value: &str| in_short(value, 60);
+        let short = |value: &str| in_short(value, 60);
         let problem = match differs.and_then(|(key, value)| Some((key, value, other.varied.get(key)?))) {
             Some((key, value, other)) => format!(
                 "the runs of {key} {} and {} would have one folder, {}: names of folders have _ for other characters; \
                  change one of the two",
-                of(other),
-                of(value),
-                of(&run.name)
+                short(other),
+                short(value),
+                short(&run.name)
             ),
-            None => format!("two runs are named {}; remove one", of(&run.name)),
+            None => format!("two runs are named {}; remove one", short(&run.name)),
         };
         return Err(SweepError(format!("{}: {problem}", file.path.display())));
     }
