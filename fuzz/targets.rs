@@ -16,14 +16,14 @@ use burn::tensor::Device;
 use burn_fused::memory::counting_allocator::{CountingAllocator, live_bytes, peak, set_peak};
 use burn_mpi::ParamLayout;
 use data::Split;
-use launch::sweep::{SweepFile, Takes, plan};
+use launch::sweep::{SweepFile, plan};
 use launch::{Hosts, MpiFlavour, Topology};
 use mpiburn::layout::stored;
 use mpiburn::options::RunConfig;
 use mpiburn::quant::Int8File;
 use mpiburn::train::Position;
 use run_record::checkpoint::load_weights;
-use run_record::{Checkpoint, Layout, Manifest, RunDir, SaveOptions};
+use run_record::{Checkpoint, Layout, Manifest, RunDir, SaveOptions, Takes};
 use run_report::link::Link;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
@@ -240,7 +240,7 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
         "run_json" => RunDir::open::<RunConfig>(path).map(drop).map_err(text),
         "sweep" => {
             let options = ["backend", "epochs", "lr", "train-samples"].map(|name| (name, Takes::Value));
-            let others = [("shuffle", Takes::Nothing), ("fused", Takes::Switch)];
+            let others = [("shuffle", Takes::Flag), ("fused", Takes::Switch)];
             let options = options.into_iter().chain(others).map(|(name, takes)| (name.to_owned(), takes));
             let options = options.collect();
             let file = SweepFile::read(path, &options).map_err(text)?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PathBufValueParser, PossibleValue, PossibleValuesParser, Resettable, TypedValueParser};
 use clap::{Arg, ValueEnum};
-use launch::sweep::Takes;
+use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
 /// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
@@ -94,10 +94,10 @@ where
     number.strip_suffix(".0").unwrap_or(&number).parse().map_err(D::Error::custom)
 }
 
-/// What `option` takes.
+/// How `option` is typed.
 pub fn takes(option: &Arg) -> Takes {
     match option.get_possible_values().iter().map(PossibleValue::get_name).collect::<Vec<_>>()[..] {
-        _ if !option.get_action().takes_values() => Takes::Nothing,
+        _ if !option.get_action().takes_values() => Takes::Flag,
         ["on", "off"] => Takes::Switch,
         _ => Takes::Value,
     }

@@ -3,9 +3,8 @@
 use std::ffi::OsString;
 use std::sync::LazyLock;
 
-use ::launch::sweep;
 use clap::{Args, Command, FromArgMatches};
-use run_record::{OptionSchema, Schema, Takes, json_problem};
+use run_record::{OptionSchema, Schema, json_problem};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -23,14 +22,10 @@ pub fn schema() -> Schema {
     let command = RunConfig::augment_args(Command::new("train"));
     let row = |spec: &OptionSpec| {
         let default = DEFAULTS.get(spec.field)?.clone();
-        let takes = command.get_arguments().find(|arg| arg.get_id() == spec.field).map(takes);
+        let takes = command.get_arguments().find(|arg| arg.get_id() == spec.field).map(takes)?;
         let row = OptionSchema {
             part: spec.part,
-            takes: match takes? {
-                sweep::Takes::Nothing => Takes::Flag,
-                sweep::Takes::Switch => Takes::Switch,
-                sweep::Takes::Value => Takes::Value,
-            },
+            takes,
             default,
             unset: spec.left_out.map_or(Value::Null, Into::into),
             affects: spec.affects,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
-use run_record::Affects;
+use run_record::{Affects, Takes};
 
 use super::super::tests::{completed, train};
 use super::*;
@@ -71,7 +71,7 @@ fn each_option_is_made_again_from_what_is_stored() {
         let listed: Vec<String> =
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let words: Vec<String> = match takes(arg) {
-            sweep::Takes::Nothing => vec![format!("--{option}")],
+            Takes::Flag => vec![format!("--{option}")],
             _ if listed.is_empty() => values.map(|value| format!("--{option}={value}")).to_vec(),
             _ => listed.iter().map(|value| format!("--{option}={value}")).collect(),
         };

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
+use run_record::Takes;
 use run_record::files::read_text;
 
 /// A sweep file.
@@ -58,18 +59,7 @@ pub struct SweepFile {
 #[error("{0}")]
 pub struct SweepError(pub String);
 
-/// What an option takes on a command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Takes {
-    /// Nothing: it is given or not.
-    Nothing,
-    /// `on` or `off`.
-    Switch,
-    /// Another value.
-    Value,
-}
-
-/// The options of a training that a sweep may set, by name.
+/// The options of a training that a sweep may set, by name, and how each is typed.
 pub type Options = BTreeMap<String, Takes>;
 
 /// Keys of a run that are not options of `train`.
@@ -301,8 +291,8 @@ impl Reading<'_> {
             (_, Value::Array(_) | Value::Table(_) | Value::Datetime(_)) => {
                 wrong("expected a string, a number, true or false".into())
             }
-            (Takes::Nothing, value @ Value::Boolean(_)) => Ok(value),
-            (Takes::Nothing, _) => wrong(format!("write {key} = true or false")),
+            (Takes::Flag, value @ Value::Boolean(_)) => Ok(value),
+            (Takes::Flag, _) => wrong(format!("write {key} = true or false")),
             (Takes::Switch, Value::Boolean(on)) => Ok(if on { "on" } else { "off" }.into()),
             // `false` of any option leaves it out, such as in [[runs]] what [base] gives.
             (Takes::Value, Value::Boolean(true)) => wrong("it takes a value, and true is none".into()),

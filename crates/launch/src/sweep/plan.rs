@@ -181,14 +181,15 @@ fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Takes;
+    use run_record::Takes;
+
     use super::*;
 
     fn read(text: &str) -> Result<SweepFile, SweepError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let options = ["epochs", "backend", "lr", "train-samples"].map(|name| (name, Takes::Value));
-        let others = [("shuffle", Takes::Nothing), ("fused", Takes::Switch)];
+        let others = [("shuffle", Takes::Flag), ("fused", Takes::Switch)];
         let options = options.into_iter().chain(others).map(|(name, takes)| (name.to_owned(), takes));
         SweepFile::read(file.path(), &options.collect())
     }
