@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::covered::{self, Samples};
 use super::train::check_size;
 use super::{on_root, open_data, set_up};
-use crate::layout::stored as stored_layout;
+use crate::layout::stored;
 use crate::model::{Dimensions, Network};
 use crate::options::{ConfigError, RunConfig, RunRecord};
 use crate::quant::{Int8File, Quantized};
@@ -23,7 +23,7 @@ use terminal::table::shortened;
 
 /// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
 #[derive(Default)]
-pub struct Weights {
+pub struct CheckpointWeights {
     pub values: Vec<f32>,
     pub folder: PathBuf,
     pub position: Position,
@@ -35,7 +35,7 @@ pub struct Opened {
     pub source: SampleSource,
     /// On a device without autodiff.
     pub network: Network,
-    pub weights: Weights,
+    pub weights: CheckpointWeights,
 }
 
 impl Opened {
@@ -49,8 +49,8 @@ impl Opened {
         checked: &[Split],
         adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
     ) -> anyhow::Result<Self> {
-        let stored = world.broadcast(&on_root(world, || stored(path))?)?;
-        let Stored { mut config, samples, noted } = stored.context("rank 0 sent no configuration")?;
+        let stored = world.broadcast(&on_root(world, || stored_run(path))?)?;
+        let StoredRun { mut config, samples, noted } = stored.context("rank 0 sent no configuration")?;
         if let Some(root) = data_root {
             config.data.data_root.clone_from(root);
         }
@@ -194,7 +194,7 @@ fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [St
 
 /// What a run has stored.
 #[derive(Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredRun {
     pub config: RunConfig,
     /// The samples that the checkpoint is of.
     pub samples: Samples,
@@ -202,7 +202,7 @@ pub struct Stored {
 }
 
 /// Reads the run that `path` names.
-pub fn stored(path: &Path) -> anyhow::Result<Stored> {
+pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
     let NamedRun { folder: run, checkpoint } = NamedRun::at(path)?;
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
         Err(error) if error.is_missing() => Err(NamedRun::none_at(path))?,
@@ -214,16 +214,15 @@ pub fn stored(path: &Path) -> anyhow::Result<Stored> {
     }?;
     covered::check(&run, &record, &folder, &manifest)?;
     let samples = Samples::of_checkpoint(&manifest, &record.history, &[]);
-    Ok(Stored { noted: Noted::from_record(&run, &record)?, config: record.config, samples })
+    Ok(StoredRun { noted: Noted::from_record(&run, &record)?, config: record.config, samples })
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping
 /// the one with the lowest test loss.
-pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
+pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeights> {
     let read = |folder: PathBuf| {
-        let Checkpoint { params, position, .. } =
-            Checkpoint::<Position>::load(&folder, &stored_layout(layout))?;
-        Ok(Weights { values: params, folder, position })
+        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored(layout))?;
+        Ok(CheckpointWeights { values: params, folder, position })
     };
     let NamedRun { folder, checkpoint } = NamedRun::at(path)?;
     if let Some(folder) = checkpoint {
@@ -242,7 +241,11 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
 
 /// The quantized network beside a checkpoint's weights. It has to be a model of these weights in
 /// `network`, the run's own.
-pub fn load_int8(weights: &Weights, config: &RunConfig, network: &Network) -> Result<Quantized, RecordError> {
+pub fn load_int8(
+    weights: &CheckpointWeights,
+    config: &RunConfig,
+    network: &Network,
+) -> Result<Quantized, RecordError> {
     let path = weights.folder.join(INT8_FILE);
     let file = Int8File::read(&path)?;
     let model = config.model;

@@ -24,7 +24,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }
     outputs::check(&[("out", Some(&args.out))], &[])?;
-    let stored = checkpoint::stored(&args.run)?;
+    let stored = checkpoint::stored_run(&args.run)?;
     let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
     let network = config.network(stored.noted.dimensions, &config.device.device());
     let layout = network.parameters();

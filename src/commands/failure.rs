@@ -35,14 +35,14 @@ pub enum Ending {
 }
 
 /// An error of a command, and what the process does.
-pub struct Failure {
+pub struct CommandError {
     /// The error.
     pub error: anyhow::Error,
     /// What the process does.
     pub ending: Ending,
 }
 
-impl Failure {
+impl CommandError {
     /// An error that no other rank has to know.
     pub fn own(error: anyhow::Error) -> Self {
         Self { error, ending: Ending::Own }

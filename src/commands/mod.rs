@@ -45,7 +45,7 @@ use ::launch::{OPTIONS, StopRequest};
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::messages::{self, FAILED};
 use burn_mpi::{Launcher, World};
-pub use failure::{Ending, Failure, Refused};
+pub use failure::{CommandError, Ending, Refused};
 use failure::{InUse, is_shared, kind, with_hint};
 use start::{Does, Fingerprint, Verdict};
 
@@ -67,7 +67,7 @@ pub fn set_deadline(command: &Command) {
 ///
 /// # Errors
 /// The error of the subcommand.
-pub fn run(cli: Cli) -> Result<u8, Failure> {
+pub fn run(cli: Cli) -> Result<u8, CommandError> {
     use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
     let program = start::fingerprint();
     let stop = match &cli.command {
@@ -76,12 +76,12 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
             if args.note_steps {
                 messages::tag_lines();
             }
-            StopRequest::listen().map(told).context("cannot listen to signals").map_err(Failure::own)?
+            StopRequest::listen().map(told).context("cannot listen to signals").map_err(CommandError::own)?
         }
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
     };
-    let world = World::init().map_err(|error| Failure {
+    let world = World::init().map_err(|error| CommandError {
         ending: if error.is_rank_0s() { Ending::Shared } else { Ending::Own },
         error: error.into(),
     })?;
@@ -97,7 +97,7 @@ fn told(stop: StopRequest) -> StopRequest {
 
 /// Runs a subcommand that has no ranks. Several are told so; what the shell has inherited from another job does not
 /// matter.
-fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
+fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError> {
     if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
             Ok(world) if world.size() > 1 => {
@@ -106,7 +106,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
             // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
-                return Err(Failure::own(start::in_one_process(&cli.name).into()));
+                return Err(CommandError::own(start::in_one_process(&cli.name).into()));
             }
             _ => {}
         }
@@ -135,7 +135,7 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
         }
         _ => unreachable!("it has ranks"),
     };
-    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(Failure::own)
+    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(CommandError::own)
 }
 
 /// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
@@ -175,15 +175,15 @@ pub fn run_as_rank(
     cli: &Cli,
     program: Option<Fingerprint>,
     stop: &StopRequest,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let command = &cli.command;
     let end = |error: anyhow::Error| {
         if is_shared(&error) {
             print_own(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
-            return Failure { error, ending: Ending::Shared };
+            return CommandError { error, ending: Ending::Shared };
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
-        Failure { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
+        CommandError { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
     };
     match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
         Verdict::Run => {}
@@ -191,7 +191,7 @@ pub fn run_as_rank(
         Verdict::Refuse(line) => {
             print_own(world, FAILED, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
-            return Err(Failure { error, ending: Ending::Shared });
+            return Err(CommandError { error, ending: Ending::Shared });
         }
     }
     let result = match command {

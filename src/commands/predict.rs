@@ -82,7 +82,7 @@ struct Predictor {
 impl Predictor {
     /// The network of a run, with what it noted of its data set.
     fn open(args: &PredictArgs) -> anyhow::Result<Self> {
-        let stored = checkpoint::stored(&args.run)?;
+        let stored = checkpoint::stored_run(&args.run)?;
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
         let Noted { dimensions, data } = stored.noted;
         let known = Element::from_name(&data.element);

@@ -15,7 +15,7 @@ use run_record::StepFile;
 use terminal::digits::seconds;
 
 /// Training observer that shows progress; silent on all ranks but 0.
-pub struct Progress {
+pub struct TrainingProgress {
     shown: bool,
     bar: Option<ProgressBar>,
     plan: ShardPlan,
@@ -35,7 +35,7 @@ const REST: &str = "{pos}/{len}  {msg}  {eta} left";
 /// take longer than the step.
 const REDRAW: Duration = Duration::from_millis(100);
 
-impl Progress {
+impl TrainingProgress {
     /// Progress of a training that starts at `first_step`.
     pub fn new(
         shown: bool,
@@ -83,7 +83,7 @@ impl Progress {
     }
 }
 
-impl Watch for Progress {
+impl Watch for TrainingProgress {
     fn step(&mut self, position: &Position, epoch: &Tally) {
         if let Some(steps) = &self.steps {
             steps.note(position.step);

@@ -23,7 +23,7 @@ pub struct Does {
 
 /// One rank's part of the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Start {
+struct RankStart {
     /// What it does, or what is printed in its place.
     does: Result<Does, String>,
     /// SHA-256 of the executable.
@@ -58,7 +58,7 @@ pub fn compare(
     program: Option<Fingerprint>,
 ) -> Result<Verdict, CommError> {
     let program = program.and_then(|digest| digest.join().ok()).unwrap_or_default();
-    let all = world.gather(&Start { does, program, level: Level::current() })?;
+    let all = world.gather(&RankStart { does, program, level: Level::current() })?;
     let level = Level::shared(&all.iter().map(|start| start.level).collect::<Vec<_>>());
     level.use_level();
     log::debug!("SIMD level {level}");
@@ -66,7 +66,7 @@ pub fn compare(
     verdict(&all, &hosts, world.rank())
 }
 
-fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Result<Verdict, CommError> {
+fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, CommError> {
     let name = |rank: usize| format!("rank {rank} on {}", hosts[rank]);
     let first = &all[0];
     let Ok(does) = all.iter().map(|start| start.does.as_ref()).collect::<Result<Vec<&Does>, _>>() else {
@@ -128,8 +128,8 @@ pub fn in_one_process(name: &str) -> Refused {
 mod tests {
     use super::*;
 
-    fn starts(does: [Result<&str, &str>; 3]) -> Vec<Start> {
-        let start = |does: Result<&str, &str>| Start {
+    fn starts(does: [Result<&str, &str>; 3]) -> Vec<RankStart> {
+        let start = |does: Result<&str, &str>| RankStart {
             does: does
                 .map(|command| Does { command: command.into(), options: Vec::new() })
                 .map_err(Into::into),
@@ -139,7 +139,7 @@ mod tests {
         does.map(start).into()
     }
 
-    fn verdicts(starts: &[Start]) -> Vec<Verdict> {
+    fn verdicts(starts: &[RankStart]) -> Vec<Verdict> {
         (0..3).map(|rank| verdict(starts, &["alpha", "alpha", "beta"], rank).unwrap()).collect()
     }
 

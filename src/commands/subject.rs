@@ -69,8 +69,8 @@ pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> an
 /// gradients unlike those of training.
 pub const BATCHES: usize = 16;
 
-/// Samples of this rank, in whole batches.
-pub struct Batches {
+/// Samples of this rank in whole batches, over and over.
+pub struct BatchCycle {
     shard: Shard,
     normalizer: Normalizer,
     size: usize,
@@ -78,7 +78,7 @@ pub struct Batches {
     next: usize,
 }
 
-impl Batches {
+impl BatchCycle {
     /// The first samples of `split`.
     pub fn open(
         world: &World,

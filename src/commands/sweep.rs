@@ -1,7 +1,7 @@
 //! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
 
 mod earlier;
-mod options;
+mod run_options;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use self::earlier::{Earlier, earlier, warn_of_other_builds};
-use self::options::{check_typed, words};
-pub(super) use self::options::{configuration, options};
+use self::run_options::{check_typed, words};
+pub(super) use self::run_options::{configuration, options};
 use super::launch::{mpi_flavour, prepare, print_dry};
 use super::{Refused, gpu};
 use crate::options::{RunConfig, SweepArgs};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::on_root;
 use crate::options::{ConfigError, RunConfig, TraceArgs};
 use crate::profile::{Clock, RankTrace, TraceFile, longest_wait};
-use crate::spans::{Log, Recorder, end_batch};
+use crate::spans::{Log, SpanRecorder, end_batch};
 use crate::train::TrainError;
 use burn_mpi::lab::ClockOffset;
 use burn_mpi::{CommError, World};
@@ -119,7 +119,7 @@ impl Tracing {
     ///
     /// # Errors
     /// If the transport fails, or the file cannot be written.
-    pub fn finish(self, world: &World, recorder: &Recorder) -> anyhow::Result<()> {
+    pub fn finish(self, world: &World, recorder: &SpanRecorder) -> anyhow::Result<()> {
         let end = world.clock_offsets(|| self.since.elapsed())?;
         let clocks: Vec<Clock> =
             self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end }).collect();
@@ -158,7 +158,7 @@ impl Tracing {
     pub fn finish_training(self, world: &World, result: Result<(), &TrainError>) -> anyhow::Result<()> {
         // Of a step that an error ended.
         end_batch();
-        let recorder = Recorder::stop().unwrap_or_default();
+        let recorder = SpanRecorder::stop().unwrap_or_default();
         let path = self.path.clone();
         let finished = match result {
             Ok(()) => return self.finish(world, &recorder),

@@ -11,12 +11,12 @@ use super::checkpoint::Noted;
 use super::memory;
 use super::on_root;
 use super::outcome::{describe, print_header, print_results, summarize};
-use super::progress::{Progress, learning_rate};
+use super::progress::{TrainingProgress, learning_rate};
 use super::trace::{self, Tracing};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
-use crate::spans::Recorder;
-use crate::train::{self, BackendKind, Schedule, ScheduleKind, Setup, TrainError, Trainer};
+use crate::spans::SpanRecorder;
+use crate::train::{BackendKind, Recorder, Schedule, ScheduleKind, Setup, TrainError, Trainer};
 use crate::values::{self, Positive};
 use burn_mpi::World;
 use data::{Description, Split};
@@ -104,7 +104,7 @@ fn phases(
     }
     let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
     if let Some(tracing) = &tracing {
-        Recorder::of_training(tracing.log()).start();
+        SpanRecorder::of_training(tracing.log()).start();
     }
     let setup = Setup { source, network, quantizer, collective, stop };
     let mut trainer = Trainer::new(world, &config, setup)?;
@@ -189,7 +189,7 @@ fn train(
     let (step, history) = (position.step, &position.history);
     let has_int8 = config.quantization.quantize.is_some();
     let start = Start { step, history, curves, origin, keep: config.keep.map(Positive::get), has_int8 };
-    let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
+    let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
     if complete {
         // Its record has what a process that trains nothing cannot measure again.
         if let Some(dir) = &dir {
@@ -203,7 +203,8 @@ fn train(
     let steps = world.agree(noted.transpose())?;
     // Not before: a run that is refused stays as it was.
     world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-    let mut progress = Progress::new(world.is_root(), &plan, config.epochs.get(), position.step, steps);
+    let mut progress =
+        TrainingProgress::new(world.is_root(), &plan, config.epochs.get(), position.step, steps);
     trainer.position.start_up_seconds += started.elapsed().as_secs_f64();
     let before = CpuTime::now();
     let ended = trainer.run(&mut recorder, &mut progress);

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 
 use crate::model::{ModelKind, Network, NetworkOptions};
-use crate::spans::{self, Phase, Recorder};
+use crate::spans::{self, Phase, SpanRecorder};
 
 fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {
     let options = NetworkOptions {
@@ -14,9 +14,9 @@ fn names(kind: ModelKind, fused: bool, norms: bool) -> Vec<String> {
     let network = Network::with_options(kind, &options, kind.dimensions(), 1, &Device::flex()).fused(fused);
     let [channels, height, width] = kind.dimensions().input;
     let samples = Tensor::<4>::ones([2, channels, height, width], &Device::flex());
-    Recorder::new(None).start();
+    SpanRecorder::new(None).start();
     let recorded = spans::forward(|| network.forward(samples.clone()));
-    let recorder = Recorder::stop().unwrap();
+    let recorder = SpanRecorder::stop().unwrap();
     recorded.into_data().assert_eq(&network.forward(samples).into_data(), true);
     let forward = recorder.operators().filter(|(_, phase)| *phase == Phase::Forward);
     forward.map(|(operator, _)| operator.name()).collect()

@@ -3,6 +3,6 @@
 mod rows;
 mod trace;
 
-pub use rows::{Profile, SortKey};
+pub use rows::{MeasuredProfile, SortKey};
 pub use run_record::profile::ProfileRow;
 pub use trace::{Clock, RankTrace, TraceFile, longest_wait};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use burn_mpi::BucketReport;
 use clap::ValueEnum;
 
-use crate::spans::{Recorder, Sums, parameters};
+use crate::spans::{SpanRecorder, Sums, parameters};
 use run_record::profile::{Phase, ProfileRow, by_kind, sorted};
 
 /// Column by which tables are sorted, largest first.
@@ -30,9 +30,9 @@ impl SortKey {
     }
 }
 
-/// A finished profile.
+/// The rows of a finished profile.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Profile {
+pub struct MeasuredProfile {
     /// Time of all batches.
     pub wall_ms: f64,
     /// Operators in the order of their first call, the rest first.
@@ -43,10 +43,10 @@ fn ms(time: Duration) -> f64 {
     1e3 * time.as_secs_f64()
 }
 
-impl Profile {
+impl MeasuredProfile {
     /// What `recorder` has measured. `buckets` are those of a training on `ranks` ranks in
     /// `steps` steps.
-    pub fn new(recorder: &Recorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
+    pub fn new(recorder: &SpanRecorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
         let wall_ms = recorder.sums().next().map_or(0.0, |rest| ms(rest.total));
         let mut operators: Vec<ProfileRow> = recorder
             .sums()
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    fn profile() -> Profile {
+    fn profile() -> MeasuredProfile {
         let sums = [
             sums("rest", "rest", Phase::Rest, 4, 1000),
             sums("linear1", "linear", Phase::Forward, 30, 10),
@@ -149,7 +149,7 @@ mod tests {
             sums("linear2", "linear", Phase::Forward, 20, 30),
             sums("linear2", "linear", Phase::Backward, 30, 40),
         ];
-        Profile { wall_ms: 100.0, operators: sums.iter().map(|sums| row(sums, 100.0)).collect() }
+        MeasuredProfile { wall_ms: 100.0, operators: sums.iter().map(|sums| row(sums, 100.0)).collect() }
     }
 
     fn names(rows: &[ProfileRow]) -> Vec<&str> {

@@ -4,9 +4,9 @@
 //! [`burn_fused::int8`] has the formulas and the integer kernels.
 
 mod error;
+mod group_layers;
 mod groups;
 pub mod int8_file;
-mod layers;
 mod post_training;
 mod quantized;
 mod quantizer;

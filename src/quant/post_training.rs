@@ -4,7 +4,7 @@
 use burn::tensor::Tensor;
 use burn_fused::int8::min_max;
 
-use super::layers::flat;
+use super::group_layers::flat;
 use super::{Group, Product, QuantError, Quantized, Range, Ranges, WeightScheme, groups};
 use crate::device::DeviceKind;
 use crate::model::{Network, inputs};

@@ -16,7 +16,7 @@ use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Observer, QParams, Scheme};
 use burn_fused::nn::{BatchNorm, BatchPlace};
 
-use super::layers::{flat, values_of};
+use super::group_layers::{flat, values_of};
 use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
 use super::{Group, Product, QuantError, Quantization, Quantized, groups};
 use crate::model::Network;

@@ -19,7 +19,7 @@
 //! The recorder is in thread-local storage because callbacks from inside backward have no other way to it.
 
 mod log;
-mod recorder;
+mod span_recorder;
 
 use std::cell::RefCell;
 
@@ -29,9 +29,9 @@ use burn_mpi::{GradientSync, SyncEvent};
 
 pub use log::Log;
 pub(crate) use log::{Logged, parameters};
-pub use recorder::Recorder;
-pub(crate) use recorder::{REST, Sums};
 pub use run_record::profile::Phase;
+pub use span_recorder::SpanRecorder;
+pub(crate) use span_recorder::{REST, Sums};
 
 /// What a span is of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,10 +78,10 @@ pub static EVALUATION: Site = Site("evaluation", "evaluation", Phase::Evaluation
 pub static CHECKPOINT: Site = Site("checkpoint", "checkpoint", Phase::Checkpoint);
 
 thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+    static RECORDER: RefCell<Option<SpanRecorder>> = const { RefCell::new(None) };
 }
 
-impl Recorder {
+impl SpanRecorder {
     /// Makes this the recorder of the thread.
     pub fn start(self) {
         RECORDER.set(Some(self));
@@ -94,7 +94,7 @@ impl Recorder {
 }
 
 /// Calls `body` with the recorder, if there is one that is not paused.
-fn with<T>(body: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
+fn with<T>(body: impl FnOnce(&mut SpanRecorder) -> T) -> Option<T> {
     RECORDER.with_borrow_mut(|recorder| recorder.as_mut().filter(|recorder| !recorder.paused).map(body))
 }
 
@@ -130,7 +130,7 @@ pub fn layer<const I: usize, const O: usize>(
     });
     let Some(Some([_, backward])) = rows else { return apply(input) };
     let output = apply(input);
-    with(Recorder::end);
+    with(SpanRecorder::end);
     stamp_backward(output, backward, follow)
 }
 
@@ -153,7 +153,7 @@ pub fn begin_batch() {
 
 /// Ends all spans.
 pub fn end_batch() {
-    with(Recorder::end_all);
+    with(SpanRecorder::end_all);
 }
 
 /// Begins a step of a training, counted from 1, whose spans are recorded if its log covers the step.
@@ -197,7 +197,7 @@ pub fn follow(row: usize) {
 
 /// Ends the sequence that [`follow`] has continued.
 pub fn end_sequence() {
-    with(Recorder::end_sequence);
+    with(SpanRecorder::end_sequence);
 }
 
 /// The watch of a `GradientSync` whose events are recorded, if they are.
@@ -214,6 +214,6 @@ pub(crate) fn on_sync(event: SyncEvent) {
 pub(crate) fn in_row<T>(row: usize, body: impl FnOnce() -> T) -> T {
     with(|recorder| recorder.begin(row));
     let result = body();
-    with(Recorder::end);
+    with(SpanRecorder::end);
     result
 }

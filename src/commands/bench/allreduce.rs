@@ -23,19 +23,19 @@ const SMALL: usize = 64 << 10;
 
 /// A method to time: a backend and its order of summation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Method {
+struct AllReduceMethod {
     name: &'static str,
     backend: BackendKind,
     how: Reduction,
 }
 
-const METHODS: [Method; 6] = [
-    Method { name: "mpi", backend: BackendKind::Mpi, how: Reduction::Native },
-    Method { name: "ordered", backend: BackendKind::Mpi, how: Reduction::Ordered },
-    Method { name: "gloo", backend: BackendKind::Gloo, how: Reduction::Native },
-    Method { name: "gloo-ordered", backend: BackendKind::Gloo, how: Reduction::Ordered },
-    Method { name: "nccl", backend: BackendKind::Nccl, how: Reduction::Native },
-    Method { name: "nccl-ordered", backend: BackendKind::Nccl, how: Reduction::Ordered },
+const METHODS: [AllReduceMethod; 6] = [
+    AllReduceMethod { name: "mpi", backend: BackendKind::Mpi, how: Reduction::Native },
+    AllReduceMethod { name: "ordered", backend: BackendKind::Mpi, how: Reduction::Ordered },
+    AllReduceMethod { name: "gloo", backend: BackendKind::Gloo, how: Reduction::Native },
+    AllReduceMethod { name: "gloo-ordered", backend: BackendKind::Gloo, how: Reduction::Ordered },
+    AllReduceMethod { name: "nccl", backend: BackendKind::Nccl, how: Reduction::Native },
+    AllReduceMethod { name: "nccl-ordered", backend: BackendKind::Nccl, how: Reduction::Ordered },
 ];
 
 pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
@@ -61,11 +61,11 @@ fn sizes_of(args: &AllreduceArgs) -> Result<Vec<usize>, ConfigError> {
 }
 
 /// The methods in the list `names`; all of this build if there is none.
-fn methods(names: Option<&str>) -> Result<Vec<Method>, ConfigError> {
+fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     let Some(names) = names else {
         return Ok(METHODS.into_iter().filter(|m| m.backend.check_built().is_ok()).collect());
     };
-    let mut chosen: Vec<Method> = Vec::new();
+    let mut chosen: Vec<AllReduceMethod> = Vec::new();
     for name in names.split(',').map(str::trim) {
         let unknown = || {
             let known = METHODS.map(|method| method.name).join(", ");
@@ -87,7 +87,7 @@ fn measure(
     world: &World,
     args: &AllreduceArgs,
     sizes: &[usize],
-    mut methods: Vec<Method>,
+    mut methods: Vec<AllReduceMethod>,
 ) -> anyhow::Result<Vec<LatencyRow>> {
     let (mut backends, is_named) = (Vec::new(), args.backends.is_some());
     for &backend in BackendKind::value_variants() {
@@ -121,12 +121,12 @@ fn measure(
 fn time_size(
     world: &World,
     dtype: WireType,
-    methods: &[Method],
+    methods: &[AllReduceMethod],
     backends: &mut [Option<Box<dyn Collective>>],
     bytes: usize,
     iterations: usize,
 ) -> anyhow::Result<Vec<f64>> {
-    let mut call = |method: &Method, buffer: &mut Wire| -> Result<f64, CommError> {
+    let mut call = |method: &AllReduceMethod, buffer: &mut Wire| -> Result<f64, CommError> {
         let Some(backend) = &mut backends[method.backend as usize] else {
             unreachable!("each method's backend is connected");
         };
@@ -175,7 +175,7 @@ fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
 
 /// Checks the first sum with the tolerance of the type: 16-bit types may be rounded
 /// after each addition.
-fn check(method: &Method, sum: &Wire, ranks: usize) -> Result<(), String> {
+fn check(method: &AllReduceMethod, sum: &Wire, ranks: usize) -> Result<(), String> {
     let right = |rounding: f32| {
         move |(i, value): (usize, f32)| {
             let expected = term(i) * ranks as f32;

@@ -28,9 +28,9 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// One call of an operation of [`Primitives`], with the rank that is its root: its time, none if this rank does not
 /// take part, and whether its result is right.
-type Operation = fn(&mut dyn Primitives, &World, usize) -> Result<(Option<Duration>, bool), CommError>;
+type PrimitiveCall = fn(&mut dyn Primitives, &World, usize) -> Result<(Option<Duration>, bool), CommError>;
 
-const OPERATIONS: [(&str, Operation); 11] = [
+const OPERATIONS: [(&str, PrimitiveCall); 11] = [
     ("send", |on, world, _| with_peer(on, world, true)),
     ("recv", |on, world, _| with_peer(on, world, false)),
     ("broadcast", |on, world, root| {
@@ -155,7 +155,7 @@ fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
 /// Calls `operation` on all ranks. A wrong result does not end it, because the other
 /// ranks would wait for this one.
 fn attempt(
-    operation: Operation,
+    operation: PrimitiveCall,
     on: &mut dyn Primitives,
     world: &World,
     iterations: usize,

@@ -128,14 +128,14 @@ fn measure(
 /// and output have the same shape; with several channels, the image is repeated over
 /// them.
 #[derive(Module, Debug)]
-struct Repeated {
+struct RepeatedConv {
     conv: Conv2d,
     linear: Linear,
     layers: usize,
     channels: usize,
 }
 
-impl Repeated {
+impl RepeatedConv {
     fn init(layers: usize, channels: usize, device: &Device) -> Self {
         Self {
             conv: Conv2dConfig::new([channels, channels], [3, 3])
@@ -161,7 +161,7 @@ impl Repeated {
 /// A network in training, and its times.
 struct Candidate {
     way: Way,
-    network: Repeated,
+    network: RepeatedConv,
     optimizer: ModuleOptimizer,
     lr: f64,
     device: Device,
@@ -173,7 +173,7 @@ impl Candidate {
     /// An untrained network. All networks of the same options and layers have the same
     /// initial weights on every device.
     fn new(layers: usize, args: &FusedArgs, way: Way) -> Self {
-        let init = |device: &Device| Repeated::init(layers, args.channels, device);
+        let init = |device: &Device| RepeatedConv::init(layers, args.channels, device);
         // Random generators differ between devices: the weights are always drawn on
         // flex, which every build has.
         let flex = Device::flex();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_number_of_layers_does_not_change_the_number_of_weights() {
-        let weights = |layers| ParamLayout::of_module(&Repeated::init(layers, 3, &Device::flex())).len();
+        let weights = |layers| ParamLayout::of_module(&RepeatedConv::init(layers, 3, &Device::flex())).len();
         assert_eq!(weights(1), 3 * 3 * 9 + 3 + 3 * 784 * 10 + 10);
         assert_eq!(weights(10), weights(1));
     }

@@ -33,7 +33,7 @@ const NOISE: usize = 256;
 
 /// One measurement, and one line of the CSV file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-struct Row {
+struct Int8Row {
     model: &'static str,
     batch: usize,
     median_ms: f64,
@@ -45,13 +45,13 @@ struct Row {
 
 /// The JSON file.
 #[derive(Debug, Serialize)]
-struct Figures<'a> {
+struct Int8Report<'a> {
     network: ModelKind,
     checkpoint: Option<String>,
     method: String,
     simd: String,
     threads: usize,
-    rows: &'a [Row],
+    rows: &'a [Int8Row],
 }
 
 pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
@@ -88,14 +88,14 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     if let Some(path) = &args.json {
         let checkpoint = args.run.path().map(|path| path.display().to_string());
         let method = format!("{method:?}").to_lowercase();
-        let figures = Figures { network, checkpoint, method, simd, threads: 1, rows: &rows };
-        outputs::write_json(Some(path), &figures)?;
+        let report = Int8Report { network, checkpoint, method, simd, threads: 1, rows: &rows };
+        outputs::write_json(Some(path), &report)?;
     }
     Ok(())
 }
 
 /// The method of the int8 model, and the rows of each batch size.
-fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(Method, Vec<Row>)> {
+fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(Method, Vec<Int8Row>)> {
     let Some(int8) = &subject.int8 else { unreachable!("it was asked for") };
     let (float_bytes, int8_bytes) = (subject.float_bytes()?, int8_bytes(int8)?);
     let Subject { config, network, source, int8: Some(mut int8) } = subject else { unreachable!() };
@@ -136,7 +136,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
             models.into_iter().zip(measured).zip(accuracies)
         {
             let median_ms = median_ms(&times);
-            rows.push(Row { model, batch, median_ms, bytes_allocated, checkpoint_bytes, test_accuracy });
+            rows.push(Int8Row { model, batch, median_ms, bytes_allocated, checkpoint_bytes, test_accuracy });
         }
     }
     Ok((method, rows))

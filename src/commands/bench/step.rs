@@ -12,7 +12,7 @@ use serde::Serialize;
 use terminal::table;
 
 use super::{median_ms, timed};
-use crate::commands::subject::{BATCHES, Batches, learner};
+use crate::commands::subject::{BATCHES, BatchCycle, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
 use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
@@ -58,7 +58,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     memory::check_step(world, config, &network, batch, false)?;
     let global = batch * world.size();
     let source = noise(dimensions.input, dimensions.classes, BATCHES * global);
-    let mut batches = Batches::open(world, config, &source, Split::Train)?;
+    let mut batches = BatchCycle::open(world, config, &source, Split::Train)?;
     let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;
 

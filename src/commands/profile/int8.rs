@@ -3,7 +3,7 @@
 use burn_fused::int8::{Layer, Model, Stage};
 
 use super::{Times, alternate};
-use crate::commands::subject::Batches;
+use crate::commands::subject::BatchCycle;
 use crate::quant::Quantized;
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
@@ -40,7 +40,7 @@ fn kind(layer: &Layer) -> &'static str {
 ///
 /// # Errors
 /// If samples on disk cannot be read.
-pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow::Result<Times> {
+pub fn profile(int8: Quantized, source: &mut BatchCycle, batches: usize) -> anyhow::Result<Times> {
     let Quantized { model, mut workspace, file } = int8;
     let rows = rows(&model, file.products().map(|(name, _)| name));
     let row = |stage| match stage {

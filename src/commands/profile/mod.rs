@@ -2,7 +2,7 @@
 
 mod int8;
 mod output;
-mod subject;
+mod select;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use burn_mpi::{BucketReport, World};
 
 use super::bench::median_ms;
-use super::subject::{Batches, Subject, int8_bytes, learner};
+use super::subject::{BatchCycle, Subject, int8_bytes, learner};
 use super::trace::{self, Tracing};
 use super::{agree_on_products, on_root, outputs};
 use crate::machine;
 use crate::model::Network;
 use crate::options::{ProfileArgs, RunConfig};
-use crate::profile::Profile;
-use crate::spans::{self, Recorder, begin_batch, end_batch};
+use crate::profile::MeasuredProfile;
+use crate::spans::{self, SpanRecorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
 use data::Split;
 use run_report::write_csv;
@@ -38,9 +38,9 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read))
     })?;
     let traced = trace::steps(&args.trace, 0, args.batches)?;
-    let subject = subject::open(world, args)?;
+    let subject = select::subject(world, args)?;
     let split = if args.train { Split::Train } else { Split::Test };
-    let mut batches = Batches::open(world, &subject.config, &subject.source, split)?;
+    let mut batches = BatchCycle::open(world, &subject.config, &subject.source, split)?;
     trace::check_writable(world, &args.trace)?;
     let checkpoint_bytes = match &subject.int8 {
         Some(int8) => int8_bytes(int8)?,
@@ -50,7 +50,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
-    Recorder::new(tracing.as_ref().map(Tracing::log)).start();
+    SpanRecorder::new(tracing.as_ref().map(Tracing::log)).start();
     let (times, buckets) = match (args.train, int8) {
         (true, _) => {
             let device = config.device.device().autodiff();
@@ -62,14 +62,14 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches)?, Vec::new()),
         (false, None) => (inference(&config, &network, &mut batches, args.batches)?, Vec::new()),
     };
-    let recorder = Recorder::stop().unwrap_or_default();
+    let recorder = SpanRecorder::stop().unwrap_or_default();
     if let Some(tracing) = tracing {
         tracing.finish(world, &recorder)?;
     }
     if !world.is_root() {
         return Ok(());
     }
-    let profile = Profile::new(&recorder, &buckets, world.size(), args.batches);
+    let profile = MeasuredProfile::new(&recorder, &buckets, world.size(), args.batches);
     let [batch_ms, batch_ms_without_profiling] = times.map(|times| median_ms(&times));
     let file = run_record::profile::Profile {
         path: PathBuf::new(),
@@ -105,7 +105,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
 fn inference(
     config: &RunConfig,
     network: &Network,
-    source: &mut Batches,
+    source: &mut BatchCycle,
     batches: usize,
 ) -> anyhow::Result<Times> {
     let device = config.device.device();
@@ -122,7 +122,7 @@ fn training(
     world: &World,
     config: &RunConfig,
     network: Network,
-    source: &mut Batches,
+    source: &mut BatchCycle,
     batches: usize,
 ) -> anyhow::Result<(Times, Vec<BucketReport>)> {
     let mut learner = learner(world, config, network)?;
@@ -144,7 +144,7 @@ fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> a
     let mut away = None;
     for number in 0..WARM_UP + batches {
         if number == WARM_UP
-            && let Some(mut recorder) = Recorder::stop()
+            && let Some(mut recorder) = SpanRecorder::stop()
         {
             recorder.clear();
             recorder.start();
@@ -152,7 +152,7 @@ fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> a
         // Neither is always the first, which has colder caches.
         for on in [number % 2 == 0, number % 2 == 1] {
             if !on {
-                away = Recorder::stop();
+                away = SpanRecorder::stop();
             }
             let began = Instant::now();
             begin_batch();

@@ -1,16 +1,16 @@
 //! Output of `mpiburn profile`: tables, CSV and JSON.
 
 use crate::options::RunConfig;
-use crate::profile::{Profile, ProfileRow, SortKey};
+use crate::profile::{MeasuredProfile, ProfileRow, SortKey};
 use crate::spans::Phase;
 use crate::train::MixedPrecision;
 use run_record::count;
 use terminal::table::{Table, shortened, table};
 
-type File = run_record::profile::Profile<RunConfig>;
+type StoredProfile = run_record::profile::Profile<RunConfig>;
 
 /// Prints the tables.
-pub fn print(file: &File, profile: &Profile, sort: SortKey) {
+pub fn print(file: &StoredProfile, profile: &MeasuredProfile, sort: SortKey) {
     println!("{}", title(file));
     let is_detailed = log::log_enabled!(log::Level::Debug);
     println!("{}", operators("operator", &file.operators, is_detailed));
@@ -30,7 +30,7 @@ pub fn print(file: &File, profile: &Profile, sort: SortKey) {
     );
 }
 
-fn title(file: &File) -> String {
+fn title(file: &StoredProfile) -> String {
     let what = if file.train { "training step" } else { "inference" };
     let ranks = if file.ranks == 1 { "" } else { ", times of rank 0" };
     let mixed = match file.config.precision {
@@ -54,13 +54,13 @@ fn title(file: &File) -> String {
 /// The table of operators or of kinds; `first` is the title of the first column. Without -v it has the columns that
 /// fit 100 columns of a terminal.
 fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Table {
-    type Cell = fn(&ProfileRow) -> String;
-    let name: Cell = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
-    let phase: Cell = |row| match row.phase {
+    type CellText = fn(&ProfileRow) -> String;
+    let name: CellText = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
+    let phase: CellText = |row| match row.phase {
         Phase::Rest => String::new(),
         phase => phase.to_string(),
     };
-    let columns: [(&str, bool, Cell); 11] = [
+    let columns: [(&str, bool, CellText); 11] = [
         (first, true, name),
         ("phase", true, phase),
         ("self %", true, |row| format!("{:.2}", row.self_cpu_percent)),

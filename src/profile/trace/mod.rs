@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use burn_mpi::lab::ClockOffset;
 use serde::{Deserialize, Serialize};
 
-use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, Recorder, parameters};
+use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, SpanRecorder, parameters};
 
 pub use file::TraceFile;
 pub use waits::longest_wait;
@@ -72,7 +72,7 @@ struct Bucket {
 
 impl RankTrace {
     /// What `recorder` has logged, nothing without a log, with the rank's clock.
-    pub fn new(recorder: &Recorder, clock: &Clock) -> Self {
+    pub fn new(recorder: &SpanRecorder, clock: &Clock) -> Self {
         let operators =
             recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.to_string()));
         let mut trace = Self { operators: operators.collect(), spans: Vec::new(), buckets: Vec::new() };
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn trace() -> RankTrace {
-        let mut recorder = Recorder::new(Some(Log::new(Instant::now(), 1..=2)));
+        let mut recorder = SpanRecorder::new(Some(Log::new(Instant::now(), 1..=2)));
         let operator = |name: &str| Operator::new(name, "linear");
         let rows = [Phase::Forward, Phase::Backward].map(|phase| recorder.register(operator("a"), phase));
         recorder.start();
@@ -179,7 +179,7 @@ mod tests {
             step(rows[0], rows[1]);
         }
         let bucket = BucketReport { parameters: vec!["a.weight".into()], bytes: 12 };
-        let mut recorder = Recorder::stop().expect("it was started");
+        let mut recorder = SpanRecorder::stop().expect("it was started");
         recorder.log.as_mut().expect("a log").buckets(&[bucket.clone(), bucket]);
         let same = ClockOffset::default();
         RankTrace::new(&recorder, &Clock { start: same, end: same })

@@ -45,7 +45,7 @@ const COLLECT: usize = 2;
 
 /// Sums of spans over batches.
 #[derive(Debug, Default)]
-pub struct Recorder {
+pub struct SpanRecorder {
     rows: Vec<Sums>,
     open: Vec<Span>,
     /// Rows of buckets, by index.
@@ -67,7 +67,7 @@ pub struct Recorder {
     pub(crate) log: Option<Log>,
 }
 
-impl Recorder {
+impl SpanRecorder {
     /// A recorder of every batch, with a `log` of each span for a time line.
     pub fn new(log: Option<Log>) -> Self {
         let (open, pending) = (Vec::with_capacity(8), VecDeque::with_capacity(64));
@@ -237,5 +237,5 @@ impl Recorder {
 }
 
 #[cfg(test)]
-#[path = "recorder_tests.rs"]
+#[path = "span_recorder_tests.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use run_record::Part;
 use serde_json::Value;
 
 /// The network and samples that the options name, the same on every rank.
-pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
+pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     let is_ignored = |option: &str| match spec(option).map(|spec| spec.scope) {
         Some(Scope::Training) => option != "data-root" || args.run.path().is_none(),
         Some(Scope::Step) => !args.train,

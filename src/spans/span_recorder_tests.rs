@@ -9,7 +9,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 #[test]
 fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
-    let mut recorder = Recorder::new(None);
+    let mut recorder = SpanRecorder::new(None);
     let [outer, inner] = ["a", "b"].map(|name| recorder.register(Operator::new(name, name), Phase::Forward));
     recorder.start();
     for _ in 0..3 {
@@ -20,8 +20,8 @@ fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
         });
         end_batch();
     }
-    let recorder = Recorder::stop().expect("it was started");
-    assert!(Recorder::stop().is_none());
+    let recorder = SpanRecorder::stop().expect("it was started");
+    assert!(SpanRecorder::stop().is_none());
     let rows = &recorder.rows;
     assert_eq!((rows[outer].calls, rows[inner].calls, rows[REST].calls), (3, 3, 3));
     assert_eq!(rows[outer].own + rows[inner].total, rows[outer].total);
@@ -32,7 +32,7 @@ fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
 
 #[test]
 fn backward_spans_follow_each_other_and_contain_copies() {
-    let mut recorder = Recorder::new(None);
+    let mut recorder = SpanRecorder::new(None);
     let [last, first] = ["b", "a"].map(|name| recorder.register(Operator::new(name, name), Phase::Backward));
     recorder.start();
     begin_batch();
@@ -48,7 +48,7 @@ fn backward_spans_follow_each_other_and_contain_copies() {
     on_sync(SyncEvent::BucketBegin(0));
     on_sync(SyncEvent::BucketEnd(0));
     end_batch();
-    let recorder = Recorder::stop().expect("it was started");
+    let recorder = SpanRecorder::stop().expect("it was started");
     let rows = &recorder.rows;
     assert_eq!((rows[last].calls, rows[first].calls, rows[COPY].calls), (1, 1, 1));
     assert!(rows[first].own >= PAUSE && rows[last].own < rows[last].total);
@@ -63,18 +63,18 @@ fn without_a_recorder_nothing_happens() {
     assert_eq!(in_row(5, || 7), 7);
     on_sync(SyncEvent::CopyEnd);
     end_batch();
-    assert!(Recorder::stop().is_none());
+    assert!(SpanRecorder::stop().is_none());
 }
 
 #[test]
 fn clearing_keeps_operators() {
-    let mut recorder = Recorder::new(None);
+    let mut recorder = SpanRecorder::new(None);
     let row = recorder.register(Operator::new("a", "a"), Phase::Data);
     recorder.start();
     begin_batch();
     in_row(row, || ());
     end_batch();
-    let mut recorder = Recorder::stop().expect("it was started");
+    let mut recorder = SpanRecorder::stop().expect("it was started");
     recorder.clear();
     assert_eq!(recorder.sums().count(), 0);
     assert_eq!(recorder.rows[row].operator.name(), "a");
