@@ -38,24 +38,24 @@ pub struct Training {
     pub resume_after: Box<dyn Fn(usize) -> Vec<String>>,
 }
 
-/// Starts `training` and starts it again up to `most` times; returns the exit code of its last attempt. `say` gets
-/// the lines for the user.
+/// Starts `training` and starts it again up to `max_restarts` times; returns the exit code of its last attempt. `say`
+/// gets the lines for the user.
 ///
 /// # Errors
 /// When an attempt does not start, or its run directory cannot be used.
 pub fn restart(
     launch: &mut Launch,
     training: &Training,
-    most: u32,
+    max_restarts: u32,
     stop: &StopRequest,
     say: impl Fn(&str),
 ) -> anyhow::Result<i32> {
-    let start = RunDirState::read(&training.dir)?;
-    let failed = if training.resumes { start.failed.clone() } else { Vec::new() };
-    let before = start.clone();
-    let mut restarts = Restarts { training, most, stop, start, began: false, failed, last: None, idle: 0 };
-    let (words, resumes) = (training.words.clone(), training.resumes);
-    let mut attempt = Attempt { number: 1, words, resumes, before };
+    let original = RunDirState::read(&training.dir)?;
+    let (words, resumes, before) = (training.words.clone(), training.resumes, original.clone());
+    let mut attempt = JobAttempt { number: 1, words, resumes, before };
+    let failed = if resumes { original.failed.clone() } else { Vec::new() };
+    let mut restarts =
+        Restarts { training, max_restarts, stop, original, began: false, failed, last_fault: None, idle: 0 };
     loop {
         let ended = attempt.run(launch, stop)?;
         match restarts.decide(&attempt, &ended) {
@@ -74,8 +74,8 @@ pub fn restart(
     }
 }
 
-/// One start of the training.
-struct Attempt {
+/// One start of the training, as a job. If it fails, it is noted as a [`FailedAttempt`].
+struct JobAttempt {
     /// From 1.
     number: u32,
     /// The program's arguments.
@@ -94,9 +94,9 @@ struct Ended {
     /// The line with the cause, if there is one.
     cause: Option<Cause>,
     /// The beginning of the line for the user: the number of the attempt and its exit code.
-    what: String,
+    headline: String,
     /// The cause in that line: the text of `cause`, or what else is known.
-    shown: String,
+    cause_text: String,
 }
 
 /// What follows an attempt.
@@ -104,20 +104,20 @@ enum Next {
     /// Nothing, for the reason in the line; a success has none.
     End(Option<String>),
     /// Another attempt, with the line that says so.
-    Again(Attempt, String),
+    Again(JobAttempt, String),
 }
 
-impl Attempt {
+impl JobAttempt {
     fn run(&self, launch: &mut Launch, stop: &StopRequest) -> anyhow::Result<Ended> {
         launch.program.truncate(1);
         launch.program.extend(self.words.iter().cloned());
         log::info!("$ {}", line(&launch.command()?));
         let started_at = now();
         let (outcome, cause) = launch.run(Streams::Watched, stop)?;
-        let shown =
+        let cause_text =
             cause.as_ref().map_or_else(|| no_cause(outcome.code, launch.mpi), |cause| cause.text.clone());
-        let what = format!("launch: attempt {} ended with exit code {}", self.number, outcome.code);
-        Ok(Ended { started_at, ended_at: now(), outcome, cause, what, shown })
+        let headline = format!("launch: attempt {} ended with exit code {}", self.number, outcome.code);
+        Ok(Ended { started_at, ended_at: now(), outcome, cause, headline, cause_text })
     }
 
     fn has_trace(&self) -> bool {
@@ -150,39 +150,33 @@ struct Fault {
 /// The attempts of a training so far.
 struct Restarts<'a> {
     training: &'a Training,
-    most: u32,
+    max_restarts: u32,
     stop: &'a StopRequest,
     /// The run directory before the first attempt.
-    start: RunDirState,
+    original: RunDirState,
     /// Whether an attempt has written to the run directory.
     began: bool,
     failed: Vec<FailedAttempt>,
-    /// The fault of the last attempt.
-    last: Option<Fault>,
+    last_fault: Option<Fault>,
     /// How many attempts in a row have not reached their first step.
     idle: usize,
 }
 
 impl Restarts<'_> {
     /// Decides what follows `attempt`, with the run directory locked.
-    fn decide(&mut self, attempt: &Attempt, ended: &Ended) -> Next {
-        let (code, dir) = (ended.outcome.code, &self.training.dir);
-        let Ended { what, shown, .. } = ended;
+    fn decide(&mut self, attempt: &JobAttempt, ended: &Ended) -> Next {
+        let dir = &self.training.dir;
         if ended.cause.as_ref().is_some_and(|cause| cause.kind == Kind::InUse) {
             let line = format!("not started again: another process uses {}", dir.display());
             return Next::End(Some(line));
         }
         let (_lock, after) = match self.look(attempt) {
             Ok(seen) => seen,
-            Err(error) => return Next::End(self.unknown(ended, &error)),
+            Err(error) => return Next::End(self.line_of_unknown(ended, &error)),
         };
-        if let Some(reason) = self.is_over(attempt, ended.outcome, &after) {
+        if let Some(reason) = self.no_fault(attempt, ended.outcome, &after) {
             self.note();
-            return Next::End(match reason {
-                _ if code == 0 => None,
-                COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} after it")),
-                reason => Some(format!("{}{reason}", explain(code, self.stop.signal()))),
-            });
+            return Next::End(self.line_of_no_fault(ended.outcome.code, reason));
         }
         let fault = self.fault(attempt, &after);
         self.failed.push(FailedAttempt {
@@ -190,30 +184,47 @@ impl Restarts<'_> {
             ended_at: ended.ended_at.clone(),
             from_step: attempt.before.checkpoint.filter(|_| attempt.resumes).unwrap_or(0),
             step: fault.step,
-            exit_code: code,
+            exit_code: ended.outcome.code,
             cause: ended.cause.as_ref().map(|cause| cause.text.clone()),
         });
         self.note();
+        self.after_fault(attempt, ended, fault)
+    }
+
+    /// What follows an attempt with a fault, which is noted.
+    fn after_fault(&mut self, attempt: &JobAttempt, ended: &Ended, fault: Fault) -> Next {
+        let (number, max_restarts) = (attempt.number, self.max_restarts);
         let place = if fault.began {
             format!("after step {}", fault.step)
         } else {
             "before its first step".to_owned()
         };
+        let line = format!("{} {place}: {}", ended.headline, ended.cause_text);
         // Read after `note`, which changes run.json: a later change is the next attempt's.
-        let next =
-            self.next(&fault).and_then(|next| Ok((next, RunDirState::read(dir).map_err(|e| e.to_string())?)));
-        let (number, most) = (attempt.number, self.most);
-        match self.limit(number, fault).map_or(next, Err) {
-            Err(reason) => Next::End(Some(format!("{what} {place}: {shown}; not started again: {reason}"))),
+        let start = self
+            .next_start(&fault)
+            .and_then(|start| Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?)));
+        match self.limit(number, fault).map_or(start, Err) {
+            Err(reason) => Next::End(Some(format!("{line}; not started again: {reason}"))),
             Ok(((words, from), before)) => Next::Again(
-                Attempt { number: number + 1, words, resumes: fault.checkpoint.is_some(), before },
-                format!("{what} {place}: {shown}; starting again from {from} ({number} of {most} restarts)"),
+                JobAttempt { number: number + 1, words, resumes: fault.checkpoint.is_some(), before },
+                format!("{line}; starting again from {from} ({number} of {max_restarts} restarts)"),
             ),
         }
     }
 
+    /// The line for the user after a job that ended with `code` without a fault, for the `reason` of
+    /// [`no_fault`](Self::no_fault).
+    fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
+        match reason {
+            _ if code == 0 => None,
+            COMPLETE => Some(format!("{COMPLETE}; the job ended with exit code {code} after it")),
+            _ => Some(format!("{}{reason}", explain(code, self.stop.signal()))),
+        }
+    }
+
     /// The line for the user if the run directory cannot be read or locked after an attempt.
-    fn unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
+    fn line_of_unknown(&self, ended: &Ended, error: &RecordError) -> Option<String> {
         if ended.outcome.code == 0 {
             if !self.failed.is_empty() {
                 log::warn!("failed attempts are not in run.json: {error}");
@@ -226,16 +237,16 @@ impl Restarts<'_> {
             }
             _ => error.to_string(),
         };
-        Some(format!("{}: {}; not started again: {why}", ended.what, ended.shown))
+        Some(format!("{}: {}; not started again: {why}", ended.headline, ended.cause_text))
     }
 
     /// Whether the run in the directory is that of these attempts, rather than one that was there before them.
     fn owns(&self) -> bool {
-        self.began || (self.training.resumes && self.start.run_json.is_some())
+        self.began || (self.training.resumes && self.original.run_json.is_some())
     }
 
     /// Reads the run directory after an attempt, and locks it if its run is that of these attempts.
-    fn look(&mut self, attempt: &Attempt) -> Result<(Option<FolderLock>, RunDirState), RecordError> {
+    fn look(&mut self, attempt: &JobAttempt) -> Result<(Option<FolderLock>, RunDirState), RecordError> {
         let dir = &self.training.dir;
         self.began |= RunDirState::read(dir)?.run_json != attempt.before.run_json;
         let lock = self.lock()?;
@@ -265,7 +276,7 @@ impl Restarts<'_> {
     }
 
     /// Where `attempt` failed. `after` is the run directory that it left.
-    fn fault(&self, attempt: &Attempt, after: &RunDirState) -> Fault {
+    fn fault(&self, attempt: &JobAttempt, after: &RunDirState) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before it connects, and the file of steps after that.
         let began = after.run_json != attempt.before.run_json && after.noted.is_some();
@@ -275,11 +286,11 @@ impl Restarts<'_> {
     }
 
     /// Why there is no other attempt after this `outcome`, as the end of the line for the user; `None` after a fault.
-    fn is_over(&self, attempt: &Attempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
+    fn no_fault(&self, attempt: &JobAttempt, outcome: Outcome, after: &RunDirState) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // The status that an earlier process has written tells nothing about this attempt.
         let status = after.status.filter(|_| after.run_json != attempt.before.run_json);
-        let taken = self.start.occupied && !self.training.resumes && !self.training.overwrites;
+        let taken = self.original.occupied && !self.training.resumes && !self.training.overwrites;
         match (outcome.code, status) {
             (0 | RESUMABLE_CODE, _) => Some(""),
             _ if outcome.stopped => Some(""),
@@ -306,7 +317,7 @@ impl Restarts<'_> {
     /// Why there is no other attempt after this number of `attempts`, the last of which had this `fault`.
     fn limit(&mut self, attempts: u32, fault: Fault) -> Option<String> {
         self.idle = if fault.began { 0 } else { self.idle + 1 };
-        let repeats = self.last.replace(fault) == Some(fault) && fault.began;
+        let repeats = self.last_fault.replace(fault) == Some(fault) && fault.began;
         if self.stop.number().is_some() {
             Some("a signal ends the restarts".to_owned())
         } else if repeats {
@@ -314,13 +325,13 @@ impl Restarts<'_> {
         } else if self.idle == IDLE {
             Some(format!("{IDLE} attempts in a row have not reached their first step"))
         } else {
-            let most = self.most;
-            (attempts > most).then(|| format!("{most} of {most} restarts are used"))
+            let max = self.max_restarts;
+            (attempts > max).then(|| format!("{max} of {max} restarts are used"))
         }
     }
 
     /// The arguments of the next attempt, and where it starts; otherwise why there is none.
-    fn next(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
+    fn next_start(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
         let Training { dir, resumes, overwrites, words, resume_after, .. } = self.training;
         let beginning = || "the beginning".to_owned();
         if let Some(step) = fault.checkpoint {
@@ -331,7 +342,7 @@ impl Restarts<'_> {
         }
         if !self.owns() {
             // A rank that was killed between the folder and run.json; whatever has content stays.
-            if !self.start.occupied {
+            if !self.original.occupied {
                 let _ = std::fs::remove_dir(dir.join("checkpoints"));
             }
             return Ok((words.clone(), beginning()));
@@ -357,7 +368,7 @@ mod tests {
     use crate::{Binding, LauncherKind};
 
     /// Restarts a training whose job is this shell script; returns the exit code, the lines, and the number of attempts.
-    fn restarted(script: &str, most: u32) -> (i32, Vec<String>, usize) {
+    fn restarted(script: &str, max_restarts: u32) -> (i32, Vec<String>, usize) {
         let folder = tempfile::tempdir().unwrap();
         let starts = folder.path().join("starts");
         let mut launch = Launch {
@@ -380,7 +391,7 @@ mod tests {
         };
         let lines = RefCell::new(Vec::new());
         let say = |line: &str| lines.borrow_mut().push(line.to_owned());
-        let code = restart(&mut launch, &training, most, &StopRequest::default(), say).unwrap();
+        let code = restart(&mut launch, &training, max_restarts, &StopRequest::default(), say).unwrap();
         let starts = std::fs::read_to_string(starts).unwrap().lines().count();
         (code, lines.into_inner(), starts)
     }

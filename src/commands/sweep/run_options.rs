@@ -8,10 +8,10 @@ use clap::{Arg, ArgMatches, Args, FromArgMatches};
 use crate::commands::Refused;
 use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
 use crate::values::takes;
-use launch::sweep::{OF_ONE_RUN, Options, PlannedRun, SweepFile};
+use launch::sweep::{OF_ONE_RUN, PlannedRun, SweepFile, TrainOptions};
 
 /// All options of `mpiburn train` that a sweep may set, aliases included.
-pub fn options() -> Options {
+pub fn options() -> TrainOptions {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let names = |arg: &Arg| {
         let names = arg.get_long_and_visible_aliases().unwrap_or_default();

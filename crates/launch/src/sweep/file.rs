@@ -60,7 +60,7 @@ pub struct SweepFile {
 pub struct SweepError(pub String);
 
 /// The options of a training that a sweep may set, by name, and how each is typed.
-pub type Options = BTreeMap<String, Takes>;
+pub type TrainOptions = BTreeMap<String, Takes>;
 
 /// Keys of a run that are not options of `train`.
 const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
@@ -83,7 +83,7 @@ impl SweepFile {
     ///
     /// # Errors
     /// If it cannot be read, is not TOML, or has an unknown key or a value of the wrong kind.
-    pub fn read(path: &Path, options: &Options) -> Result<Self, SweepError> {
+    pub fn read(path: &Path, options: &TrainOptions) -> Result<Self, SweepError> {
         let shown = path.display();
         let text = read_text(path)
             .map_err(|error| SweepError(format!("cannot read the sweep file {shown}: {error}")))?;
@@ -142,7 +142,7 @@ fn without_rust(content: &str, message: &str) -> String {
 /// A file that is being read. Its functions return problems without the file's name.
 struct Reading<'a> {
     path: &'a Path,
-    options: &'a Options,
+    options: &'a TrainOptions,
 }
 
 impl Reading<'_> {

@@ -4,6 +4,6 @@ mod file;
 mod folder;
 mod plan;
 
-pub use file::{OF_ONE_RUN, Options, SweepError, SweepFile};
+pub use file::{OF_ONE_RUN, SweepError, SweepFile, TrainOptions};
 pub use folder::{check_folder, failure_line};
 pub use plan::{PlannedRun, plan, scaled};
