@@ -201,9 +201,9 @@ impl Restarts<'_> {
         };
         let line = format!("{} {place}: {}", ended.headline, ended.cause_text);
         // Read after `note`, which changes run.json: a later change is the next attempt's.
-        let start = self
-            .next_start(&fault)
-            .and_then(|start| Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?)));
+        let start = self.next_start(&fault).and_then(|start| {
+            Ok((start, RunDirState::read(&self.training.dir).map_err(|error| error.to_string())?))
+        });
         match self.limit(number, fault).map_or(start, Err) {
             Err(reason) => Next::End(Some(format!("{line}; not started again: {reason}"))),
             Ok(((words, from), before)) => Next::Again(
