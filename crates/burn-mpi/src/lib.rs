@@ -137,8 +137,8 @@ pub mod lab {
     pub use crate::collective::primitives::Primitives;
     pub use crate::collective::wire::Element;
     pub use crate::cores::{cores_and_cpus, memory_limit};
+    pub use crate::ddp::buffers::CONTROL;
     pub use crate::ddp::options::bucket_limits;
-    pub use crate::ddp::plan::CONTROL;
     #[cfg(feature = "mpi")]
     pub use crate::guard::MARGIN;
 

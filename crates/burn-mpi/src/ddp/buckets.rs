@@ -12,9 +12,8 @@ use std::time::Duration;
 use burn::backend::flex::FlexTensor;
 
 use crate::clock::Clock;
-use crate::ddp::buffers::Buffers;
+use crate::ddp::buffers::{BucketPlan, Buffers, CONTROL};
 use crate::ddp::options::{SyncOptions, WireType};
-use crate::ddp::plan::{BucketPlan, CONTROL};
 use crate::ddp::report::CommTimes;
 use crate::ddp::report::{SyncEvent, SyncWatch};
 use crate::{Collective, CommError, Operation, SharedError, Wire};
@@ -510,7 +509,6 @@ pub(crate) struct Irregular {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ddp::plan::BucketPlan;
     use crate::threads::{Options, run};
     use crate::{Backend, SyncOptions, Transport, connect};
 

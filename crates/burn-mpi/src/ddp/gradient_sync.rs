@@ -15,10 +15,10 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
+use crate::ddp::buffers::BucketPlan;
 use crate::ddp::collector::{collect, each, register};
 use crate::ddp::hook::{Taken, Watch};
 use crate::ddp::options::{SyncOptions, bucket_limits};
-use crate::ddp::plan::BucketPlan;
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
 use crate::module::AT_START;

@@ -2,10 +2,9 @@
 
 pub mod arrival;
 pub mod buckets;
-mod buffers;
+pub mod buffers;
 mod collector;
 pub mod gradient_sync;
 pub mod hook;
 pub mod options;
-pub mod plan;
 pub mod report;

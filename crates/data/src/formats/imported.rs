@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::rows::Rows;
+use super::npy::NpyRows;
 use super::{DataSet, FILE, NpyFile};
 use crate::{DataError, DataFormat, Description, SampleSource, Split};
 
@@ -46,7 +46,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
             classes.push(label);
             Ok(())
         })?;
-        Ok(Rows { file: Arc::new(samples), labels: classes, element: set.numbers })
+        Ok(NpyRows { file: Arc::new(samples), labels: classes, element: set.numbers })
     };
     let splits = [split(Split::Train)?, split(Split::Test)?];
     let description = Description {

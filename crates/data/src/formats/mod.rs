@@ -9,7 +9,6 @@ mod kind;
 mod mnist;
 pub(crate) mod npy;
 mod npy_pairs;
-mod rows;
 
 use std::path::Path;
 

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::npy::NpyRows;
 use super::npy::{NpyFile, ONE_ROW};
-use super::rows::Rows;
 use crate::source::MOST_CLASSES;
 use crate::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
@@ -92,7 +92,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         mean: Vec::new(),
         std: Vec::new(),
     };
-    let rows = |(file, labels)| Rows { file: Arc::new(file), labels, element };
+    let rows = |(file, labels)| NpyRows { file: Arc::new(file), labels, element };
     Ok(SampleSource::from_splits(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
 }
 
