@@ -98,47 +98,23 @@ const STEP: usize = 500;
 
 /// Writes the file, and those that belong to it; returns what is read.
 fn write(target: &str, folder: &Path, input: &[u8]) -> PathBuf {
-    let put = |name: &str, bytes: &[u8]| {
-        let path = folder.join(name);
-        fs::create_dir_all(path.parent().unwrap_or(folder)).expect("a folder in the folder");
-        fs::write(&path, bytes).expect("a file in the folder");
-        path
-    };
     let (selector, rest) =
         input.split_first().map_or((0, input), |(first, rest)| (usize::from(*first), rest));
     match target {
         "idx" => {
-            for (number, name) in IDX.iter().enumerate() {
-                let _ = fs::remove_file(folder.join(format!("{name}.gz")));
-                put(name, &idx(number % 2 == 0));
-            }
-            let name = IDX[selector % 4];
-            if selector & 8 == 8 {
-                // Both gzipped files of a split, whose headers may agree; a byte has the first one's length.
-                let (first, rest) = rest.split_first().map_or((0, rest), |(first, rest)| (*first, rest));
-                let (images, labels) = rest.split_at(rest.len().min(usize::from(first)));
-                for (name, bytes) in IDX.iter().zip([images, labels]) {
-                    fs::remove_file(folder.join(name)).expect("it was written");
-                    put(&format!("{name}.gz"), bytes);
-                }
-            } else if selector & 4 == 4 {
-                fs::remove_file(folder.join(name)).expect("it was written");
-                put(&format!("{name}.gz"), rest);
-            } else {
-                put(name, rest);
-            }
+            write_idx(folder, selector, rest);
             folder.to_owned()
         }
         "cifar" => {
-            CIFAR.iter().for_each(|name| drop(put(name, &[3; 3073])));
-            put(CIFAR[selector % 2], rest);
+            CIFAR.iter().for_each(|name| drop(put(folder, name, &[3; 3073])));
+            put(folder, CIFAR[selector % 2], rest);
             folder.to_owned()
         }
         "npy" => {
             for (number, name) in NPY.iter().enumerate() {
-                put(name, &npy(number % 2 == 0));
+                put(folder, name, &npy(number % 2 == 0));
             }
-            put(NPY[selector % 4], rest);
+            put(folder, NPY[selector % 4], rest);
             folder.to_owned()
         }
         "state" => {
@@ -150,13 +126,44 @@ fn write(target: &str, folder: &Path, input: &[u8]) -> PathBuf {
             fs::write(path.join("state.json"), input).expect("a file in the folder");
             path
         }
-        "int8" => put("int8.safetensors", &with_own_digest(input, br#"\"sha256\":\""#)),
-        "manifest" => put("manifest.json", &with_own_digest(input, br#""sha256": ""#)),
+        "int8" => put(folder, "int8.safetensors", &with_own_digest(input, br#"\"sha256\":\""#)),
+        "manifest" => put(folder, "manifest.json", &with_own_digest(input, br#""sha256": ""#)),
         "run_json" => {
-            put("run.json", input);
+            put(folder, "run.json", input);
             folder.to_owned()
         }
-        _ => put(target, input),
+        _ => put(folder, target, input),
+    }
+}
+
+/// Writes a file in the folder.
+fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap_or(folder)).expect("a folder in the folder");
+    fs::write(&path, bytes).expect("a file in the folder");
+    path
+}
+
+/// Writes IDX files, one of which is the input, or two gzipped ones.
+fn write_idx(folder: &Path, selector: usize, rest: &[u8]) {
+    for (number, name) in IDX.iter().enumerate() {
+        let _ = fs::remove_file(folder.join(format!("{name}.gz")));
+        put(folder, name, &idx(number % 2 == 0));
+    }
+    let name = IDX[selector % 4];
+    if selector & 8 == 8 {
+        // Both gzipped files of a split, whose headers may agree; a byte has the first one's length.
+        let (first, rest) = rest.split_first().map_or((0, rest), |(first, rest)| (*first, rest));
+        let (images, labels) = rest.split_at(rest.len().min(usize::from(first)));
+        for (name, bytes) in IDX.iter().zip([images, labels]) {
+            fs::remove_file(folder.join(name)).expect("it was written");
+            put(folder, &format!("{name}.gz"), bytes);
+        }
+    } else if selector & 4 == 4 {
+        fs::remove_file(folder.join(name)).expect("it was written");
+        put(folder, &format!("{name}.gz"), rest);
+    } else {
+        put(folder, name, rest);
     }
 }
 
