@@ -48,6 +48,8 @@ fn pairs(device: &Device) -> Vec<Pair> {
     rows(&mut pairs, device);
     losses(&mut pairs, device);
     attention(&mut pairs, device);
+    transformers(&mut pairs, device);
+    cross_attention(&mut pairs, device);
     recurrent(&mut pairs, device);
     images(&mut pairs, device);
     pairs
@@ -161,7 +163,9 @@ fn attention(pairs: &mut Vec<Pair>, device: &Device) {
             }),
         ));
     }
+}
 
+fn transformers(pairs: &mut Vec<Pair>, device: &Device) {
     for (name, shape, dropout) in [
         ("TransformerEncoder 256, 16 x 32", [16, 32, 256], 0.0),
         ("TransformerEncoder 256, dropout, 16 x 32", [16, 32, 256], 0.1),
@@ -202,7 +206,9 @@ fn attention(pairs: &mut Vec<Pair>, device: &Device) {
         fused::transformer::PositionWiseFeedForward,
         x
     );
+}
 
+fn cross_attention(pairs: &mut Vec<Pair>, device: &Device) {
     let config = burn::nn::attention::CrossAttentionConfig::new(256, 256, 4, 2, 64).with_dropout(0.0);
     let layer = config.init(device);
     let config = fused::attention::CrossAttentionConfig::new(256, 256, 4, 2, 64).with_dropout(0.0);

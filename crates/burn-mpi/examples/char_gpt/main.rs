@@ -115,13 +115,19 @@ impl Options {
             }
             given.push(name);
         }
-        let Self { width, layers, heads, batch, tokens, lstm, .. } = options;
+        options.check(&given)?;
+        Ok(options)
+    }
+
+    /// Checks the options together, of which some were `given`.
+    fn check(&self, given: &[String]) -> Result<(), String> {
+        let &Self { width, layers, heads, batch, tokens, lstm, .. } = self;
         if let (true, Some(name)) =
             (lstm, given.iter().find(|name| ["--layers", "--heads", "--dropout"].contains(&name.as_str())))
         {
             return Err(format!("{name} is an option of the transformer: leave it out, or --network lstm"));
         }
-        if options.stock && given.iter().any(|name| name == "--precision") {
+        if self.stock && given.iter().any(|name| name == "--precision") {
             return Err("--precision is of fused modules: leave it out, or --modules fused".to_string());
         }
         if layers > MOST_LAYERS {
@@ -140,7 +146,7 @@ impl Options {
         let parameters =
             12 * layers as u64 * (width as u64).pow(2) + (2 * CHARACTERS + tokens) as u64 * width as u64;
         match parameters {
-            0..=MOST_PARAMETERS => Ok(options),
+            0..=MOST_PARAMETERS => Ok(()),
             _ => Err(format!(
                 "--width {width} --layers {layers}: about {parameters} parameters, and at most {MOST_PARAMETERS}"
             )),
