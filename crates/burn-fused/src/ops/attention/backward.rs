@@ -89,7 +89,7 @@ const BLOCK: [usize; 2] = [32, 256];
 /// Blocks between two calls of the poll callback: they take some 200 µs.
 const POLL: usize = 8;
 
-impl Part<'_> {
+impl<'a> Part<'a> {
     fn run(mut self, poll: fn()) {
         let Self { setup, skips, batch, stats, .. } = self;
         let Sizes { queries, keys, heads, kv_heads, .. } = setup.sizes;
@@ -115,7 +115,10 @@ impl Part<'_> {
                         let adds = [block.keys.start < first, head % shared > 0 || block.first > 0];
                         let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
                         let block = Block { head, keys: seen, ..block.clone() };
-                        self.add_block(&block, keys.clone(), &means, &mut workspace, adds);
+                        if !block.keys.is_empty() {
+                            self.compute_scores(&block, first, &means, &mut workspace);
+                        }
+                        self.add_block(&block, keys.clone(), &mut workspace, adds);
                     }
                 }
             }
@@ -152,50 +155,59 @@ impl Part<'_> {
         }
     }
 
+    /// The queries of a head, and the gradient of its context.
+    fn query_rows(&self, head: usize) -> [View<'a>; 2] {
+        let Sizes { queries, heads, .. } = self.setup.sizes;
+        let q = self.setup.head(self.inputs[0], [self.batch, queries, heads, head]);
+        [q, View { values: self.gradient, ..q }]
+    }
+
+    /// Computes the weights of a block, and the gradients of its scores; `first` is the first packed key.
+    fn compute_scores(&self, block: &Block, first: usize, means: &[f32], workspace: &mut Workspace) {
+        let Self { setup, gradient, stats, .. } = *self;
+        let Workspace { scores, of_scores, step, k_panels, v_panels, .. } = workspace;
+        let [q, gradient_rows] = self.query_rows(block.head);
+        setup.multiply_panels(block, q, (k_panels, first), scores, *step);
+        if self.inputs[2].is_empty() {
+            for (row, target) in of_scores.chunks_mut(*step).enumerate().take(block.rows) {
+                let (target, rest) = target[..block.width()].split_at_mut(block.keys.len());
+                let from = setup.sizes.weight(block, row) + block.keys.start;
+                target.copy_from_slice(&gradient[from..][..target.len()]);
+                rest.fill(0.0);
+            }
+        } else {
+            setup.multiply_panels(block, gradient_rows, (v_panels, first), of_scores, *step);
+        }
+        let row = (block.head - self.heads.start) * setup.sizes.queries + block.first;
+        setup.level.run(SoftmaxBackward {
+            setup,
+            block,
+            scores,
+            gradient: of_scores,
+            step: *step,
+            stats: &stats[row..][..block.rows],
+            means: &means[row..][..block.rows],
+        });
+    }
+
     /// Adds the products of a block to the gradients, the keys of which are among the packed ones; without
     /// `adds`, of queries and of keys, it is the first for these.
     fn add_block(
         &mut self,
         block: &Block,
         packed: Range<usize>,
-        means: &[f32],
         workspace: &mut Workspace,
         [adds_queries, adds_keys]: [bool; 2],
     ) {
-        let Self { setup, batch, inputs: [q, _, v], gradient, stats, .. } = *self;
-        let heads = self.heads.clone();
+        let (setup, heads, seen) = (self.setup, self.heads.clone(), block.keys.len());
+        let ([q, gradient_rows], has_values) = (self.query_rows(block.head), !self.inputs[2].is_empty());
         let [of_q, of_k, of_v] = &mut self.gradients;
-        let Sizes { queries, width, kv_heads, .. } = setup.sizes;
+        let Sizes { width, kv_heads, .. } = setup.sizes;
         let shared = setup.sizes.heads / kv_heads;
         let (q_step, kv_step) = (heads.len() * width, heads.len() / shared * width);
         let at = block.head - heads.start;
-        let Workspace { scores, of_scores, k_panels, k_rows, v_panels, rows } = workspace;
-        let (step, padded) = (Setup::step(BLOCK[1].min(setup.sizes.keys)), setup.packed_width());
-        let (start, seen) = (block.keys.start, block.keys.len());
-        let q = setup.head(q, [batch, queries, setup.sizes.heads, block.head]);
-        let gradient_rows = View { values: gradient, ..q };
-        if seen > 0 {
-            setup.multiply_panels(block, q, (k_panels, packed.start), scores, step);
-            if v.is_empty() {
-                for (row, target) in of_scores.chunks_mut(step).enumerate().take(block.rows) {
-                    let (target, rest) = target[..block.width()].split_at_mut(seen);
-                    target.copy_from_slice(&gradient[setup.sizes.weight(block, row) + start..][..seen]);
-                    rest.fill(0.0);
-                }
-            } else {
-                setup.multiply_panels(block, gradient_rows, (v_panels, packed.start), of_scores, step);
-            }
-            let row = at * queries + block.first;
-            setup.level.run(SoftmaxBackward {
-                setup,
-                block,
-                scores,
-                gradient: of_scores,
-                step,
-                stats: &stats[row..][..block.rows],
-                means: &means[row..][..block.rows],
-            });
-        }
+        let Workspace { scores, of_scores, step, k_rows, rows, .. } = workspace;
+        let (start, step, padded) = (block.keys.start, *step, setup.packed_width());
         if seen > 0 && !of_q.is_empty() {
             setup.level.run(Multiply {
                 size: [block.rows, seen],
@@ -228,7 +240,7 @@ impl Part<'_> {
             }
         };
         add(of_scores, q, of_k);
-        if !v.is_empty() {
+        if has_values {
             add(scores, gradient_rows, of_v);
         }
     }
@@ -237,6 +249,8 @@ impl Part<'_> {
 struct Workspace {
     scores: Buffer,
     of_scores: Buffer,
+    /// Distance of rows of scores.
+    step: usize,
     k_panels: Buffer,
     k_rows: Buffer,
     v_panels: Buffer,
@@ -247,12 +261,14 @@ struct Workspace {
 impl Workspace {
     fn new(setup: &Setup) -> Self {
         let (queries, keys) = (BLOCK[0].min(setup.sizes.queries), BLOCK[1].min(setup.sizes.keys));
-        let [scores, of_scores] = [(); 2].map(|()| Buffer::new(queries * Setup::step(keys)));
+        let step = Setup::step(keys);
+        let [scores, of_scores] = [(); 2].map(|()| Buffer::new(queries * step));
         let packed = || Buffer::new(keys.next_multiple_of(PANEL) * setup.packed_width());
         let (k_panels, k_rows, v_panels) = (packed(), packed(), packed());
         Self {
             scores,
             of_scores,
+            step,
             k_panels,
             k_rows,
             v_panels,
