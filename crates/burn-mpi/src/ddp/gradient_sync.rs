@@ -17,7 +17,7 @@ use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
 use crate::ddp::buffers::BucketPlan;
 use crate::ddp::collector::{collect, each, register};
-use crate::ddp::hook::{Taken, Watch};
+use crate::ddp::hook::{HookedBackward, Taken};
 use crate::ddp::options::{SyncOptions, bucket_limits};
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
@@ -183,7 +183,7 @@ impl GradientSync {
         let overlaps = which == MicroBatch::Last && buckets.can_overlap();
         let hooked = if probing || overlaps { hook::backward(loss, module, buckets) } else { Err(buckets) };
         let (buckets, gradients, taken) = match hooked {
-            Ok((gradients, Watch { buckets, registered, taken, .. })) => {
+            Ok((gradients, HookedBackward { buckets, registered, taken, .. })) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
                 (buckets, gradients, taken)
             }

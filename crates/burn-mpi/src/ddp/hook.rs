@@ -43,7 +43,7 @@ use burn::tensor::{Gradients, Tensor};
 use crate::ddp::buckets::Buckets;
 
 /// What a hooked backward finds.
-pub struct Watch {
+pub struct HookedBackward {
     /// Parameter of each graph node. Nodes are new in every step.
     params: HashMap<u64, usize>,
     /// Registrations of each parameter's gradient.
@@ -91,15 +91,15 @@ pub fn backward<M: Module>(
     loss: &Tensor<1>,
     module: &M,
     buckets: Box<Buckets>,
-) -> Result<(Gradients, Watch), Box<Buckets>> {
+) -> Result<(Gradients, HookedBackward), Box<Buckets>> {
     let Some((params, count)) = nodes_of(module) else { return Err(buckets) };
     let hooked: Tensor<1> =
         Tensor::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
-    WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, buckets }));
+    HOOKED.set(Some(HookedBackward { params, times: vec![0; count], registered, taken, buckets }));
     let gradients = hooked.backward();
-    Ok((gradients, WATCH.take().expect("only this function removes it, and backward runs on this thread")))
+    Ok((gradients, HOOKED.take().expect("only this function removes it, and backward runs on this thread")))
 }
 
 /// The graph nodes of `module`'s parameters, where backends are hooked.
@@ -110,9 +110,9 @@ pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
 /// Polls transfers from inside an operator's long backward. Does nothing outside a backward
 /// of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {
-    WATCH.with_borrow_mut(|watch| {
-        if let Some(watch) = watch {
-            watch.buckets.poll();
+    HOOKED.with_borrow_mut(|hooked| {
+        if let Some(hooked) = hooked {
+            hooked.buckets.poll();
         }
     });
 }
@@ -121,7 +121,7 @@ thread_local! {
     /// The backward in progress on this thread. Backward is synchronous and runs on the
     /// caller's thread, and the hook must be `Send`, which a transport is not: so the hook
     /// carries no data and finds all of it here.
-    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+    static HOOKED: RefCell<Option<HookedBackward>> = const { RefCell::new(None) };
 }
 
 /// The hook itself, for gradients of backend `B`, and the identity whose backward installs it.
@@ -130,8 +130,8 @@ struct Hook<B>(PhantomData<fn() -> B>);
 
 impl<B: Readable> DistributedRegistration for Hook<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
-        WATCH.with_borrow_mut(|watch| {
-            let Some(Watch { params, times, registered, taken, buckets }) = watch else { return };
+        HOOKED.with_borrow_mut(|hooked| {
+            let Some(HookedBackward { params, times, registered, taken, buckets }) = hooked else { return };
             let Some(&param) = params.get(&id.value) else {
                 return buckets.poll();
             };
