@@ -30,16 +30,10 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
                     if y < rows && x < columns { map[(c * rows + y) * columns + x] } else { zero }
                 };
                 let finish = |sum: i64, weights: &Weights, zero: i32, relu: bool| {
-                    let channel = if weights.shifts.len() == 1 { 0 } else { output };
+                    let n = if weights.shifts.len() == 1 { 0 } else { output };
                     let lowest = if relu { zero as u8 } else { 0 };
                     let sum = sum + i64::from(weights.bias[output]);
-                    i64::from(plainly(
-                        sum,
-                        weights.multipliers[channel],
-                        weights.shifts[channel],
-                        zero as u8,
-                        lowest,
-                    ))
+                    i64::from(plainly(sum, weights.multipliers[n], weights.shifts[n], zero as u8, lowest))
                 };
                 result.push(match layer {
                     Layer::Conv(conv) => {

@@ -9,7 +9,7 @@ use super::scratch::{Buffers, Kept};
 use super::source::{Planes, Source};
 use super::{Back, Gradients, Shape};
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::quantization::{Extremes, Int8Error, QParams, Quantizer, Scheme};
+use crate::kernels::quantization::{Extremes, Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::{Kernel, Lanes};
 use crate::runtime::memory::Buffer;
 
@@ -92,8 +92,7 @@ impl<const N: usize> Kernel for ForwardPass<'_, '_, N> {
                 }
                 _ => {
                     if let Some(quantize) = quantize.take() {
-                        parameters =
-                            quantize(extremes.range()).map(|found| Quantizer::new(Scheme::Affine, found));
+                        parameters = quantize(extremes.range()).map(|found| Grid::new(Scheme::Affine, found));
                     }
                     let bytes = if backward { shape.pixels() * S::F32_LANES } else { 0 };
                     for (channel, lanes) in between.chunks_exact_mut(after.len).enumerate() {

@@ -3,7 +3,7 @@
 use super::blocks::keep_argmax;
 use super::plane::Plane;
 use crate::kernels::epilogue::{Epilogue, NO_MAXIMUM};
-use crate::kernels::quantization::Quantizer;
+use crate::kernels::quantization::Grid;
 use crate::kernels::simd::Lanes;
 use crate::kernels::squares::{largest, passes};
 
@@ -54,28 +54,22 @@ pub fn finish<S: Lanes>(
 /// pixel and lane, becomes [`NO_MAXIMUM`]: no pixel in front of the pooling gets a gradient.
 /// It may be empty.
 #[inline(always)]
-pub fn fake_quantize<S: Lanes>(
-    _simd: S,
-    quantizer: Quantizer,
-    plane: Plane,
-    lanes: &mut [S::f32s],
-    argmax: &mut [u8],
-) {
+pub fn fake_quantize<S: Lanes>(_simd: S, grid: Grid, plane: Plane, lanes: &mut [S::f32s], argmax: &mut [u8]) {
     let [height, width] = plane.size;
     let mut kept = argmax.chunks_exact_mut(width * S::F32_LANES);
     for row in lanes[plane.first..].chunks_mut(plane.stride).take(height) {
         let row: &mut [f32] = bytemuck::cast_slice_mut(&mut row[..width]);
         let mut all = true;
         for &value in &*row {
-            all &= quantizer.apply(value).1;
+            all &= grid.apply(value).1;
         }
         if let Some(argmax) = kept.next().filter(|_| !all) {
             for (index, &value) in argmax.iter_mut().zip(&*row) {
-                *index = if quantizer.apply(value).1 { *index } else { NO_MAXIMUM as u8 };
+                *index = if grid.apply(value).1 { *index } else { NO_MAXIMUM as u8 };
             }
         }
         for value in row {
-            *value = quantizer.apply(*value).0;
+            *value = grid.apply(*value).0;
         }
     }
 }

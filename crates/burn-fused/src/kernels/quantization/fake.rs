@@ -1,23 +1,23 @@
 //! Fake quantization of slices, and ranges of columns.
 
-use super::{Int8Error, QParams, Quantizer, Scheme};
+use super::{Grid, Int8Error, QParams, Scheme};
 use crate::kernels::simd::kernel;
 
 /// Values checked at once for clipped ones.
 const CHUNK: usize = 64;
 
-/// Parameters of a tensor, as kernels need them.
+/// The grids of a tensor.
 #[derive(Debug, Clone)]
-pub(crate) struct Quantizers {
+pub(crate) struct Grids {
     /// One for all, or one for each index of a dimension.
-    pub each: Vec<Quantizer>,
+    pub each: Vec<Grid>,
     /// The dimension, and the number of contiguous values of one of its indices.
     pub axis: usize,
     inner: usize,
 }
 
-impl Quantizers {
-    /// The parameters of a tensor of this shape.
+impl Grids {
+    /// The grids of a tensor of this shape.
     ///
     /// # Panics
     /// If the number of parameters is another, or one is invalid.
@@ -28,9 +28,9 @@ impl Quantizers {
             u32::try_from(shape.iter().product::<usize>()).is_ok(),
             "values of {shape:?} have 32-bit indices"
         );
-        let quantizer = |&parameters: &QParams| Quantizer::new(scheme, parameters);
+        let grid = |&parameters: &QParams| Grid::new(scheme, parameters);
         let inner = if parameters.len() == 1 { shape } else { &shape[axis + 1..] }.iter().product();
-        Self { each: parameters.iter().map(quantizer).collect(), axis, inner }
+        Self { each: parameters.iter().map(grid).collect(), axis, inner }
     }
 }
 
@@ -39,57 +39,54 @@ kernel! {
     pub(crate) fn quantize_parts<S>(
         _simd: S,
         values: &[f32],
-        quantizers: &Quantizers,
+        grids: &Grids,
         output: &mut [f32],
         clipped: &mut Vec<u32>,
     ) {
-        let Quantizers { each, inner, .. } = quantizers;
+        let Grids { each, inner, .. } = grids;
         if *inner == 1 {
-            // As many whole rows as make long loops, with the numbers of quantizers in arrays.
+            // As many whole rows as make long loops, with the numbers of grids in arrays.
             let period = each.len() * CHUNK.div_ceil(each.len());
             let cycle =
-                |number: fn(&Quantizer) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
-            let (scales, inverses) = (cycle(|quantizer| quantizer.scale), cycle(|quantizer| quantizer.inverse));
-            let (lows, highs) = (cycle(|quantizer| quantizer.low), cycle(|quantizer| quantizer.high));
+                |number: fn(&Grid) -> f32| each.iter().map(number).cycle().take(period).collect::<Vec<f32>>();
+            let (scales, inverses) = (cycle(|grid| grid.scale), cycle(|grid| grid.inverse));
+            let (lows, highs) = (cycle(|grid| grid.low), cycle(|grid| grid.high));
             let numbers = scales.iter().zip(&inverses).zip(lows.iter().zip(&highs));
-            let quantizers = numbers.map(|((&scale, &inverse), (&low, &high))| Quantizer { scale, inverse, low, high });
+            let grids = numbers.map(|((&scale, &inverse), (&low, &high))| Grid { scale, inverse, low, high });
             let blocks = values.chunks(period).zip(output.chunks_mut(period));
             for (block, (values, output)) in blocks.enumerate() {
-                part(values, output, block * period, clipped, quantizers.clone());
+                part(values, output, block * period, clipped, grids.clone());
             }
             return;
         }
         let parts = values.chunks(*inner).zip(output.chunks_mut(*inner)).zip(each.iter().cycle());
-        for (at, ((values, output), quantizer)) in parts.enumerate() {
+        for (at, ((values, output), grid)) in parts.enumerate() {
             let chunks = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
             for (chunk, (values, output)) in chunks.enumerate() {
-                part(values, output, at * inner + chunk * CHUNK, clipped, std::iter::repeat(*quantizer));
+                part(values, output, at * inner + chunk * CHUNK, clipped, std::iter::repeat(*grid));
             }
         }
     }
 }
 
-/// Values with a quantizer each.
+/// Values with a grid each.
 #[inline(always)]
 fn part(
     values: &[f32],
     output: &mut [f32],
     first: usize,
     clipped: &mut Vec<u32>,
-    quantizers: impl Iterator<Item = Quantizer> + Clone,
+    grids: impl Iterator<Item = Grid> + Clone,
 ) {
     let mut all = true;
-    for ((slot, &value), quantizer) in output.iter_mut().zip(values).zip(quantizers.clone()) {
-        let (quantized, passes) = quantizer.apply(value);
+    for ((slot, &value), grid) in output.iter_mut().zip(values).zip(grids.clone()) {
+        let (quantized, passes) = grid.apply(value);
         *slot = quantized;
         all &= passes;
     }
     if !all {
-        let outside = values
-            .iter()
-            .zip(quantizers)
-            .enumerate()
-            .filter(|(_, (value, quantizer))| !quantizer.apply(**value).1);
+        let outside =
+            values.iter().zip(grids).enumerate().filter(|(_, (value, grid))| !grid.apply(**value).1);
         clipped.extend(outside.map(|(at, _)| (first + at) as u32));
     }
 }

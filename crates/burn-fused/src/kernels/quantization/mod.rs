@@ -8,9 +8,9 @@ mod values;
 
 pub use error::Int8Error;
 pub(crate) use error::expect_len;
-pub(crate) use fake::{Quantizers, column_ranges, quantize_parts};
+pub(crate) use fake::{Grids, column_ranges, quantize_parts};
 pub(crate) use observer::Extremes;
 pub use observer::{Observer, min_max, min_max_by_channel};
 pub use scheme::{QParams, SMALLEST_SCALE, Scheme};
-pub(crate) use values::Quantizer;
+pub(crate) use values::Grid;
 pub use values::{dequantize, quantize, quantize_weights};

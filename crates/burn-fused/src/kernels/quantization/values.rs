@@ -9,9 +9,9 @@ use crate::kernels::simd::{Level, kernel};
 /// # Panics
 /// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
-    let quantizer = Quantizer::new(Scheme::Affine, parameters);
+    let grid = Grid::new(Scheme::Affine, parameters);
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    quantize_each(Level::current(), values, quantizer, parameters.zero_point, quantized);
+    quantize_each(Level::current(), values, grid, parameters.zero_point, quantized);
 }
 
 /// Quantizes weights, with one scale for each of `scales.len()` equal parts of
@@ -25,9 +25,9 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     let mut quantized = vec![0i8; weights.len()];
     let len = (weights.len() / scales.len()).max(1);
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
-        let quantizer = Quantizer::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
+        let grid = Grid::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
         let quantized = bytemuck::cast_slice_mut(part);
-        quantize_each(Level::current(), values, quantizer, 0, quantized);
+        quantize_each(Level::current(), values, grid, 0, quantized);
     }
     quantized
 }
@@ -38,8 +38,7 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// As [`quantize`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    let (Quantizer { scale, .. }, zero_point) =
-        (Quantizer::new(Scheme::Affine, parameters), parameters.zero_point);
+    let (Grid { scale, .. }, zero_point) = (Grid::new(Scheme::Affine, parameters), parameters.zero_point);
     for (value, &q) in values.iter_mut().zip(quantized) {
         *value = (i32::from(q) - zero_point) as f32 * scale;
     }
@@ -50,9 +49,9 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
 /// that.
 const ROUND: f32 = 12_582_912.0;
 
-/// Parameters, as kernels need them.
+/// The quantization grid of some parameters, as kernels need it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Quantizer {
+pub(crate) struct Grid {
     pub scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     pub inverse: f32,
@@ -61,7 +60,7 @@ pub(crate) struct Quantizer {
     pub high: f32,
 }
 
-impl Quantizer {
+impl Grid {
     /// # Panics
     /// If `parameters` are invalid.
     pub fn new(scheme: Scheme, parameters: QParams) -> Self {
@@ -99,13 +98,13 @@ kernel! {
     fn quantize_each<S>(
         _simd: S,
         values: &[f32],
-        quantizer: Quantizer,
+        grid: Grid,
         zero_point: i32,
         // u8, or the bits of i8.
         quantized: &mut [u8],
     ) {
         for (&value, quantized) in values.iter().zip(quantized) {
-            *quantized = (quantizer.nearest(value) + zero_point) as u8;
+            *quantized = (grid.nearest(value) + zero_point) as u8;
         }
     }
 }
@@ -159,8 +158,8 @@ mod tests {
         let mut random = Random(4);
         let values = random.floats(400, 2.0);
         let parameters = Scheme::Affine.parameters(-1.0, 1.5).unwrap();
-        let quantizer = Quantizer::new(Scheme::Affine, parameters);
-        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| quantizer.apply(x)).unzip();
+        let grid = Grid::new(Scheme::Affine, parameters);
+        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| grid.apply(x)).unzip();
         let (mut quantized, mut back) = (vec![0; 400], vec![0.0; 400]);
         quantize(&values, parameters, &mut quantized);
         dequantize(&quantized, parameters, &mut back);

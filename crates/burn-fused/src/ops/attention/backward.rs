@@ -102,11 +102,11 @@ impl<'a> Part<'a> {
             }
         }
         let means = self.means();
-        let mut workspace = Workspace::new(setup);
+        let mut buffers = BlockBuffers::new(setup);
         for kv_head in self.heads.start / shared..self.heads.end / shared {
             for first in (0..keys).step_by(BLOCK[1]) {
                 let keys = first..keys.min(first + BLOCK[1]);
-                self.pack(kv_head, keys.clone(), &mut workspace);
+                self.pack(kv_head, keys.clone(), &mut buffers);
                 for head in kv_head * shared..(kv_head + 1) * shared {
                     for (n, block) in blocks.iter().enumerate() {
                         if n % POLL == 0 {
@@ -116,9 +116,9 @@ impl<'a> Part<'a> {
                         let seen = block.keys.start.max(first)..block.keys.end.min(keys.end);
                         let block = Block { head, keys: seen, ..block.clone() };
                         if !block.keys.is_empty() {
-                            self.compute_scores(&block, first, &means, &mut workspace);
+                            self.compute_scores(&block, first, &means, &mut buffers);
                         }
-                        self.add_block(&block, keys.clone(), &mut workspace, adds);
+                        self.add_block(&block, keys.clone(), &mut buffers, adds);
                     }
                 }
             }
@@ -144,14 +144,14 @@ impl<'a> Part<'a> {
     }
 
     /// Packs some keys, and their values, of a head.
-    fn pack(&self, kv_head: usize, keys: Range<usize>, workspace: &mut Workspace) {
+    fn pack(&self, kv_head: usize, keys: Range<usize>, buffers: &mut BlockBuffers) {
         let (Self { setup, inputs: [_, k, v], .. }, count) = (self, keys.len());
         let (Sizes { kv_heads, width, .. }, level) = (setup.sizes, setup.level);
         let k = setup.head(k, [self.batch, setup.sizes.keys, kv_heads, kv_head]).from(keys.start);
-        pack_transposed(level, k, count, width, setup.scale, &mut workspace.k_panels);
-        pack(level, k, count, width, &mut workspace.k_rows);
+        pack_transposed(level, k, count, width, setup.scale, &mut buffers.k_panels);
+        pack(level, k, count, width, &mut buffers.k_rows);
         if !v.is_empty() {
-            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut workspace.v_panels);
+            pack_transposed(level, View { values: v, ..k }, count, width, 1.0, &mut buffers.v_panels);
         }
     }
 
@@ -163,9 +163,9 @@ impl<'a> Part<'a> {
     }
 
     /// Computes the weights of a block, and the gradients of its scores; `first` is the first packed key.
-    fn compute_scores(&self, block: &Block, first: usize, means: &[f32], workspace: &mut Workspace) {
+    fn compute_scores(&self, block: &Block, first: usize, means: &[f32], buffers: &mut BlockBuffers) {
         let Self { setup, gradient, stats, .. } = *self;
-        let Workspace { scores, of_scores, step, k_panels, v_panels, .. } = workspace;
+        let BlockBuffers { scores, of_scores, step, k_panels, v_panels, .. } = buffers;
         let [q, gradient_rows] = self.query_rows(block.head);
         setup.multiply_panels(block, q, (k_panels, first), scores, *step);
         if self.inputs[2].is_empty() {
@@ -196,7 +196,7 @@ impl<'a> Part<'a> {
         &mut self,
         block: &Block,
         packed: Range<usize>,
-        workspace: &mut Workspace,
+        buffers: &mut BlockBuffers,
         [adds_queries, adds_keys]: [bool; 2],
     ) {
         let (setup, heads, seen) = (self.setup, self.heads.clone(), block.keys.len());
@@ -206,7 +206,7 @@ impl<'a> Part<'a> {
         let shared = setup.sizes.heads / kv_heads;
         let (q_step, kv_step) = (heads.len() * width, heads.len() / shared * width);
         let at = block.head - heads.start;
-        let Workspace { scores, of_scores, step, k_rows, rows, .. } = workspace;
+        let BlockBuffers { scores, of_scores, step, k_rows, rows, .. } = buffers;
         let (start, step, padded) = (block.keys.start, *step, setup.packed_width());
         if seen > 0 && !of_q.is_empty() {
             setup.level.run(Multiply {
@@ -246,7 +246,7 @@ impl<'a> Part<'a> {
     }
 }
 
-struct Workspace {
+struct BlockBuffers {
     scores: Buffer,
     of_scores: Buffer,
     /// Distance of rows of scores.
@@ -258,7 +258,7 @@ struct Workspace {
     rows: Buffer,
 }
 
-impl Workspace {
+impl BlockBuffers {
     fn new(setup: &Setup) -> Self {
         let (queries, keys) = (BLOCK[0].min(setup.sizes.queries), BLOCK[1].min(setup.sizes.keys));
         let step = Setup::step(keys);

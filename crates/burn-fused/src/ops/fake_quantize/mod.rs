@@ -15,7 +15,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::kernels::half::Half;
 use crate::kernels::quantization::{
-    self, Int8Error, QParams, Quantizer, Quantizers, Scheme, column_ranges, quantize_parts,
+    self, Grid, Grids, Int8Error, QParams, Scheme, column_ranges, quantize_parts,
 };
 use crate::kernels::simd::Level;
 use crate::ops::extension::{Backward, Saved, on_flex_or};
@@ -52,30 +52,30 @@ pub fn fake_quantize<const D: usize>(
     parameters: &[QParams],
     axis: usize,
 ) -> Tensor<D> {
-    let quantizers = Quantizers::new(scheme, parameters, &x.dims(), axis);
-    let forward = |tensors, (), backward| forward(tensors, &quantizers, backward);
+    let grids = Grids::new(scheme, parameters, &x.dims(), axis);
+    let forward = |tensors, (), backward| forward(tensors, &grids, backward);
     let supported = |[x]: [&FlexTensor; 1]| (x.dtype() == DType::F32).then_some(());
     on_flex_or("fake_quantize", [x.into_dispatch()], supported, forward, |[x]| {
-        composed(Tensor::<D>::from_dispatch(x), &quantizers)
+        composed(Tensor::<D>::from_dispatch(x), &grids)
     })
 }
 
 /// The same, composed of Burn's operators: the gradient passes through clamping, and
 /// rounding is detached. 16-bit values are quantized in f32.
-fn composed<const D: usize>(x: Tensor<D>, quantizers: &Quantizers) -> Tensor<D> {
+fn composed<const D: usize>(x: Tensor<D>, grids: &Grids) -> Tensor<D> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::from_dtype(dtype).is_some() { DType::F32 } else { dtype };
     // Constants are broadcast.
     let mut shape = [1; D];
-    if quantizers.each.len() != 1 {
-        shape[quantizers.axis] = quantizers.each.len();
+    if grids.each.len() != 1 {
+        shape[grids.axis] = grids.each.len();
     }
-    let constant = |number: fn(&Quantizer) -> f32| {
-        let data = TensorData::new(quantizers.each.iter().map(number).collect::<Vec<_>>(), shape);
+    let constant = |number: fn(&Grid) -> f32| {
+        let data = TensorData::new(grids.each.iter().map(number).collect::<Vec<_>>(), shape);
         cast(Tensor::<D>::from_data(data, &device), wide)
     };
-    let x = cast(x, wide) * constant(|quantizer| quantizer.inverse);
-    let [low, high] = [constant(|quantizer| quantizer.low), constant(|quantizer| quantizer.high)];
+    let x = cast(x, wide) * constant(|grid| grid.inverse);
+    let [low, high] = [constant(|grid| grid.low), constant(|grid| grid.high)];
     // max(x, low), then min(…, high), by ReLU.
     let clamp = |x: Tensor<D>, low: Tensor<D>, high: Tensor<D>| {
         let above = relu(x - low.clone()) + low;
@@ -83,20 +83,20 @@ fn composed<const D: usize>(x: Tensor<D>, quantizers: &Quantizers) -> Tensor<D> 
     };
     let clipped = clamp(x.clone(), low.clone() - 0.5, high.clone() + 0.5);
     let change = (clamp(x.round(), low, high) - clipped.clone()).detach();
-    cast((clipped + change) * constant(|quantizer| quantizer.scale), dtype)
+    cast((clipped + change) * constant(|grid| grid.scale), dtype)
 }
 
 fn forward(
     [x]: [FlexTensor; 1],
-    quantizers: &Quantizers,
+    grids: &Grids,
     _backward: bool,
 ) -> (FlexTensor, Backward<impl Saved + use<>, 1>) {
     let x = contiguous(x);
     let values = values(&x);
     let (mut output, mut clipped) = (Buffer::new(values.len()), Vec::new());
-    // Without values, there may be no quantizers, and no length of a part.
+    // Without values, there may be no grids, and no length of a part.
     if !values.is_empty() {
-        quantize_parts(Level::current(), values, quantizers, &mut output, &mut clipped);
+        quantize_parts(Level::current(), values, grids, &mut output, &mut clipped);
     }
     let clipped = Arc::new(clipped);
     let backward = Backward::new(move |mut gradient, _of_x| {

@@ -77,9 +77,9 @@ fn it_equals_burns_operators() {
     let device = Device::flex();
     let x = Tensor::<3>::random([4, 3, 70], Distribution::Uniform(-8.0, 20.0), &device);
     let parameters = [0.1f32, 0.05, 0.02].map(|scale| QParams { scale, zero_point: 90 });
-    let quantizers = Quantizers::new(Scheme::Affine, &parameters, &[4, 3, 70], 1);
+    let grids = Grids::new(Scheme::Affine, &parameters, &[4, 3, 70], 1);
     let ours = fake_quantize(x.clone(), Scheme::Affine, &parameters, 1);
-    let theirs = composed(x, &quantizers);
+    let theirs = composed(x, &grids);
     let off = (ours - theirs).abs().max().into_scalar::<f32>();
     assert!(off < 1e-5, "{off}");
 }
