@@ -207,76 +207,90 @@ fn by_rank_agree(run: &Value) -> Result<(), String> {
     is_near("others_cpu_percent", run, highest, LEAST_SHARE, "others_cpu_percent_by_host")
 }
 
+/// Sums over the classes of a test, and the samples of the largest one.
+struct ClassSums {
+    samples: u64,
+    named: u64,
+    correct: u64,
+    largest: u64,
+}
+
+impl ClassSums {
+    fn from_classes(classes: &[ClassRecord]) -> Self {
+        let sum = |count: fn(&ClassRecord) -> u64| classes.iter().map(count).fold(0, u64::saturating_add);
+        Self {
+            samples: sum(|class| class.samples),
+            named: sum(|class| class.named),
+            correct: sum(|class| class.correct),
+            largest: classes.iter().map(|class| class.samples).max().unwrap_or(0),
+        }
+    }
+}
+
 /// Checks the last test's results by class against each other, and against those of all classes.
 fn by_class_agree(run: &Value) -> Result<(), String> {
-    let Some(by_class) =
-        run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok())
-    else {
-        return Ok(());
-    };
-    let classes = &by_class.classes;
-    let sum = |of: fn(&ClassRecord) -> u64| classes.iter().map(of).fold(0, u64::saturating_add);
-    let (samples, named, correct) = (sum(|of| of.samples), sum(|of| of.named), sum(|of| of.correct));
-    let largest = classes.iter().map(|of| of.samples).max().unwrap_or(0);
-    for (name, value, expected) in [
-        ("test_samples", run["data"]["test_samples"].as_u64(), samples),
-        ("test_samples", run["data"]["test_samples"].as_u64(), named),
-        ("test_largest_class", run["data"]["test_largest_class"].as_u64(), largest),
-    ] {
-        if let Some(value) = value.filter(|&value| value != expected) {
+    let found = run["by_class"].as_object().and_then(|_| ByClass::deserialize(&run["by_class"]).ok());
+    let Some(by_class) = found else { return Ok(()) };
+    let sums = ClassSums::from_classes(&by_class.classes);
+    for (name, expected) in
+        [("test_samples", sums.samples), ("test_samples", sums.named), ("test_largest_class", sums.largest)]
+    {
+        if let Some(value) = run["data"][name].as_u64().filter(|&value| value != expected) {
             return Err(format!("data.{name}: {value}, and {expected} by by_class.classes"));
         }
     }
-    let (all, names) =
-        (samples as f64, run["data"]["class_names"].as_array().filter(|names| !names.is_empty()));
-    for (at, class) in classes.iter().enumerate() {
-        let ClassRecord { samples, named, correct, precision, recall, .. } = class;
-        if correct > samples || correct > named {
-            return Err(format!(
-                "by_class.classes[{at}].correct: {correct}, of {samples} samples and {named} named"
-            ));
-        }
-        for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
-            let expected = 100.0 * *correct as f64 / *whole as f64;
-            if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
-                return Err(format!(
-                    "by_class.classes[{at}].{name}: {share}, and {correct} of {whole} are correct"
-                ));
-            }
-        }
-        let path = format!("by_class.classes[{at}]");
-        if let Some(names) = names.filter(|names| names.get(at) != Some(&class.name.as_str().into())) {
-            return Err(format!(
-                "{path}.name: {:?}, and {} in data.class_names",
-                class.name,
-                names.get(at).unwrap_or(&Value::Null)
-            ));
-        }
-        let right = all + 2.0 * *correct as f64 - *samples as f64 - *named as f64;
-        if !is_same(class.accuracy, 100.0 * right / all) {
-            return Err(format!("{path}.accuracy: {}, and {right} of {all} are correct", class.accuracy));
+    let names = run["data"]["class_names"].as_array().filter(|names| !names.is_empty());
+    for (at, class) in by_class.classes.iter().enumerate() {
+        let name = names.map(|names| names.get(at).unwrap_or(&Value::Null));
+        class_agrees(&format!("by_class.classes[{at}]"), class, name, sums.samples as f64)?;
+    }
+    shares_agree(run, &by_class, &sums)?;
+    matrix_agrees(&by_class)
+}
+
+/// Checks the results of a class against each other, and against the samples of `all` classes; its name against that in
+/// the data set.
+fn class_agrees(path: &str, class: &ClassRecord, name: Option<&Value>, all: f64) -> Result<(), String> {
+    let ClassRecord { samples, named, correct, precision, recall, .. } = class;
+    if correct > samples || correct > named {
+        return Err(format!("{path}.correct: {correct}, of {samples} samples and {named} named"));
+    }
+    for (name, share, whole) in [("recall", recall, samples), ("precision", precision, named)] {
+        let expected = 100.0 * *correct as f64 / *whole as f64;
+        if let Some(share) = share.filter(|&share| !is_same(share, expected)) {
+            return Err(format!("{path}.{name}: {share}, and {correct} of {whole} are correct"));
         }
     }
+    if let Some(name) = name.filter(|name| **name != class.name) {
+        return Err(format!("{path}.name: {:?}, and {name} in data.class_names", class.name));
+    }
+    let right = all + 2.0 * *correct as f64 - *samples as f64 - *named as f64;
+    if !is_same(class.accuracy, 100.0 * right / all) {
+        return Err(format!("{path}.accuracy: {}, and {right} of {all} are correct", class.accuracy));
+    }
+    Ok(())
+}
+
+/// Checks the accuracies over all classes.
+fn shares_agree(run: &Value, by_class: &ByClass, sums: &ClassSums) -> Result<(), String> {
+    let ByClass { balanced_accuracy, largest_class_accuracy, classes, .. } = by_class;
     let recalls: Vec<f64> = classes.iter().filter_map(|class| class.recall).collect();
-    let shares = [
-        ("test_accuracy", run["test_accuracy"].as_f64(), 100.0 * correct as f64 / samples as f64),
-        (
-            "by_class.balanced_accuracy",
-            Some(by_class.balanced_accuracy),
-            recalls.iter().sum::<f64>() / recalls.len() as f64,
-        ),
-        (
-            "by_class.largest_class_accuracy",
-            Some(by_class.largest_class_accuracy),
-            100.0 * largest as f64 / samples as f64,
-        ),
-    ];
-    let other =
-        shares.into_iter().find(|(_, value, expected)| value.is_some_and(|of| !is_same(of, *expected)));
-    if let Some((name, Some(value), expected)) = other {
-        return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
+    let balanced = recalls.iter().sum::<f64>() / recalls.len() as f64;
+    let share = |samples: u64| 100.0 * samples as f64 / sums.samples as f64;
+    for (name, value, expected) in [
+        ("test_accuracy", run["test_accuracy"].as_f64(), share(sums.correct)),
+        ("by_class.balanced_accuracy", Some(*balanced_accuracy), balanced),
+        ("by_class.largest_class_accuracy", Some(*largest_class_accuracy), share(sums.largest)),
+    ] {
+        if let Some(value) = value.filter(|&value| !is_same(value, expected)) {
+            return Err(format!("{name}: {value}, and {expected} by by_class.classes"));
+        }
     }
-    let matrix = &by_class.confusion_matrix;
+    Ok(())
+}
+
+/// Checks the confusion matrix, which many classes do not have, against the classes.
+fn matrix_agrees(ByClass { classes, confusion_matrix: matrix, .. }: &ByClass) -> Result<(), String> {
     let is_whole = matrix.len() == classes.len() && matrix.iter().all(|row| row.len() == classes.len());
     let is_own = |(at, class): (usize, &ClassRecord)| {
         let row = matrix[at].iter().copied().fold(0, u64::saturating_add);
