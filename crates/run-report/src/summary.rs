@@ -25,75 +25,14 @@ pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
 
 /// The table of `rows`; speed-up and efficiency are relative to `baseline`.
 pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
-    // One topology alone has no speed-up.
-    let several = rows.iter().any(|row| row.setting("topology") != baseline);
-    let sped_up = |row: &Row<'_>| {
-        let base = row.baseline(rows, baseline).filter(|_| several)?;
-        Some((speed_up(row, base)?, [paths(row), paths(base)].concat()))
-    };
-    let marked = |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) };
-    let number = |number: usize, row: &Row<'_>| Cell::number(number as f64, 0, paths(row));
-    let bound = |row: &Row<'_>, of: fn(Interval) -> f64| {
-        let interval = Interval::of_row(row, |run| run.results.test_accuracy);
-        Cell::maybe(interval.map(|interval| Cell::number(of(interval), 2, Vec::new())))
-    };
-    let relative = format!("Median train s of {baseline} with the same settings, divided by this row's");
-    let share = format!("Speed-up divided by the number of ranks, relative to {baseline}");
     let own = own_columns(rows);
     let settings = ["topology", "backend", "launcher"].into_iter().chain(own.iter().map(String::as_str));
     let settings = settings.chain(["oversubscribed"]);
     let mut columns: Vec<Field<'_, Row<'_>>> = settings.map(|name| setting(name, |row| row)).collect();
-    columns.extend([
-        Column::number("ranks", "ranks")
-            .means("Processes of all machines")
-            .ranked(9)
-            .shows(|row: &Row<'_>| number(row.ranks(), row)),
-        TRAIN.column().shows(marked),
-        Column::number("speed-up", "speed_up").means(&relative).ranked(1).shows(|row: &Row<'_>| {
-            Cell::maybe(sped_up(row).map(|((faster, _), runs)| Cell::number(faster, 2, runs)))
-        }),
-        Column::number("effic. %", "efficiency_percent").means(&share).ranked(2).shows(|row: &Row<'_>| {
-            Cell::maybe(sped_up(row).map(|((_, efficiency), runs)| Cell::number(efficiency, 0, runs)))
-        }),
-    ]);
+    columns.extend(speed_columns(rows, baseline));
     columns.extend(OTHERS.map(|measure| measure.column().shows(move |row: &Row<'_>| measure.cell(row))));
-    columns.extend([
-        Column::words("overfits after epoch", "overfits_after_epoch")
-            .means(
-                "Epoch with the lowest test loss; since then, test loss is higher and training loss is lower",
-            )
-            .shows(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
-        Column::words("weights", "weights")
-            .means("Whether repeats ended with the same weights; missing for several seeds")
-            .shows(|row: &Row<'_>| {
-                let same = row.same_weights();
-                Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
-            }),
-        Column::number("runs", "runs")
-            .means("Repeats, of one seed or several")
-            .ranked(4)
-            .shows(|row: &Row<'_>| number(row.runs.len(), row)),
-        Column::number("test acc % low", "test_accuracy_low")
-            .means("Lower bound of its 95% interval")
-            .for_programs()
-            .shows(|row: &Row<'_>| bound(row, |of| of.low)),
-        Column::number("test acc % high", "test_accuracy_high")
-            .means("Upper bound of its 95% interval")
-            .for_programs()
-            .shows(|row: &Row<'_>| bound(row, |of| of.high)),
-        Column::words("doubts", "doubts")
-            .means("Why its times are doubted")
-            .for_programs()
-            .shows(|row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" "))),
-        Column::words("changed", "changed").for_programs().shows(|row: &Row<'_>| {
-            let changes = changes_of(row);
-            Cell::maybe((!changes.is_empty()).then(|| Cell::text(changes.join(", "))))
-        }),
-        Column::words("failed attempts", "failed_attempts").for_programs().shows(|row: &Row<'_>| {
-            let failures = failures(row);
-            Cell::maybe((failures > 0).then(|| Cell::text(failures.to_string())))
-        }),
-    ]);
+    columns.extend(repeat_columns());
+    columns.extend(program_columns(rows));
     let optional = [
         "balanced_accuracy",
         "int8_test_accuracy",
@@ -111,6 +50,88 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == CellValue::Nothing)
     });
     sheet.led_by(&["test_accuracy"])
+}
+
+/// The cell of a number of ranks or runs.
+fn whole(number: usize, row: &Row<'_>) -> Cell {
+    Cell::number(number as f64, 0, paths(row))
+}
+
+/// The columns of ranks, training time, speed-up and efficiency; the last two are relative to `baseline`.
+fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, Row<'a>>; 4] {
+    // One topology alone has no speed-up.
+    let several = rows.iter().any(|row| row.setting("topology") != baseline);
+    let sped_up = move |row: &Row<'a>| {
+        let base = row.baseline(rows, baseline).filter(|_| several)?;
+        Some((speed_up(row, base)?, [paths(row), paths(base)].concat()))
+    };
+    let relative = format!("Median train s of {baseline} with the same settings, divided by this row's");
+    let share = format!("Speed-up divided by the number of ranks, relative to {baseline}");
+    [
+        Column::number("ranks", "ranks")
+            .means("Processes of all machines")
+            .ranked(9)
+            .shows(|row: &Row<'_>| whole(row.ranks(), row)),
+        TRAIN.column().shows(move |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) }),
+        Column::number("speed-up", "speed_up").means(&relative).ranked(1).shows(move |row: &Row<'a>| {
+            Cell::maybe(sped_up(row).map(|((faster, _), runs)| Cell::number(faster, 2, runs)))
+        }),
+        Column::number("effic. %", "efficiency_percent").means(&share).ranked(2).shows(
+            move |row: &Row<'a>| {
+                Cell::maybe(sped_up(row).map(|((_, percent), runs)| Cell::number(percent, 0, runs)))
+            },
+        ),
+    ]
+}
+
+/// The columns of a row's repeats: whether they overfit, whether they ended with the same weights, how many there are.
+fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
+    [
+        Column::words("overfits after epoch", "overfits_after_epoch")
+            .means(
+                "Epoch with the lowest test loss; since then, test loss is higher and training loss is lower",
+            )
+            .shows(|row: &Row<'_>| Cell::maybe(overfitting_epochs(&row.runs).map(Cell::text))),
+        Column::words("weights", "weights")
+            .means("Whether repeats ended with the same weights; missing for several seeds")
+            .shows(|row: &Row<'_>| {
+                let same = row.same_weights();
+                Cell::maybe(same.map(|same| Cell::text(if same { "same" } else { "differ" })))
+            }),
+        Column::number("runs", "runs")
+            .means("Repeats, of one seed or several")
+            .ranked(4)
+            .shows(|row: &Row<'_>| whole(row.runs.len(), row)),
+    ]
+}
+
+/// The columns that only files for programs have: the interval of the accuracy, and what footnotes say.
+fn program_columns<'c, 'a>(rows: &'c [Row<'a>]) -> [Field<'c, Row<'a>>; 5] {
+    let bound = |row: &Row<'_>, end: fn(Interval) -> f64| {
+        let interval = Interval::of_row(row, |run| run.results.test_accuracy);
+        Cell::maybe(interval.map(|interval| Cell::number(end(interval), 2, Vec::new())))
+    };
+    [
+        Column::number("test acc % low", "test_accuracy_low")
+            .means("Lower bound of its 95% interval")
+            .for_programs()
+            .shows(move |row: &Row<'_>| bound(row, |interval| interval.low)),
+        Column::number("test acc % high", "test_accuracy_high")
+            .means("Upper bound of its 95% interval")
+            .for_programs()
+            .shows(move |row: &Row<'_>| bound(row, |interval| interval.high)),
+        Column::words("doubts", "doubts").means("Why its times are doubted").for_programs().shows(
+            move |row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" ")),
+        ),
+        Column::words("changed", "changed").for_programs().shows(|row: &Row<'_>| {
+            let changes = changes_of(row);
+            Cell::maybe((!changes.is_empty()).then(|| Cell::text(changes.join(", "))))
+        }),
+        Column::words("failed attempts", "failed_attempts").for_programs().shows(|row: &Row<'_>| {
+            let failures = failures(row);
+            Cell::maybe((failures > 0).then(|| Cell::text(failures.to_string())))
+        }),
+    ]
 }
 
 /// Names of varied settings that get columns; the launcher has its own anyway.
@@ -192,7 +213,7 @@ pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a>
     // A dash is a value that is missing, and an option that was not typed is none.
     let has_all = ["epochs_run", "test_samples", "train_samples"].contains(&name.as_str());
     let unset = if has_all { "all" } else { "" };
-    column.shows(move |of: &R| Cell::text(row(of).settings.get(&name).map_or(unset, String::as_str)))
+    column.shows(move |shown: &R| Cell::text(row(shown).settings.get(&name).map_or(unset, String::as_str)))
 }
 
 /// Whether a row is of a quantized training.
@@ -306,8 +327,9 @@ impl Measure {
             Dispersion::Nothing | Dispersion::Range => String::new(),
             Dispersion::Deviation => deviation,
             Dispersion::Interval => {
-                let interval = Interval::of_row(row, self.read)
-                    .map_or_else(String::new, |of| format!("[{:.digits$}–{:.digits$}]", of.low, of.high));
+                let interval = Interval::of_row(row, self.read).map_or_else(String::new, |ends| {
+                    format!("[{:.digits$}–{:.digits$}]", ends.low, ends.high)
+                });
                 [deviation, interval].join(" ").trim().to_owned()
             }
         };
