@@ -7,7 +7,7 @@ use super::matrix::Matrix;
 use super::naming::{left_out, legend, names};
 use super::plots::{Axis, Bar, Bars, Line, LinePlot, Mark, Palette, Panel, Picture, Plot, span};
 use super::rows::{Row, Spread};
-use super::runs::{Section, overfitting_epoch};
+use super::runs::{Run, Section, overfitting_epoch};
 use super::sheet::significant;
 use super::summary::{exposed_percent, speed_up};
 
@@ -20,11 +20,23 @@ pub fn pictures(
     palette: &Palette,
     notes: &mut Vec<String>,
 ) -> Vec<Picture> {
-    let named = Named::all(rows, palette);
+    let named = NamedRow::all(rows, palette);
     let left_out = match left_out(rows) {
         settings if settings.is_empty() => settings,
         settings => format!(" Usual settings, unless a name says otherwise: {settings}."),
     };
+    let mut pictures = bar_charts(rows, &named, baseline);
+    pictures.extend(curve_plots(rows, &named, notes));
+    pictures.extend(confusion(&named));
+    for picture in &mut pictures {
+        picture.name = format!("{}-{}", section.name, picture.name);
+        picture.caption += &left_out;
+    }
+    pictures
+}
+
+/// Bars of the training time, of the efficiency and of the waiting of each row.
+fn bar_charts(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], baseline: &str) -> Vec<Picture> {
     // One topology alone has no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
@@ -37,19 +49,19 @@ pub fn pictures(
         (
             "time",
             format!("Training time: {of_several}."),
-            bars(&named, "training time", "train s", 2, |row| Some(row.train_seconds())),
+            bars(named, "training time", "train s", 2, |row| Some(row.train_seconds())),
         ),
         (
             "efficiency",
             format!(
                 "Parallel efficiency: speed-up over {baseline} divided by the number of ranks, from medians."
             ),
-            bars(&named, &format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, efficiency),
+            bars(named, &format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, efficiency),
         ),
         (
             "communication",
             format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
-            bars(&named, "exposed communication", "share of train s [%]", 1, share),
+            bars(named, "exposed communication", "share of train s [%]", 1, share),
         ),
     ];
     let oversubscribed = if rows.iter().any(|row| row.first().record.oversubscribed) {
@@ -57,56 +69,59 @@ pub fn pictures(
     } else {
         ""
     };
-    let bars = bars.into_iter().filter_map(|(name, caption, bars)| {
-        Some((name, format!("{caption}{oversubscribed}"), Plot::Bars(bars?)))
+    let pictures = bars.into_iter().filter_map(|(name, caption, bars)| {
+        let caption = format!("{caption}{oversubscribed}");
+        Some(Picture { name: name.into(), caption, plot: Plot::Bars(bars?) })
     });
+    pictures.collect()
+}
+
+/// The curves of loss and accuracy.
+fn curve_plots(rows: &[Row<'_>], named: &[NamedRow<'_, '_>], notes: &mut Vec<String>) -> Vec<Picture> {
+    let whose = match (rows.len(), rows.iter().any(|row| row.runs.len() > 1)) {
+        (1, false) => "",
+        (1, true) => " of the first run",
+        (_, false) => " of each run",
+        (_, true) => " of each configuration's first run",
+    };
+    let ranks = if rows.iter().any(|row| row.ranks() > 1) {
+        ", mean over ranks; the band is from the minimum to the maximum over ranks"
+    } else {
+        ""
+    };
+    let plots = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
+    let pictures = plots.into_iter().filter_map(|(name, word, quantity, ending)| {
+        let (plot, marks) = curves(quantity, ending, named, notes)?;
+        Some(Picture { name: name.into(), caption: format!("{word}{whose}{ranks}.{marks}"), plot })
+    });
+    pictures.collect()
+}
+
+/// The confusion matrix of the most accurate row's first run.
+fn confusion(named: &[NamedRow<'_, '_>]) -> Option<Picture> {
     let best = named.iter().max_by(|a, b| accuracy(a.row).total_cmp(&accuracy(b.row)));
-    let matrix = best.and_then(|Named { name, row, .. }| {
-        // A page of one configuration needs no name, and one of single runs no first one.
-        let name = if rows.len() > 1 { name.as_str() } else { "" };
-        let matrix = Matrix::from_by_class(name, row.first().results.by_class.as_ref()?)?;
-        let first = if row.runs.len() > 1 { "the first run of " } else { "" };
-        let of = match name {
-            "" => String::new(),
-            name => format!(" of {first}the most accurate configuration, {name}"),
-        };
-        let caption =
-            format!("Confusion matrix{of}: number of test samples by true class and by predicted class.");
-        Some(("confusion", caption, Plot::Matrix(matrix)))
-    });
-    let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
-    let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
-        let (plot, marks) = curves(quantity, ending, &named, notes)?;
-        let of = match (rows.len(), rows.iter().any(|row| row.runs.len() > 1)) {
-            (1, false) => "",
-            (1, true) => " of the first run",
-            (_, false) => " of each run",
-            (_, true) => " of each configuration's first run",
-        };
-        let ranks = if rows.iter().any(|row| row.ranks() > 1) {
-            ", mean over ranks; the band is from the minimum to the maximum over ranks"
-        } else {
-            ""
-        };
-        Some((name, format!("{word}{of}{ranks}.{marks}"), plot))
-    });
-    bars.chain(lines)
-        .chain(matrix)
-        .map(|(name, caption, plot)| {
-            let caption = format!("{caption}{left_out}");
-            Picture { name: format!("{}-{name}", section.name), caption, plot }
-        })
-        .collect()
+    let NamedRow { name, row, .. } = best?;
+    // A page of one configuration needs no name, and one of single runs no first one.
+    let name = if named.len() > 1 { name.as_str() } else { "" };
+    let matrix = Matrix::from_by_class(name, row.first().results.by_class.as_ref()?)?;
+    let first = if row.runs.len() > 1 { "the first run of " } else { "" };
+    let whose = match name {
+        "" => String::new(),
+        name => format!(" of {first}the most accurate configuration, {name}"),
+    };
+    let caption =
+        format!("Confusion matrix{whose}: number of test samples by true class and by predicted class.");
+    Some(Picture { name: "confusion".into(), caption, plot: Plot::Matrix(matrix) })
 }
 
 /// A row, and its name and colour in all charts.
-struct Named<'r, 'a> {
+struct NamedRow<'r, 'a> {
     name: String,
     colour: RGBColor,
     row: &'r Row<'a>,
 }
 
-impl<'r, 'a> Named<'r, 'a> {
+impl<'r, 'a> NamedRow<'r, 'a> {
     /// All `rows`.
     fn all(rows: &'r [Row<'a>], palette: &Palette) -> Vec<Self> {
         let named = names(rows).into_iter().zip(rows);
@@ -116,13 +131,13 @@ impl<'r, 'a> Named<'r, 'a> {
 
 /// Bars of `read`; a row without a value has none. None of fewer than two, which compare nothing.
 fn bars(
-    named: &[Named<'_, '_>],
+    named: &[NamedRow<'_, '_>],
     title: &str,
     axis: &str,
     digits: usize,
     read: impl Fn(&Row<'_>) -> Option<Spread>,
 ) -> Option<Bars> {
-    let bar = |Named { name, colour, row }: &Named<'_, '_>| {
+    let bar = |NamedRow { name, colour, row }: &NamedRow<'_, '_>| {
         let crowded = if row.first().record.oversubscribed { " *" } else { "" };
         Some(Bar { name: format!("{name}{crowded}"), colour: *colour, spread: read(row)? })
     };
@@ -136,45 +151,56 @@ fn accuracy(row: &Row<'_>) -> f64 {
     row.first().results.test_accuracy
 }
 
-/// Training and test curves of each row's first run, from the files `train.ENDING` and `test.ENDING` of
-/// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
-/// run has any.
-fn curves(
-    quantity: &'static str,
-    ending: &str,
-    rows: &[Named<'_, '_>],
-    notes: &mut Vec<String>,
-) -> Option<(Plot, String)> {
-    let (mut panels, mut entries) = ([Vec::new(), Vec::new()], Vec::new());
-    let (mut has_epochs, mut is_all_by_epoch, mut has_int8, mut has_rings) = (false, true, false, false);
-    let all: Vec<Row<'_>> = rows.iter().map(|named| named.row.clone()).collect();
-    let (heading, names) = legend(&all);
-    for (Named { colour, row, .. }, name) in rows.iter().zip(names) {
-        let (train, is_by_epoch) = training(row.first(), ending).unwrap_or_else(|line| {
+/// The points of a run's curves.
+struct RunCurves {
+    train: Vec<MeanPoint>,
+    /// Whether `train` is from `epochs.csv`.
+    is_by_epoch: bool,
+    test: Vec<MeanPoint>,
+    int8: Vec<MeanPoint>,
+    overfits_after: Option<usize>,
+}
+
+impl RunCurves {
+    /// From the files `train.ENDING` and `test.ENDING` of the run's ranks, and `test.int8.ENDING` of its int8 models. A file
+    /// that is damaged has a line in `notes`. None without a training or test curve.
+    fn read(run: &Run, ending: &str, notes: &mut Vec<String>) -> Option<Self> {
+        let (train, is_by_epoch) = training(run, ending).unwrap_or_else(|line| {
             notes.push(line);
             Default::default()
         });
-        has_epochs |= is_by_epoch;
-        let read = |name| tests(row.first(), name, ending).map_err(|line| notes.push(line));
+        let read = |name| tests(run, name, ending).map_err(|line| notes.push(line));
         let [test, int8] = ["test", "test.int8"].map(read).map(Result::unwrap_or_default);
-        if train.is_empty() && test.is_empty() {
-            continue;
-        }
-        is_all_by_epoch &= is_by_epoch;
-        let turn = overfitting_epoch(row.first()).filter(|_| ending == "loss");
-        has_rings |= turn.is_some();
+        let overfits_after = overfitting_epoch(run).filter(|_| ending == "loss");
+        let has_any = !train.is_empty() || !test.is_empty();
+        has_any.then_some(Self { train, is_by_epoch, test, int8, overfits_after })
+    }
+}
+
+/// Training and test curves of each row's first run, and what the caption says of their marks. None if no run has any.
+fn curves(
+    quantity: &'static str,
+    ending: &str,
+    rows: &[NamedRow<'_, '_>],
+    notes: &mut Vec<String>,
+) -> Option<(Plot, String)> {
+    let (mut panels, mut entries, mut found) = ([Vec::new(), Vec::new()], Vec::new(), Vec::new());
+    let all: Vec<Row<'_>> = rows.iter().map(|named| named.row.clone()).collect();
+    let (heading, names) = legend(&all);
+    for (NamedRow { colour, row, .. }, name) in rows.iter().zip(names) {
+        let Some(curves) = RunCurves::read(row.first(), ending, notes) else { continue };
         let style = Line { colour: *colour, ..Line::default() };
-        panels[0].push(line(&style, &train, None));
-        panels[1].push(line(&style, &test, turn));
+        panels[0].push(line(&style, &curves.train, None));
+        panels[1].push(line(&style, &curves.test, curves.overfits_after));
         // A page of one configuration needs no name.
         let network = if rows.len() > 1 { name.clone() } else { "float".into() };
         entries.push((network, *colour, Mark::Line));
-        if !int8.is_empty() {
-            has_int8 = true;
-            panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, &int8, None));
+        if !curves.int8.is_empty() {
+            panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, &curves.int8, None));
             let name = if rows.len() > 1 { format!("{name}, int8") } else { "int8".into() };
             entries.push((name, *colour, Mark::Dashes));
         }
+        found.push(curves);
     }
     if entries.is_empty() {
         return None;
@@ -183,24 +209,32 @@ fn curves(
         // One curve needs no name.
         entries.clear();
     }
+    let marks = marks(&found, &panels);
+    let axes = axes(quantity, &panels.concat(), all.iter().map(|row| row.first().results.epochs_run));
+    let panels = panels.into_iter().zip(["training", "test"]);
+    let panels = panels.map(|(lines, name)| panel(name, &axes, lines)).collect();
+    Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))
+}
+
+/// What a caption says of the marks of `curves`, which are lines in `panels`.
+fn marks(curves: &[RunCurves], panels: &[Vec<Line>]) -> String {
     let is_repeated = |lines: &Vec<Line>| {
         let like = |line: &&Line| lines.iter().filter(|other| other.points == line.points).count() > 1;
         lines.iter().filter(|line| !line.points.is_empty()).any(|line| like(&line))
     };
-    let has_equal = panels.iter().any(is_repeated);
-    let axes = axes(quantity, &panels.concat(), all.iter().map(|row| row.first().results.epochs_run));
-    let panels = panels.into_iter().zip(["training", "test"]);
-    let panels = panels.map(|(lines, name)| panel(name, &axes, lines)).collect();
+    let has_epochs = curves.iter().any(|curves| curves.is_by_epoch);
+    let is_all_by_epoch = curves.iter().all(|curves| curves.is_by_epoch);
+    let has_int8 = curves.iter().any(|curves| !curves.int8.is_empty());
+    let has_rings = curves.iter().any(|curves| curves.overfits_after.is_some());
     let marks = [
-        (has_equal, " Where curves are equal, their colours alternate."),
+        (panels.iter().any(is_repeated), " Where curves are equal, their colours alternate."),
         (!is_all_by_epoch, " A training value is the mean of several steps, drawn in their middle."),
         (has_epochs && !is_all_by_epoch, " Short epochs have one training value, the mean of the epoch."),
         (is_all_by_epoch, " A training value is the mean of an epoch, drawn in its middle."),
         (has_int8, " Dashed: the int8 models, after each epoch."),
         (has_rings, " A ring marks overfitting: after it, test loss is higher and training loss is lower."),
     ];
-    let marks = marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect();
-    Some((Plot::Lines(LinePlot { panels, heading, legend: entries }), marks))
+    marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect()
 }
 
 /// The axes of all panels of a plot, which show `quantity` over epochs.

@@ -4,11 +4,10 @@ use itertools::Itertools;
 
 use super::*;
 use crate::rows::group;
-use crate::runs::Run;
 use crate::testing::{run, with_test_losses};
 
 fn drawn_curves(ending: &str, rows: &[Row<'_>]) -> Option<(Plot, String)> {
-    curves("loss", ending, &Named::all(rows, &Palette::for_sections(&[names(rows)])), &mut Vec::new())
+    curves("loss", ending, &NamedRow::all(rows, &Palette::for_sections(&[names(rows)])), &mut Vec::new())
 }
 
 /// The pictures of a run's loss and of its accuracy, and whether each marks
@@ -131,7 +130,7 @@ fn damaged_curves_are_named_and_left_out() {
     std::fs::write(rank.join("test.acc"), "1 50\n2 60\n").unwrap();
     let drawn = |text: &str, ending: &str| {
         std::fs::write(rank.join(format!("train.{ending}")), text).unwrap();
-        let named = vec![Named { name: "a".into(), colour: RGBColor(0, 0, 0), row: &rows[0] }];
+        let named = vec![NamedRow { name: "a".into(), colour: RGBColor(0, 0, 0), row: &rows[0] }];
         let mut notes = Vec::new();
         let plot = curves("loss", ending, &named, &mut notes);
         let panels = plot.map(|(plot, _)| match plot {
