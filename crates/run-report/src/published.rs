@@ -58,13 +58,12 @@ pub fn described(reference: &Figures) -> Vec<&String> {
 
 /// The table of the published figures, each beside our rows of the same experiment.
 pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sheet {
-    let Figures { header, lines } = reference;
     let described = described(reference);
-    let has = |name: &str| header.iter().any(|h| h == name);
-    let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
+    let measures = MEASURES.into_iter().filter(|measure| reference.has_column(measure.key));
+    let measures: Vec<Measure> = measures.collect();
 
     type Compared<'r, 'a> = (&'r FigureLine, Option<&'r Row<'a>>);
-    let entries = lines.iter().flat_map(|line| {
+    let entries = reference.lines.iter().flat_map(|line| {
         let same = |row: &&Row<'_>| reference.is_of(line, &described, row, rows);
         let own: Vec<Option<&Row<'_>>> = rows.iter().filter(same).map(Some).collect();
         let own = if own.is_empty() { vec![None] } else { own };
@@ -73,7 +72,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
     let entries: Vec<Compared<'_, '_>> = entries.collect();
     let varied = varied(rows);
     let figure = |name: &str, line: &FigureLine| cell(Some(line), name);
-    let of_row = |row: Option<&Row<'_>>, of: &dyn Fn(&Row<'_>) -> Cell| Cell::maybe(row.map(of));
+    let of_row = |row: Option<&Row<'_>>, cell: &dyn Fn(&Row<'_>) -> Cell| Cell::maybe(row.map(cell));
     let mut columns: Vec<Field<'_, Compared<'_, '_>>> = Vec::new();
     for name in &described {
         let column = Column::words(&name.replace('_', " "), name);
@@ -94,12 +93,20 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
                 .shows(move |(_, row): &Compared<'_, '_>| of_row(*row, &|row| measure.cell(row))),
         );
     }
+    let name = format!("{}-published", section.name);
+    Sheet::from_rows(name, format!("{}: beside published figures", section.title), columns, &entries)
+        .with_remarks(remarks(section, rows, reference))
+}
+
+/// The remarks below that table.
+fn remarks(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Vec<String> {
     let mut remarks = vec![format!(
         "Published: {}. Ours: {}. The hardware differs, and the data may differ, so ratios of the two are not meaningful.",
         reference.hardware(&[]),
         hosts(rows)
     )];
-    let by_rank = |name: &str| lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
+    let by_rank =
+        |name: &str| reference.lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
     match ["train_accuracy", "test_accuracy"].map(by_rank) {
         [true, false] => remarks.push(format!(
             "The published training accuracies of several ranks are by rank. The published test accuracy is the \
@@ -119,19 +126,17 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sh
             changes.join(", ")
         ));
     }
-    if has("train_and_test_seconds") {
+    if reference.has_column("train_and_test_seconds") {
         remarks.push("The published times include the tests after each epoch, and so do ours here.".into());
     }
-    if has(MEMORY) {
+    if reference.has_column(MEMORY) {
         remarks.push(
             "The published memory is what the report's framework had in use, by rank where there are several numbers; \
              ours is that of live tensors in a training step, on the rank with the highest value."
                 .into(),
         );
     }
-    let name = format!("{}-published", section.name);
-    Sheet::from_rows(name, format!("{}: beside published figures", section.title), columns, &entries)
-        .with_remarks(remarks)
+    remarks
 }
 
 /// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
@@ -214,6 +219,11 @@ impl Figures {
         read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok()
     }
 
+    /// Whether it has this column.
+    fn has_column(&self, name: &str) -> bool {
+        self.header.iter().any(|column| column == name)
+    }
+
     /// The first line whose columns have the values of `wanted`.
     pub fn find(&self, wanted: &[(&str, &str)]) -> Option<&FigureLine> {
         self.lines.iter().find(|line| has(line, wanted))
@@ -236,13 +246,12 @@ impl Figures {
     /// Whether `line` is the experiment of `row`, one of `rows`: the columns `described` that are settings
     /// of a run are equal. An empty cell, and one that is not stated, match any value.
     pub fn is_of(&self, line: &FigureLine, described: &[&String], row: &Row<'_>, rows: &[Row<'_>]) -> bool {
-        let has = |name: &str| self.header.iter().any(|column| column == name);
         // What a report does not mention it did not use.
-        let uses_no_other =
-            row.first().record.schema.0.iter().filter(|(_, of)| of.technique).all(|(field, of)| {
-                let name = if field == "quantize" { QUANTIZED } else { field };
-                has(name) || is_off(row.setting(name)) || row.setting(name) == shown(&of.default)
-            });
+        let mut techniques = row.first().record.schema.0.iter().filter(|(_, option)| option.technique);
+        let uses_no_other = techniques.all(|(field, option)| {
+            let name = if field == "quantize" { QUANTIZED } else { field };
+            self.has_column(name) || is_off(row.setting(name)) || row.setting(name) == shown(&option.default)
+        });
         uses_no_other
             && described.iter().all(|name| {
                 let is_known = rows.iter().any(|row| row.settings.contains_key(*name));
