@@ -45,7 +45,7 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
 fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figures>) -> Found {
     let first = found[0].profile;
     let model = first.model.as_str();
-    let relu = found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0);
+    let relu = relu(found);
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
     const TIME: &str = "operator_ms_of_100_batches";
@@ -101,18 +101,27 @@ fn sheet(found: &[ActivationCost<'_>], again: &[&Profile], figures: Option<&Figu
     remarks.extend(left_out(again));
     let title = format!("{model} by activation, {}", first.amount());
     let sheet = Sheet::from_rows("activations", title, columns, found).with_remarks(remarks);
+    (sheet, finding(model, found))
+}
+
+/// ReLU, if it took time.
+fn relu<'f, 'a>(found: &'f [ActivationCost<'a>]) -> Option<&'f ActivationCost<'a>> {
+    found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0)
+}
+
+/// Which of the activations, in the order of their times, takes the most.
+fn finding(model: &str, found: &[ActivationCost<'_>]) -> String {
     let slowest = &found[found.len() - 1];
-    let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
+    let ratio = relu(found).filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
     let alike = if alone { "" } else { ", with others within noise," };
-    let line = format!(
+    format!(
         "{model}: slowest activation{alike} is {} with {:.3} ms in {}{}",
         slowest.profile.activation(),
         slowest.ms,
         count(slowest.calls, "call"),
         ratio.map_or_else(String::new, |relu| format!(", {:.1} times relu's", slowest.ms / relu.ms))
-    );
-    (sheet, line)
+    )
 }
 
 #[cfg(test)]

@@ -28,19 +28,27 @@ fn inference_ms(profile: &Profile) -> f64 {
     profile.batch_ms_without_profiling * profile.batches as f64
 }
 
+/// The network's kind in words.
+fn network(profile: &Profile) -> &'static str {
+    match (profile.int8, profile.fused) {
+        (true, _) => "int8",
+        (false, true) => "float, fused",
+        (false, false) => "float, separate",
+    }
+}
+
+/// Size of the checkpoint of `float` over that of `profile`.
+fn times_smaller(profile: &Profile, float: &Profile) -> f64 {
+    kb(float.checkpoint_bytes) / kb(profile.checkpoint_bytes)
+}
+
 fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Option<&Figures>) -> Found {
     let model = int8.model.as_str();
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
-    let smaller = |profile: &Profile| kb(floats[0].checkpoint_bytes) / kb(profile.checkpoint_bytes);
     let own = |profile: &Profile, number, digits| Cell::measured(number, digits, &profile.path);
-    let name = |profile: &Profile| match (profile.int8, profile.fused) {
-        (true, _) => "int8",
-        (false, true) => "float, fused",
-        (false, false) => "float, separate",
-    };
     let mut columns = vec![
-        Column::words("network", "network").shows(|profile: &Profile| Cell::text(name(profile))),
+        Column::words("network", "network").shows(|profile: &Profile| Cell::text(network(profile))),
         Column::number("inference ms", "inference_ms")
             .means("Median of a batch without profiling, times the batches; with the conversion of samples")
             .shows(|profile: &Profile| own(profile, inference_ms(profile), 3)),
@@ -59,7 +67,7 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
         Column::number("times smaller", "times_smaller")
             .means("checkpoint KB of the first row, divided by this row's")
             .ranked(3)
-            .shows(|profile: &Profile| own(profile, smaller(profile), 2)),
+            .shows(|profile: &Profile| own(profile, times_smaller(profile, floats[0]), 2)),
     ];
     if let Some(figures) = figures {
         let line = move |profile: &Profile| {
@@ -90,14 +98,19 @@ fn sheet(floats: &[&Profile], int8: &Profile, again: &[&Profile], figures: Optio
     let title = format!("{model} in float and int8, {}", int8.amount());
     let shown = floats.iter().copied().chain([int8]);
     let sheet = Sheet::from_rows("int8", title, columns, shown).with_remarks(remarks);
+    (sheet, finding(floats, int8))
+}
+
+/// How much faster and smaller the int8 model is.
+fn finding(floats: &[&Profile], int8: &Profile) -> String {
     let faster = floats.iter().map(|float| {
         let times = inference_ms(float) / inference_ms(int8);
         let operators = if float.fused { "fused" } else { "separate" };
         format!("{times:.2} times as fast as float with {operators} operators")
     });
-    let size = format!("its checkpoint is {:.2} times smaller", smaller(int8));
+    let size = format!("its checkpoint is {:.2} times smaller", times_smaller(int8, floats[0]));
     let words: Vec<String> = faster.chain([size]).collect();
-    (sheet, format!("{model}: int8 is {}", words.join(", ")))
+    format!("{}: int8 is {}", int8.model, words.join(", "))
 }
 
 #[cfg(test)]

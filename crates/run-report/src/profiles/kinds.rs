@@ -26,7 +26,6 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
 
 fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let kinds = by_kind(&profile.operators, |row| row.self_cpu_ms);
-    let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
     // Inference of a float network was published.
     let wanted = [("model", profile.model.as_str())];
     let figures = figures.filter(|figures| {
@@ -83,8 +82,14 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
     let title_of = format!("{title} by kind, {}", profile.amount());
     let sheet = Sheet::from_rows(name, title_of, columns, &kinds).with_remarks(remarks);
+    (sheet, finding(profile, title, &kinds))
+}
+
+/// Which of the `kinds`, in the order of their times, takes the most.
+fn finding(profile: &Profile, title: &str, kinds: &[ProfileRow]) -> String {
+    let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
     let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase, Phase::Data | Phase::Rest));
-    let line = slowest.next().map_or_else(String::new, |kind| {
+    slowest.next().map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
         let alone = slowest.next().is_none_or(|next| few_differ(kind.self_cpu_ms, next.self_cpu_ms));
         let takes = if alone { "takes" } else { "takes, with others within noise," };
@@ -95,8 +100,7 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             kind.self_cpu_ms,
             count(profile.batches, "batch")
         )
-    });
-    (sheet, line)
+    })
 }
 
 /// The network in words.
