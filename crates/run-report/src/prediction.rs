@@ -118,39 +118,47 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         Column::spread("ms/step measured", "ms_per_step_measured")
             .shows(|line: &PredictionRow<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
-    let mut lines = Vec::new();
-    for ranks in rank_counts() {
-        let here = measured.iter().filter(|row| row.ranks() == ranks);
-        lines.extend(here.map(|row| PredictionRow { ranks, measured: Some(row) }));
-        if lines.last().is_none_or(|line| line.ranks != ranks) {
-            lines.push(PredictionRow { ranks, measured: None });
-        }
-    }
-    let bytes: f64 = work.buckets.iter().sum();
     let title = format!(
         "{}: predicted for a link of {} µs and {} Mbit/s",
         section.title,
         significant(link.latency_us, 5),
         significant(link.bandwidth_mbit, 5)
     );
-    Sheet::from_rows(format!("{}-prediction", section.name), title, columns, &lines).with_remarks([
-            format!(
-                "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
-                 gradients in {} bucket{}{}.",
-                source.path.display(),
-                source.record.topology,
-                source.text("backend"),
-                work.compute_ms,
-                work.backward_ms,
-                bytes,
-                work.buckets.len(),
-                if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
-                if work.overlap { "" } else { ", without overlap" },
-            ),
-            "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
-             ranks is not included."
-                .into(),
-    ])
+    let lines = prediction_rows(measured);
+    let alone = "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
+                 ranks is not included.";
+    Sheet::from_rows(format!("{}-prediction", section.name), title, columns, &lines)
+        .with_remarks([origin(work, source), alone.into()])
+}
+
+/// A row for each number of ranks, or for each measured run on as many.
+fn prediction_rows<'r, 'a>(measured: &[&'r Row<'a>]) -> Vec<PredictionRow<'r, 'a>> {
+    let mut rows = Vec::new();
+    for ranks in rank_counts() {
+        let here = measured.iter().filter(|row| row.ranks() == ranks);
+        rows.extend(here.map(|row| PredictionRow { ranks, measured: Some(row) }));
+        if rows.last().is_none_or(|row| row.ranks != ranks) {
+            rows.push(PredictionRow { ranks, measured: None });
+        }
+    }
+    rows
+}
+
+/// The remark on the run that the `work` is from.
+fn origin(work: &Work, source: &Run) -> String {
+    format!(
+        "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
+         gradients in {} bucket{}{}.",
+        source.path.display(),
+        source.record.topology,
+        source.text("backend"),
+        work.compute_ms,
+        work.backward_ms,
+        work.buckets.iter().sum::<f64>(),
+        work.buckets.len(),
+        if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
+        if work.overlap { "" } else { ", without overlap" },
+    )
 }
 
 /// Both models of one rank's `work` over `link` as lines, and the `measured` rows as dots.
