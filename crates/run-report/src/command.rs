@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use clap::{Args, ValueEnum};
 use indexmap::IndexMap;
 use run_record::count;
@@ -47,25 +47,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let others = if args.scaling { Vec::new() } else { other_parts(&profiles, &files, again) };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
-        let of_runs = sections.iter().flat_map(|section| &section.notes);
-        let notes = of_runs.chain(others.iter().flat_map(|part| &part.notes));
-        skipped(&sections).iter().chain(notes).for_each(|note| eprintln!("{note}"));
-        match args.format {
-            Format::Csv if tables > 0 => {
-                bail!(
-                    "no finished run found, and csv is one table of runs; choose another --format for profiles \
-                     and benchmarks"
-                )
-            }
-            _ if !rejected.is_empty() => return nothing_rejected(&rejected),
-            _ if others.iter().any(|part| !part.notes.is_empty()) => {
-                bail!("nothing to report but what is damaged")
-            }
-            _ if sections.iter().any(|section| !section.skipped.is_empty()) => {
-                bail!("no finished run found: all that was planned is skipped, for the reasons above")
-            }
-            _ => bail!("no finished run found; train one, or name a run directory: mpiburn report RUN"),
-        }
+        return Err(nothing_to_report(args.format, &sections, &others, &rejected));
     }
     let out = (args.out.is_some() || args.format == Format::Html).then_some(written);
     if let Some(out) = &out {
@@ -101,7 +83,32 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         let [report, prediction] = PAGES;
         publish(&parts, out, if args.scaling { prediction } else { report }, &read)?;
     }
-    nothing_rejected(&rejected)
+    if rejected.is_empty() { Ok(()) } else { Err(rejection(&rejected)) }
+}
+
+/// The error of a report that has nothing to show, after the lines that say why.
+fn nothing_to_report(
+    format: Format,
+    sections: &[Section],
+    others: &[PagePart],
+    rejected: &[String],
+) -> anyhow::Error {
+    let of_runs = sections.iter().flat_map(|section| &section.notes);
+    let notes = of_runs.chain(others.iter().flat_map(|part| &part.notes));
+    skipped(sections).iter().chain(notes).for_each(|note| eprintln!("{note}"));
+    if format == Format::Csv && others.iter().any(|part| !part.sheets.is_empty()) {
+        anyhow!(
+            "no finished run found, and csv is one table of runs; choose another --format for profiles and benchmarks"
+        )
+    } else if !rejected.is_empty() {
+        rejection(rejected)
+    } else if others.iter().any(|part| !part.notes.is_empty()) {
+        anyhow!("nothing to report but what is damaged")
+    } else if sections.iter().any(|section| !section.skipped.is_empty()) {
+        anyhow!("no finished run found: all that was planned is skipped, for the reasons above")
+    } else {
+        anyhow!("no finished run found; train one, or name a run directory: mpiburn report RUN")
+    }
 }
 
 /// The runs that were skipped, a line for each reason.
@@ -151,11 +158,8 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
 }
 
 /// The error of paths that are nothing to report, after the report of the others.
-fn nothing_rejected(rejected: &[String]) -> anyhow::Result<()> {
-    if !rejected.is_empty() {
-        bail!("{}", rejected.join("; "));
-    }
-    Ok(())
+fn rejection(rejected: &[String]) -> anyhow::Error {
+    anyhow!("{}", rejected.join("; "))
 }
 
 /// The tables of profiles and of the benchmarks in `files`, and the other paths to what is reported.
