@@ -207,60 +207,7 @@ impl Search<'_> {
                 return;
             }
         };
-        let scale = if sweep.scale == "full" { String::new() } else { format!(" ({})", sweep.scale) };
-        let mut section = Section {
-            name: file_name(&sweep.name),
-            title: format!("{}{scale}", sweep.title),
-            folder: folder.to_owned(),
-            scaled: sweep.scaled.clone(),
-            reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
-            ..Section::default()
-        };
-        let again = match &sweep.command {
-            Some(command) => format!("start the sweep again: {command}"),
-            None => "start the sweep again".into(),
-        };
-        for run in &sweep.runs {
-            let path = folder.join(&run.name);
-            match run.state {
-                RunState::Waiting if !is_of_runs(&path) => {
-                    section.notes.push(format!("{}: not run yet; {again}", path.display()));
-                }
-                RunState::Failed => {
-                    let log = folder.join(format!("{}.log", run.name));
-                    // A run that was not started has none.
-                    let see =
-                        if log.exists() { format!("see {}, then ", log.display()) } else { String::new() };
-                    let error = one_line(run.error.as_deref());
-                    section.notes.push(format!("{}: failed: {error}; {see}{again}", path.display()));
-                }
-                // Listed together below.
-                RunState::Skipped => {}
-                // The sweep continues it, and has more to do.
-                RunState::Waiting => {
-                    let mut found = Section::default();
-                    read_run(&path, Some(&sweep.name), &mut found);
-                    section.runs.append(&mut found.runs);
-                    section.notes.extend(found.notes.into_iter().map(|note| format!("{note}; or {again}")));
-                }
-                RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
-            }
-        }
-        for (reason, names) in sweep.skipped() {
-            let all = count(sweep.runs.len(), "run");
-            let runs = format!("{} of {all} of {} ({})", names.len(), sweep.name, names.join(", "));
-            section.skipped.push((one_line(Some(reason)), runs));
-        }
-        let others = runs_beside(folder, &sweep);
-        if !others.is_empty() {
-            section.notes.push(format!(
-                "{}: {} not in the sweep as it was last started: {}; mpiburn report RUN shows one",
-                folder.display(),
-                count(others.len(), "run"),
-                others.join(", ")
-            ));
-        }
-        self.found.sections.push(section);
+        self.found.sections.push(sweep_section(folder, &sweep));
     }
 
     /// Whether `path` leads to something new. One that is written otherwise than the first path to the same gets a
@@ -328,6 +275,63 @@ fn tell_apart(sections: &mut [Section]) {
             section.title = format!("{} in {}", section.title, short(&section.folder));
         }
     }
+}
+
+/// The section of a sweep in `folder`.
+fn sweep_section(folder: &Path, sweep: &SweepRecord) -> Section {
+    let scale = if sweep.scale == "full" { String::new() } else { format!(" ({})", sweep.scale) };
+    let mut section = Section {
+        name: file_name(&sweep.name),
+        title: format!("{}{scale}", sweep.title),
+        folder: folder.to_owned(),
+        scaled: sweep.scaled.clone(),
+        reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
+        ..Section::default()
+    };
+    let again = match &sweep.command {
+        Some(command) => format!("start the sweep again: {command}"),
+        None => "start the sweep again".into(),
+    };
+    for run in &sweep.runs {
+        let path = folder.join(&run.name);
+        match run.state {
+            RunState::Waiting if !is_of_runs(&path) => {
+                section.notes.push(format!("{}: not run yet; {again}", path.display()));
+            }
+            RunState::Failed => {
+                let log = folder.join(format!("{}.log", run.name));
+                // A run that was not started has none.
+                let see = if log.exists() { format!("see {}, then ", log.display()) } else { String::new() };
+                let error = one_line(run.error.as_deref());
+                section.notes.push(format!("{}: failed: {error}; {see}{again}", path.display()));
+            }
+            // Listed together below.
+            RunState::Skipped => {}
+            // The sweep continues it, and has more to do.
+            RunState::Waiting => {
+                let mut found = Section::default();
+                read_run(&path, Some(&sweep.name), &mut found);
+                section.runs.append(&mut found.runs);
+                section.notes.extend(found.notes.into_iter().map(|note| format!("{note}; or {again}")));
+            }
+            RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
+        }
+    }
+    for (reason, names) in sweep.skipped() {
+        let all = count(sweep.runs.len(), "run");
+        let runs = format!("{} of {all} of {} ({})", names.len(), sweep.name, names.join(", "));
+        section.skipped.push((one_line(Some(reason)), runs));
+    }
+    let others = runs_beside(folder, sweep);
+    if !others.is_empty() {
+        section.notes.push(format!(
+            "{}: {} not in the sweep as it was last started: {}; mpiburn report RUN shows one",
+            folder.display(),
+            count(others.len(), "run"),
+            others.join(", ")
+        ));
+    }
+    section
 }
 
 /// That `path` is a data set of `mpiburn data import`.
