@@ -127,6 +127,20 @@ struct FirstRows {
     alike: usize,
 }
 
+/// What the first rows of a table are.
+struct Layout {
+    /// Whether the first row names the separator.
+    is_sep_line: bool,
+    /// The row in which the table begins.
+    first: usize,
+    is_header: bool,
+    has_units: bool,
+    has_row_names: bool,
+    first_sample: usize,
+    /// Number of columns without those at the end that are empty.
+    columns: usize,
+}
+
 impl FirstRows {
     fn read(file: &mut File, separator: u8) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
@@ -247,6 +261,80 @@ impl FirstRows {
         }
         columns
     }
+
+    fn layout(&self, is_sep_line: bool, hints: &Hints<'_>) -> Layout {
+        let first = self.first(is_sep_line, hints);
+        let is_header = hints.has_header.unwrap_or_else(|| self.is_header(first, hints));
+        let has_units = is_header && self.are_units(first + 1);
+        let has_row_names = is_header && self.have_row_names(first);
+        Layout {
+            is_sep_line,
+            first,
+            is_header,
+            has_units,
+            has_row_names,
+            first_sample: first + usize::from(is_header) + usize::from(has_units),
+            columns: self.columns(first) + usize::from(has_row_names),
+        }
+    }
+
+    fn position(&self, at: usize) -> Option<Position> {
+        self.rows.get(at).and_then(ByteRecord::position).cloned()
+    }
+
+    /// What is left out, in words. `line` is the number of the line at a position.
+    fn notes(&self, layout: &Layout, line: impl Fn(&Position) -> u64) -> Vec<String> {
+        let &Layout { is_sep_line, first, has_units, has_row_names, columns, .. } = layout;
+        let mut notes = Vec::new();
+        if is_sep_line {
+            notes.push("line 1 names the separator".into());
+        }
+        let from = usize::from(is_sep_line);
+        let lines = |from: usize, to: usize| {
+            let [from, to] = [from, to].map(|at| self.position(at).map_or(0, |place| line(&place)));
+            if from == to { format!("line {from} is") } else { format!("lines {from} to {to} are") }
+        };
+        if first > from {
+            let comments = self.rows[from..first].iter().filter(|row| is_comment(row)).count();
+            let what = match (comments, first - from - comments) {
+                (1, 0) => "a comment",
+                (_, 0) => "comments",
+                (0, _) => "a title",
+                _ => "a title and comments",
+            };
+            notes.push(format!("{} left out: {what}", lines(from, first - 1)));
+        }
+        if has_units {
+            let units = self.rows.get(first + 1).map(words).unwrap_or_default();
+            notes.push(format!("{} left out: units ({})", lines(first + 1, first + 1), listed(units)));
+        }
+        if has_row_names {
+            notes.push("column 1 is left out: it has the names of the rows".into());
+        }
+        let all = self.rows.get(first).map_or(0, ByteRecord::len);
+        if all > columns {
+            notes.push(match all - columns {
+                1 => format!("column {all} is left out: it is empty"),
+                _ => format!("columns {} to {all} are left out: they are empty", columns + 1),
+            });
+        }
+        notes
+    }
+
+    /// Names of the columns, if the first row has them; or which line is not UTF-8.
+    fn header(
+        &self,
+        layout: &Layout,
+        line: impl Fn(&Position) -> u64,
+    ) -> Result<Option<Vec<String>>, String> {
+        let Some(names) = self.rows.get(layout.first).filter(|_| layout.is_header) else { return Ok(None) };
+        let unnamed = layout.has_row_names.then_some(&b""[..]);
+        let names = unnamed.into_iter().chain(names).take(layout.columns);
+        let names: Result<Vec<String>, String> = names.map(|name| text(name).map(str::to_owned)).collect();
+        names.map(Some).map_err(|what| {
+            format!("line {}: {what}", self.position(layout.first).map_or(1, |place| line(&place)))
+        })
+    }
 }
 
 fn is_known(cell: &[u8], hints: &Hints<'_>) -> bool {
@@ -298,64 +386,18 @@ impl Beginning {
             None if hints.may_be_one_column => read.swap_remove(0),
             None => return Ok(Err(not_a_table(&read, text, line))),
         };
-        let first = first_row(&rows);
-        let is_header = hints.has_header.unwrap_or_else(|| rows.is_header(first, hints));
-        let has_units = is_header && rows.are_units(first + 1);
-        let has_row_names = is_header && rows.have_row_names(first);
-        let columns = rows.columns(first) + usize::from(has_row_names);
-        let place = |at: usize| rows.rows.get(at).and_then(ByteRecord::position).cloned();
-        let start = place(first + usize::from(is_header) + usize::from(has_units));
+        let layout = rows.layout(named.is_some(), hints);
         let mut end = Position::new();
         end.set_byte(file.metadata()?.len());
-        let mut notes = Vec::new();
-        if named.is_some() {
-            notes.push("line 1 names the separator".into());
-        }
-        let from = usize::from(named.is_some());
-        let lines = |from: usize, to: usize| {
-            let [from, to] = [from, to].map(|at| place(at).map_or(0, |place| line(&place)));
-            if from == to { format!("line {from} is") } else { format!("lines {from} to {to} are") }
-        };
-        if first > from {
-            let comments = rows.rows[from..first].iter().filter(|row| is_comment(row)).count();
-            let what = match (comments, first - from - comments) {
-                (1, 0) => "a comment",
-                (_, 0) => "comments",
-                (0, _) => "a title",
-                _ => "a title and comments",
-            };
-            notes.push(format!("{} left out: {what}", lines(from, first - 1)));
-        }
-        if has_units {
-            let units = rows.rows.get(first + 1).map(words).unwrap_or_default();
-            notes.push(format!("{} left out: units ({})", lines(first + 1, first + 1), listed(units)));
-        }
-        if has_row_names {
-            notes.push("column 1 is left out: it has the names of the rows".into());
-        }
-        let all = rows.rows.get(first).map_or(0, ByteRecord::len);
-        if all > columns {
-            notes.push(match all - columns {
-                1 => format!("column {all} is left out: it is empty"),
-                _ => format!("columns {} to {all} are left out: they are empty", columns + 1),
-            });
-        }
-        let header = match rows.rows.get(first).filter(|_| is_header) {
-            None => None,
-            Some(names) => {
-                let unnamed = has_row_names.then_some(&b""[..]);
-                let names = unnamed.into_iter().chain(names).take(columns);
-                let names = names.map(|name| self::text(name).map(str::to_owned));
-                match names.collect::<Result<Vec<String>, String>>() {
-                    Err(what) => {
-                        return Ok(Err(format!("line {}: {what}", place(first).map_or(1, |p| line(&p)))));
-                    }
-                    Ok(names) => Some(names),
-                }
-            }
-        };
-        let start = start.unwrap_or(end);
-        Ok(Ok(Self { format: rows.format, header, columns, start, has_row_names, notes }))
+        let notes = rows.notes(&layout, &line);
+        Ok(rows.header(&layout, &line).map(|header| Self {
+            format: rows.format,
+            header,
+            columns: layout.columns,
+            start: rows.position(layout.first_sample).unwrap_or(end),
+            has_row_names: layout.has_row_names,
+            notes,
+        }))
     }
 }
 

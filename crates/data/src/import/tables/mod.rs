@@ -183,22 +183,9 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     let (others, unused): (Vec<_>, Vec<_>) =
         splits.into_iter().partition(|(_, split)| split.is_some_and(|split| split != SplitKind::Train));
     train.files.iter().try_for_each(|path| check_whole(path))?;
-    let used: Vec<&PathBuf> = std::iter::once(&train)
-        .chain(others.iter().map(|(table, _)| table))
-        .flat_map(|table| &table.files)
-        .collect();
-    let (folders, _) = folder::inside(folder)?;
-    let unused = unused.iter().map(|(table, _)| &table.path).filter(|path| !path.is_dir());
-    for path in unused.chain(&folders).filter(|path| !used.iter().any(|used| used.starts_with(path))) {
-        let name = folder::name(path);
-        if split::of_name(&name).is_some() && path.is_dir() && !has_pictures {
-            log::warn!("{name} is not used: it has no table");
-        } else if path.is_dir() && holds_pictures(path) {
-            log::warn!("{name} is not used: {} does not name its pictures", folder::name(&train.path));
-        } else {
-            log::warn!("{name} is not used: it is beside {}", folder::name(&train.path));
-        }
-    }
+    let used: Vec<&Table> = std::iter::once(&train).chain(others.iter().map(|(table, _)| table)).collect();
+    let unused: Vec<&Table> = unused.iter().map(|(table, _)| table).collect();
+    say_unused(folder, &used, &unused, has_pictures)?;
     let other = |(table, _): (Table, Option<SplitKind>)| {
         Ok(Other {
             name: table.name.clone(),
@@ -208,6 +195,31 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     };
     let others = others.into_iter().map(other).collect::<Result<_, DataError>>()?;
     Ok(Some(Tables { train: train.into_files(folder)?, others }))
+}
+
+/// Says which tables and folders are not used beside those that are `used`, the first of which is for training.
+fn say_unused(
+    folder: &Path,
+    used: &[&Table],
+    unused: &[&Table],
+    has_pictures: bool,
+) -> Result<(), DataError> {
+    let (folders, _) = folder::inside(folder)?;
+    let is_used =
+        |path: &&PathBuf| used.iter().flat_map(|table| &table.files).any(|used| used.starts_with(path));
+    let train = folder::name(&used[0].path);
+    let unused = unused.iter().map(|table| &table.path).filter(|path| !path.is_dir());
+    for path in unused.chain(&folders).filter(|path| !is_used(path)) {
+        let name = folder::name(path);
+        if split::of_name(&name).is_some() && path.is_dir() && !has_pictures {
+            log::warn!("{name} is not used: it has no table");
+        } else if path.is_dir() && holds_pictures(path) {
+            log::warn!("{name} is not used: {train} does not name its pictures");
+        } else {
+            log::warn!("{name} is not used: it is beside {train}");
+        }
+    }
+    Ok(())
 }
 
 /// The split whose plain name is that of a table.
@@ -313,8 +325,9 @@ fn data_set_in<'f>(
     args: &ImportArgs,
 ) -> Result<Option<&'f PathBuf>, DataError> {
     let has_tables = |folder: &&PathBuf| {
-        let of = |folder: &Path| found(folder).is_ok_and(|tables| !tables.is_empty());
-        of(folder) || folder::inside(folder).is_ok_and(|(folders, _)| folders.iter().any(|folder| of(folder)))
+        let has_any = |folder: &Path| found(folder).is_ok_and(|tables| !tables.is_empty());
+        has_any(folder)
+            || folder::inside(folder).is_ok_and(|(folders, _)| folders.iter().any(|folder| has_any(folder)))
     };
     let sets: Vec<&PathBuf> = folders.iter().filter(has_tables).collect();
     match &sets[..] {

@@ -12,7 +12,7 @@ use crate::import::same_class::finder;
 use crate::import::tables::beginning::{is_empty_from, text};
 use crate::import::tables::ranges::FeatureRanges;
 use crate::import::tables::table_file::{self, TableFile};
-use crate::import::tables::{Tables, parquet_file};
+use crate::import::tables::{Other, TableFiles, Tables, parquet_file};
 use crate::import::writer::Writer;
 use crate::import::{Imported, plan};
 use crate::quote::{listed, quoted};
@@ -26,129 +26,176 @@ struct LabelledRow {
     label: u32,
 }
 
+/// The table of a split, and its columns that are read.
+struct SplitTable {
+    file: TableFile,
+    /// The column of the classes.
+    label: usize,
+    /// The columns of the features, in the order of the training table.
+    features: Vec<usize>,
+}
+
+/// What the cells of both splits have.
+struct CellsRead {
+    labels: Labels,
+    ranges: FeatureRanges,
+}
+
 pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     args.refuse_those_of_pictures()?;
-    let mut train = table_file::open(&tables.train, 2, job)?;
-    let (label, names) = if train.is_parquet {
-        let (column, names) = parquet_file::label(&tables.train, None, args.label.as_deref())?;
-        (train.named(&column)?, names)
-    } else {
-        (train.label(args.label.as_deref())?, None)
+    let (mut train, names) = open_train(&tables.train, job)?;
+    describe(&train.file, train.label);
+    check_names(&train.file, &train.features)?;
+    let mut cells = CellsRead {
+        labels: Labels::with_names(names.clone(), args.missing_labels),
+        ranges: FeatureRanges::for_features(train.features.len()),
     };
-    let mut dropped: Vec<usize> =
-        args.drop.iter().map(|column| train.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
-    // It tells the order of the rows, and nothing of the samples.
-    for column in (0..train.columns).filter(|&column| train.is_parquet && column != label) {
-        if train.column_name(column).starts_with("__index_level_") {
-            log::info!("left out: {}, an index of pandas", train.column_name(column));
-            dropped.push(column);
-        }
-    }
-    dropped.extend(train.has_row_names.then_some(0));
-    if dropped.contains(&label) {
-        return Err(DataError::option("drop", train.typed(label), "is the column of the class"));
-    }
-    let features: Vec<usize> =
-        (0..train.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
-    if features.is_empty() {
-        bail!(&train.path, "has no column beside the class");
-    }
-    describe(&train, label);
-    check_names(&train, &features)?;
-    let mut labels = Labels::with_names(names.clone(), args.missing_labels);
-    let mut ranges = FeatureRanges::for_features(features.len());
-    let lines = train.lines();
-    let tell = |row: usize| job.row(row, 2 * lines);
-    let rows = read(&mut train, label, &features, &mut labels, &mut ranges, &tell)?;
-    let known = labels.names(rows.iter().map(|row| row.label));
-    let mut opened = Vec::new();
-    let test = tables.test(args, &known, |files| {
-        let mut table = table_file::open(files, 1, job)?;
-        let found = match column_of_classes([&train, &table], label) {
-            Some(column) => classes(&mut table, column, &labels, &known)?,
-            None => BTreeSet::new(),
-        };
-        opened.push(table);
-        Ok(found)
-    })?;
-    let (mut test, test_rows) = match test {
+    let lines = train.file.lines();
+    let rows = read(&mut train, &mut cells, &|row| job.row(row, 2 * lines))?;
+    let known = cells.labels.names(rows.iter().map(|row| row.label));
+    let (test, test_rows) = match choose_test(tables, &train, &cells.labels, &known, job)? {
         None => (None, None),
-        Some(at) => {
-            let other = &tables.others[at];
-            let opened = opened.into_iter().nth(at);
-            let mut test = opened.map_or_else(|| table_file::open(&other.table, 1, job), Ok)?;
-            let Some(label) = column_of_classes([&train, &test], label) else {
-                return Err(other.without_classes(&train.column_name(label)));
-            };
-            let features = same_columns([&train, &test], label, &features)?;
-            if test.is_parquet {
-                let first = &tables.train.files[0];
-                parquet_file::check_label(&other.table, &test.column_name(label), names.as_ref(), first)?;
+        Some((other, file)) => {
+            let mut test = with_columns_of(&train, other, file)?;
+            if test.file.is_parquet {
+                let (label, first) = (test.file.column_name(test.label), &tables.train.files[0]);
+                parquet_file::check_label(&other.table, &label, names.as_ref(), first)?;
             }
-            say_what_is_left_out(&train, &test, label, &features);
-            let lines = lines + test.lines();
-            let tell = |row: usize| job.row(rows.len() + row, 2 * lines);
-            if classes(&mut test, label, &labels, &known)?.is_empty() {
-                return Err(other.unlabelled(&test.typed(label)));
+            say_what_is_left_out(&train.file, &test);
+            let lines = lines + test.file.lines();
+            if classes(&mut test.file, test.label, &cells.labels, &known)?.is_empty() {
+                return Err(other.unlabelled(&test.file.typed(test.label)));
             }
-            let rows = read(&mut test, label, &features, &mut labels, &mut ranges, &tell)?;
-            (Some((test, features)), Some(rows))
+            let test_rows = read(&mut test, &mut cells, &|row| job.row(rows.len() + row, 2 * lines))?;
+            (Some(test), Some(test_rows))
         }
     };
-    for problem in
-        ranges.problems(|feature| train.typed(features[feature]), "leave such columns out with --drop")
-    {
+    let CellsRead { labels, ranges } = cells;
+    let name = |feature: usize| train.file.typed(train.features[feature]);
+    for problem in ranges.problems(name, "leave such columns out with --drop") {
         log::warn!("{problem}");
     }
-    let (classes, number) = labels.classes(&train.path)?;
-    let class = |row: &LabelledRow| number[row.label as usize];
-    let all = rows.len() + test_rows.as_ref().map_or(0, Vec::len);
+    let (classes, number) = labels.classes(&train.file.path)?;
     log::info!(
         "{}: {} of {} in {}",
         args.source.display(),
-        count(all, "row"),
-        count(features.len(), "feature"),
+        count(rows.len() + test_rows.as_ref().map_or(0, Vec::len), "row"),
+        count(train.features.len(), "feature"),
         count(classes.len(), "class")
     );
+    let class = |row: &LabelledRow| number[row.label as usize];
     let splits = plan::splits(args, rows, test_rows, &classes, class)?;
-    let mut writer = Writer::create(job, [1, 1, features.len()], Element::F32, all)?;
+    write(train, test, &splits, classes, class, job)
+}
+
+/// Opens the training table, and chooses its columns. Parquet may have the names of the classes.
+fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<Vec<String>>), DataError> {
+    let args = job.args;
+    let file = table_file::open(files, 2, job)?;
+    let (label, names) = if file.is_parquet {
+        let (column, names) = parquet_file::label(files, None, args.label.as_deref())?;
+        (file.named(&column)?, names)
+    } else {
+        (file.label(args.label.as_deref())?, None)
+    };
+    let mut dropped: Vec<usize> =
+        args.drop.iter().map(|column| file.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
+    // It tells the order of the rows, and nothing of the samples.
+    for column in (0..file.columns).filter(|&column| file.is_parquet && column != label) {
+        if file.column_name(column).starts_with("__index_level_") {
+            log::info!("left out: {}, an index of pandas", file.column_name(column));
+            dropped.push(column);
+        }
+    }
+    dropped.extend(file.has_row_names.then_some(0));
+    if dropped.contains(&label) {
+        return Err(DataError::option("drop", file.typed(label), "is the column of the class"));
+    }
+    let features: Vec<usize> =
+        (0..file.columns).filter(|column| *column != label && !dropped.contains(column)).collect();
+    if features.is_empty() {
+        bail!(&file.path, "has no column beside the class");
+    }
+    Ok((SplitTable { file, label, features }, names))
+}
+
+/// Opens the table of the test split; `None` if there is no other split than `train`, whose classes are `known`.
+fn choose_test<'t>(
+    tables: &'t Tables,
+    train: &SplitTable,
+    labels: &Labels,
+    known: &BTreeSet<String>,
+    job: &Job<'_>,
+) -> Result<Option<(&'t Other, TableFile)>, DataError> {
+    let mut opened = Vec::new();
+    let chosen = tables.test(job.args, known, |files| {
+        let mut file = table_file::open(files, 1, job)?;
+        let found = match column_of_classes([&train.file, &file], train.label) {
+            Some(column) => classes(&mut file, column, labels, known)?,
+            None => BTreeSet::new(),
+        };
+        opened.push(file);
+        Ok(found)
+    })?;
+    let Some(at) = chosen else { return Ok(None) };
+    let other = &tables.others[at];
+    let file = opened.into_iter().nth(at).map_or_else(|| table_file::open(&other.table, 1, job), Ok)?;
+    Ok(Some((other, file)))
+}
+
+/// The table of the split `other`, with the columns of `train`.
+fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result<SplitTable, DataError> {
+    let Some(label) = column_of_classes([&train.file, &file], train.label) else {
+        return Err(other.without_classes(&train.file.column_name(train.label)));
+    };
+    let features = same_columns([&train.file, &file], label, &train.features)?;
+    Ok(SplitTable { file, label, features })
+}
+
+/// Writes the samples of both `splits`. Without a table of the test split, all samples are rows of `train`.
+fn write(
+    mut train: SplitTable,
+    mut test: Option<SplitTable>,
+    splits: &[Vec<LabelledRow>; 2],
+    classes: Vec<String>,
+    class: impl Fn(&LabelledRow) -> u16,
+    job: &Job<'_>,
+) -> Result<Imported, DataError> {
+    let (features, all) = (train.features.len(), splits.iter().map(Vec::len).sum());
+    let mut writer = Writer::create(job, [1, 1, features], Element::F32, all)?;
     let (mut cells, mut sample, mut done) = (ByteRecord::new(), Vec::new(), 0);
     for (split, rows) in splits.iter().enumerate() {
-        let (table, features) = match &mut test {
-            Some((test, features)) if split == 1 => (test, &*features),
-            _ => (&mut train, &features),
-        };
+        let table = test.as_mut().filter(|_| split == 1).unwrap_or(&mut train);
         for row in rows {
-            table.row(&row.position, &mut cells)?;
-            let value = |&column: &usize| Some(table.format.value(cells.get(column)?)? as f32);
+            table.file.row(&row.position, &mut cells)?;
+            let value = |&column: &usize| Some(table.file.format.value(cells.get(column)?)? as f32);
             sample.clear();
-            sample.extend(features.iter().filter_map(value).flat_map(f32::to_le_bytes));
-            if sample.len() != size_of::<f32>() * features.len() {
-                return Err(table.wrong(&row.position, "has changed while it was read"));
+            sample.extend(table.features.iter().filter_map(value).flat_map(f32::to_le_bytes));
+            if sample.len() != size_of::<f32>() * features {
+                return Err(table.file.wrong(&row.position, "has changed while it was read"));
             }
-            writer.add(split, &sample, class(row), table.from(&row.position))?;
+            writer.add(split, &sample, class(row), table.file.from(&row.position))?;
             done += 1;
             job.row(all + done, 2 * all)?;
         }
     }
-    let names = features.iter().map(|&column| train.column_name(column));
-    let names = if train.header.is_some() { names.collect() } else { Vec::new() };
+    let names = train.features.iter().map(|&column| train.file.column_name(column));
+    let names = if train.file.header.is_some() { names.collect() } else { Vec::new() };
     writer.finish(job, classes, names, None)
 }
 
-/// Reads all rows: their labels, and whether their features are numbers. `tell` is called with the number of each.
+/// Reads all rows of `table`: their labels, and whether their features are numbers. `tell` is called with the number of
+/// each.
 fn read(
-    table: &mut TableFile,
-    label: usize,
-    features: &[usize],
-    labels: &mut Labels,
-    ranges: &mut FeatureRanges,
+    SplitTable { file, label, features }: &mut SplitTable,
+    CellsRead { labels, ranges }: &mut CellsRead,
     tell: &dyn Fn(usize) -> Result<(), DataError>,
 ) -> Result<Vec<LabelledRow>, DataError> {
+    let label = *label;
     let (mut rows, mut is_unlabelled) = (Vec::new(), false);
     let (mut empty, mut swallowing) = (0, None);
-    table.for_each_row(|table, row, position| {
+    file.for_each_row(|table, row, position| {
         tell(rows.len())?;
         // Spreadsheets leave rows of separators. Nothing separates a row of one cell.
         if !table.is_parquet && row.len() > 1 && is_empty_from(row, 0) {
@@ -175,19 +222,19 @@ fn read(
         Ok(())
     })?;
     if empty > 0 {
-        log::info!("{}: left out: {} without a value", table.name, count(empty, "row"));
+        log::info!("{}: left out: {} without a value", file.name, count(empty, "row"));
     }
     if let Some((line, column, lines)) = swallowing {
         log::warn!(
             "{}: line {line}: {column} has {lines} lines that look like rows: if a quotation mark (\") is missing or too \
              many, samples are lost",
-            table.name
+            file.name
         );
     }
     match (rows.is_empty(), is_unlabelled) {
         (false, _) => Ok(rows),
-        (true, true) => bail!(&table.path, "no row has a class in {}", table.shown(label)),
-        (true, false) => bail!(&table.path, "has no row of a sample"),
+        (true, true) => bail!(&file.path, "no row has a class in {}", file.shown(label)),
+        (true, false) => bail!(&file.path, "has no row of a sample"),
     }
 }
 
@@ -230,13 +277,14 @@ pub(crate) fn classes(
 }
 
 /// Says which lines and columns of the table of the test split are left out.
-fn say_what_is_left_out(train: &TableFile, test: &TableFile, label: usize, features: &[usize]) {
+fn say_what_is_left_out(train: &TableFile, test: &SplitTable) {
+    let SplitTable { file: test, label, features } = test;
     if !test.notes.is_empty() {
         log::info!("{}: {}", test.name, test.notes.join("; "));
     }
     let find = finder(train.header.as_deref().unwrap_or_default());
     let is_other = |&column: &usize| {
-        column != label && !features.contains(&column) && find(&test.column_name(column)).is_none()
+        column != *label && !features.contains(&column) && find(&test.column_name(column)).is_none()
     };
     let others: Vec<String> =
         (0..test.columns).filter(is_other).map(|column| test.column_name(column)).collect();

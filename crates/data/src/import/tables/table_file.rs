@@ -72,37 +72,7 @@ impl TableFile {
         tell: &Tell<'_>,
     ) -> Result<Self, DataError> {
         let path = &*files.files[0];
-        let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
-        let mut magic = beginning(&mut file).map_err(DataError::read(path))?;
-        if magic.starts_with(&[0x1f, 0x8b]) {
-            file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
-            magic = beginning(&mut file).map_err(DataError::read(path))?;
-        }
-        let is_parquet = magic.starts_with(PARQUET);
-        let mut parts = Vec::new();
-        if magic.starts_with(b"\xff\xfe") {
-            file = from_utf16(path, file, u16::from_le_bytes)?;
-        } else if magic.starts_with(b"\xfe\xff") {
-            file = from_utf16(path, file, u16::from_be_bytes)?;
-        } else if is_parquet {
-            if header.is_some() {
-                let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
-                return Err(DataError::option("header", "", problem));
-            }
-            file = parquet_file::as_csv(files, tell)?;
-            parts = parquet_file::rows_before(&files.files)?;
-        } else if let Some(kind) = foreign(&magic) {
-            match kind.advice {
-                "" if magic.starts_with(NPY_MAGIC) => bail!(
-                    path,
-                    "is {kind}: import the folder with that of the labels, or an .npz file of both"
-                ),
-                "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
-                _ => bail!(path, "is {kind}"),
-            }
-        } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
-            bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
-        }
+        let Contents { mut file, parts, is_parquet } = contents(files, header, tell)?;
         let lines = lines(&mut file).map_err(DataError::read(path))?;
         let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
         let hints = Hints {
@@ -363,6 +333,51 @@ impl TableFile {
     pub(crate) fn column_name(&self, column: usize) -> String {
         self.header.as_ref().map_or_else(|| (column + 1).to_string(), |names| names[column].clone())
     }
+}
+
+/// The contents of a table as text in UTF-8.
+struct Contents {
+    file: File,
+    /// As [`TableFile::parts`].
+    parts: Vec<(PathBuf, u64)>,
+    is_parquet: bool,
+}
+
+/// Unpacks and converts the file of a table, if it is packed or no text in UTF-8. Reading Parquet takes time, of which
+/// `tell` is told.
+fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<Contents, DataError> {
+    let path = &*files.files[0];
+    let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
+    let mut magic = beginning(&mut file).map_err(DataError::read(path))?;
+    if magic.starts_with(&[0x1f, 0x8b]) {
+        file = temporary::copy(path, MultiGzDecoder::new(BufReader::new(file)))?;
+        magic = beginning(&mut file).map_err(DataError::read(path))?;
+    }
+    let is_parquet = magic.starts_with(PARQUET);
+    let mut parts = Vec::new();
+    if magic.starts_with(b"\xff\xfe") {
+        file = from_utf16(path, file, u16::from_le_bytes)?;
+    } else if magic.starts_with(b"\xfe\xff") {
+        file = from_utf16(path, file, u16::from_be_bytes)?;
+    } else if is_parquet {
+        if header.is_some() {
+            let problem = "is for .csv and .tsv, and the columns of Parquet have names: leave it out";
+            return Err(DataError::option("header", "", problem));
+        }
+        file = parquet_file::as_csv(files, tell)?;
+        parts = parquet_file::rows_before(&files.files)?;
+    } else if let Some(kind) = foreign(&magic) {
+        match kind.advice {
+            "" if magic.starts_with(NPY_MAGIC) => {
+                bail!(path, "is {kind}: import the folder with that of the labels, or an .npz file of both")
+            }
+            "" => bail!(path, "is {kind}; a table or a folder of pictures is expected"),
+            _ => bail!(path, "is {kind}"),
+        }
+    } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
+        bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
+    }
+    Ok(Contents { file, parts, is_parquet })
 }
 
 /// The first bytes of a file, by which other kinds of files are named.
