@@ -12,6 +12,7 @@ use crate::import::arrays::{cifar, idx};
 use crate::import::labels::LabelOptions;
 use crate::import::left_behind::is_ignored;
 use crate::import::no_data_set::unclassed;
+use crate::import::pictures::metadata::Classed;
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::pictures::{listing, metadata};
 use crate::import::split::{self, SplitKind};
@@ -224,33 +225,16 @@ pub(crate) fn classes(
     label: LabelOptions<'_>,
     left_out: &mut LeftOut,
 ) -> Result<Classes, DataError> {
-    let below = |path: &Path| path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned();
     if let Some((folder, file)) =
         [split, source].into_iter().find_map(|folder| Some((folder, metadata::file(folder)?)))
     {
         if let Some(listed) = metadata::read(&file, label)? {
             let listed = listed.into_iter().map(|(name, class)| (folder.join(name), class));
-            let listed: Vec<_> = listed.filter(|(path, _)| path.starts_with(split)).collect();
-            let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(listed.len());
-            let all = listed.len();
-            let is_unlabelled = !is_train && listed.iter().all(|(_, class)| class.is_err());
-            let with_class =
-                listed.into_iter().filter(|_| !is_unlabelled).map(|(path, class)| Ok((path, class?)));
-            let with_class: Vec<_> =
-                with_class.collect::<Result<_, String>>().map_err(|what| DataError::source(&file, what))?;
-            let with_class = with_class.into_iter().filter_map(|(path, class)| Some((path, class?)));
-            let pictures: Vec<_> =
-                with_class.map(|(path, class)| (path.clone(), below(&path), class)).collect();
-            if all > pictures.len() {
-                log::info!("left out: {} without a class", count(all - pictures.len(), "picture"));
-            }
-            if others > 0 {
-                log::warn!("left out: {} that {} does not name", count(others, "picture"), below(&file));
-            }
-            let names = pictures.iter().map(|(.., class)| class.clone()).collect();
-            return Ok(Classes { names, pictures, is_listed: true });
+            let listed = listed.filter(|(path, _)| path.starts_with(split)).collect();
+            return listed_classes(source, split, is_train, &file, listed);
         }
-        log::info!("{} has no column label, class or target: folders are the classes", below(&file));
+        let file = name_below(source, &file);
+        log::info!("{file} has no column label, class or target: folders are the classes");
     } else if let Some(label) = label.column.filter(|_| holds_pictures(split)) {
         let problem = "is for tables and metadata.csv, and SOURCE has pictures in folders: leave it out";
         return Err(DataError::option("label", short(label), problem));
@@ -283,11 +267,44 @@ pub(crate) fn classes(
         pictures.sort_by_cached_key(place);
         classes.names.insert(class.to_owned());
         classes.pictures.extend(pictures.into_iter().map(|path| {
-            let name = below(&path);
+            let name = name_below(source, &path);
             (path, name, class.to_owned())
         }));
     }
     Ok(classes)
+}
+
+/// The pictures of `split` that `file` lists, of which those without a class are left out.
+fn listed_classes(
+    source: &Path,
+    split: &Path,
+    is_train: bool,
+    file: &Path,
+    listed: Vec<Classed>,
+) -> Result<Classes, DataError> {
+    let others = walk(split, &mut LeftOut::default())?.len().saturating_sub(listed.len());
+    let all = listed.len();
+    let is_unlabelled = !is_train && listed.iter().all(|(_, class)| class.is_err());
+    let with_class = listed.into_iter().filter(|_| !is_unlabelled).map(|(path, class)| Ok((path, class?)));
+    let with_class: Vec<_> =
+        with_class.collect::<Result<_, String>>().map_err(|what| DataError::source(file, what))?;
+    let with_class = with_class.into_iter().filter_map(|(path, class)| Some((path, class?)));
+    let pictures: Vec<_> =
+        with_class.map(|(path, class)| (path.clone(), name_below(source, &path), class)).collect();
+    if all > pictures.len() {
+        log::info!("left out: {} without a class", count(all - pictures.len(), "picture"));
+    }
+    if others > 0 {
+        let file = name_below(source, file);
+        log::warn!("left out: {} that {file} does not name", count(others, "picture"));
+    }
+    let names = pictures.iter().map(|(.., class)| class.clone()).collect();
+    Ok(Classes { names, pictures, is_listed: true })
+}
+
+/// The path of a picture or a file below the source.
+fn name_below(source: &Path, path: &Path) -> String {
+    path.strip_prefix(source).unwrap_or(path).to_string_lossy().into_owned()
 }
 
 /// The pictures below a folder, in the order of the names; links are followed, those that lead back are not.

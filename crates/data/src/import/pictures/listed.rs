@@ -20,6 +20,9 @@ const SAMPLE: usize = 200;
 /// Rows by which classes are compared with folders.
 const COMPARED: usize = 2000;
 
+/// The folders of pictures, each beside a cell of their rows.
+type FoldersAndCells = BTreeSet<(String, Vec<u8>)>;
+
 /// A table with a column that names pictures.
 pub(crate) struct Listed {
     pub(crate) table: TableFile,
@@ -102,18 +105,8 @@ impl Listed {
         pictures: &PictureNames,
         may_have_splits: bool,
     ) -> Result<Option<String>, DataError> {
-        let mut columns: Vec<BTreeSet<(String, Vec<u8>)>> = vec![BTreeSet::new(); self.table.columns];
-        for row in sample(&mut self.table, COMPARED) {
-            let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
-            // Those of other splits have folders elsewhere.
-            let Ok(below) = pictures.files[place].strip_prefix(root) else { continue };
-            let folder = below.iter().next().map(|folder| folder.to_string_lossy().into_owned());
-            let folder = folder.unwrap_or_default();
-            for (pairs, cell) in columns.iter_mut().zip(&row) {
-                pairs.insert((folder.clone(), cell.to_vec()));
-            }
-        }
-        let is_of_folders = |pairs: &BTreeSet<(String, Vec<u8>)>| {
+        let columns = self.folders_and_cells(root, pictures);
+        let is_of_folders = |pairs: &FoldersAndCells| {
             let [folders, cells] = [
                 pairs.iter().map(|(folder, _)| folder).collect::<BTreeSet<_>>().len(),
                 pairs.iter().map(|(_, cell)| cell).collect::<BTreeSet<_>>().len(),
@@ -139,27 +132,8 @@ impl Listed {
             return Ok(Some(class));
         }
         let Some(known) = known else {
-            let folders: BTreeSet<&str> = columns[self.names].iter().map(|(folder, _)| &**folder).collect();
-            let columns = (0..self.table.columns).filter(|&column| column != self.names);
-            // Archives of many pictures come in parts.
-            let stems: BTreeSet<&str> =
-                folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
-            if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
-                bail!(
-                    &self.table.path,
-                    "the pictures that it names are in folders that differ in a number alone ({}): take the classes from \
-                     one of its columns with --label ({}), or move the table away if the folders are the classes",
-                    listed(folders),
-                    listed(columns.map(|column| self.table.column_name(column)))
-                );
-            }
-            log::warn!(
-                "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
-                 from one of its columns: {}",
-                self.table.name,
-                listed(columns.map(|column| self.table.column_name(column)))
-            );
-            return Ok(None);
+            let folders = columns[self.names].iter().map(|(folder, _)| &**folder).collect();
+            return self.say_folders_are_classes(&folders).map(|()| None);
         };
         let column = self.table.column_name(known);
         bail!(
@@ -170,10 +144,50 @@ impl Listed {
             run_record::quoted(&column)
         );
     }
+
+    /// The folders of the pictures below `root` beside the cells of each column.
+    fn folders_and_cells(&mut self, root: &Path, pictures: &PictureNames) -> Vec<FoldersAndCells> {
+        let mut columns = vec![FoldersAndCells::new(); self.table.columns];
+        for row in sample(&mut self.table, COMPARED) {
+            let Named::One(place) = pictures.find(&cell(&row, self.names), &self.within) else { continue };
+            // Those of other splits have folders elsewhere.
+            let Ok(below) = pictures.files[place].strip_prefix(root) else { continue };
+            let folder = below.iter().next().map(|folder| folder.to_string_lossy().into_owned());
+            let folder = folder.unwrap_or_default();
+            for (pairs, cell) in columns.iter_mut().zip(&row) {
+                pairs.insert((folder.clone(), cell.to_vec()));
+            }
+        }
+        columns
+    }
+
+    /// Says that the `folders` of the pictures are the classes, and which columns may have others. Folders that differ in
+    /// a number are an error.
+    fn say_folders_are_classes(&self, folders: &BTreeSet<&str>) -> Result<(), DataError> {
+        let columns = (0..self.table.columns).filter(|&column| column != self.names);
+        let columns = listed(columns.map(|column| self.table.column_name(column)));
+        // Archives of many pictures come in parts.
+        let stems: BTreeSet<&str> =
+            folders.iter().map(|folder| folder.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
+        if folders.len() > 1 && stems.len() == 1 && !stems.contains("") {
+            bail!(
+                &self.table.path,
+                "the pictures that it names are in folders that differ in a number alone ({}): take the classes from \
+                 one of its columns with --label ({columns}), or move the table away if the folders are the classes",
+                listed(folders)
+            );
+        }
+        log::warn!(
+            "the folders of pictures are the classes; {} names the pictures too, and --label COLUMN takes the classes \
+             from one of its columns: {columns}",
+            self.table.name
+        );
+        Ok(())
+    }
 }
 
 /// Whether a column with these cells, beside the folders of the pictures, names the training split and another one.
-fn names_splits(pairs: &BTreeSet<(String, Vec<u8>)>) -> bool {
+fn names_splits(pairs: &FoldersAndCells) -> bool {
     let splits: Option<BTreeSet<SplitKind>> =
         pairs.iter().map(|(_, cell)| split::of_name(text(cell).unwrap_or_default())).collect();
     splits.is_some_and(|splits| splits.len() > 1 && splits.contains(&SplitKind::Train))

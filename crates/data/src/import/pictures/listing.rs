@@ -18,7 +18,7 @@ use crate::import::pictures::picture_names::{Named, PictureNames};
 use crate::import::pictures::place::{Encoded, Place};
 use crate::import::same_class::finder;
 use crate::import::split::{self, SplitKind};
-use crate::import::tables::table_file::text;
+use crate::import::tables::table_file::{TableFile, text};
 use crate::import::tables::{is_submission, is_table, table};
 use crate::import::{ImportArgs, test_split};
 use crate::quote::{listed, quoted};
@@ -182,76 +182,129 @@ struct Listings<'a> {
 /// Pictures in the order of a table, each with the number of its label; none of one that is left out without a class.
 type LabelledPictures = Vec<(usize, Option<u32>)>;
 
+/// A split by its kind and its name. The training split may have several names.
+type SplitName = (SplitKind, String);
+
 impl Listings<'_> {
     fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, DataError> {
         let Some(class) = train.class(self.args.label.as_deref())? else {
             return Ok(Listing::None);
         };
         let mut labels = Labels::with_names(None, self.args.missing_labels);
-        let class_name = train.table.column_name(class);
         log::info!(
             "{}: column {} names the pictures, column {} their classes",
             train.table.name,
             train.table.column_name(train.names),
-            class_name
+            train.table.column_name(class)
         );
-        let mut of_split: BTreeMap<(SplitKind, String), LabelledPictures> = BTreeMap::new();
+        let mut of_split = self.training_table(&mut train, class, &mut labels)?;
+        for other in others {
+            if let Some((split, pictures)) = self.other_table(other, &train, class, &mut labels)? {
+                of_split.entry(split).or_default().extend(pictures);
+            }
+        }
+        let (train_split, tests): (Vec<_>, Vec<_>) =
+            of_split.into_iter().partition(|((split, _), _)| *split == SplitKind::Train);
+        let train_split: LabelledPictures =
+            train_split.into_iter().flat_map(|(_, pictures)| pictures).collect();
+        if train_split.iter().all(|(_, label)| label.is_none()) {
+            bail!(&train.table.path, "names no picture of the training split that has a class");
+        }
+        let (names, mut tests): (Vec<String>, Vec<LabelledPictures>) =
+            tests.into_iter().map(|((_, name), pictures)| (name, pictures)).unzip();
+        self.say_left_out(&train, &names, tests.iter().chain([&train_split]));
+        let numbers = |pictures: &LabelledPictures| {
+            pictures.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>()
+        };
+        let known = labels.names(numbers(&train_split));
+        let wanted = self.args.test_split.as_deref();
+        let chosen = test_split::choose(self.source, wanted, &known, &names, |at| {
+            Ok(labels.names(numbers(&tests[at])))
+        })?;
+        let test = chosen.map(|at| tests.swap_remove(at));
+        labels.retain([&train_split].into_iter().chain(&test).flat_map(numbers));
+        let (classes, class) = labels.classes(self.source)?;
+        let pictures = |split: LabelledPictures| {
+            let picture = |(place, label): (usize, Option<u32>)| {
+                let (path, class) = (&self.pictures.files[place], class[label? as usize]);
+                let name = path.strip_prefix(self.source).unwrap_or(path).to_string_lossy().into_owned();
+                Some(Picture { place: Place::Encoded(Encoded::File(path.clone())), name, class })
+            };
+            split.into_iter().filter_map(picture).collect()
+        };
+        Ok(Listing::Pictures(Found { train: pictures(train_split), test: test.map(pictures), classes }))
+    }
+
+    /// The pictures of the table of the training split, which may have those of other splits too: a column names the
+    /// splits, or the pictures are in folders of splits.
+    fn training_table(
+        &self,
+        train: &mut Listed,
+        class: usize,
+        labels: &mut Labels,
+    ) -> Result<BTreeMap<SplitName, LabelledPictures>, DataError> {
         // Folders of splits are before a column of splits.
         let may_have_column =
             train.split.is_none() && self.sides.iter().all(|side| side.split == SplitKind::Train);
-        let of_column = if may_have_column { self.splits(&mut train, class) } else { HashMap::new() };
-        let unlabelled = self.unlabelled(&mut train, class, &of_column, &labels);
-        let rows = self.rows(&mut train, class, &mut labels, &unlabelled)?;
-        for (place, label) in rows {
+        let of_column = if may_have_column { self.splits(train, class) } else { HashMap::new() };
+        let unlabelled = self.unlabelled(train, class, &of_column, labels);
+        let mut of_split: BTreeMap<SplitName, LabelledPictures> = BTreeMap::new();
+        for (place, label) in self.labelled_pictures(train, class, labels, &unlabelled)? {
             let side = self.sides.iter().find(|side| self.pictures.files[place].starts_with(&side.folder));
-            let key = match (train.split, of_column.get(&place), side) {
+            let split = match (train.split, of_column.get(&place), side) {
                 (None, Some(split), _) => split.clone(),
                 (None, None, Some(side)) => (side.split, side.name.clone()),
                 _ => (SplitKind::Train, String::new()),
             };
-            of_split.entry(key).or_default().push((place, label));
+            of_split.entry(split).or_default().push((place, label));
         }
-        for mut other in others {
-            let Some(split) = other.split.filter(|split| *split != SplitKind::Train) else { continue };
-            let class = match (&train.table.header, &other.table.header) {
-                (Some(_), Some(header)) => finder(header)(&class_name),
-                (None, None) if train.table.columns == other.table.columns => Some(class),
-                _ => None,
-            };
-            let side = self.sides.iter().find(|side| side.split == split);
-            // Competitions have such a column to be filled in.
-            let class = match class {
-                Some(class)
-                    if table::classes(&mut other.table, class, &labels, &BTreeSet::new())?.is_empty() =>
-                {
-                    None
-                }
-                class => class,
-            };
+        Ok(of_split)
+    }
+
+    /// The split of another table than `train`, and its pictures; `None` if it is of no other split, or no picture
+    /// has a class.
+    fn other_table(
+        &self,
+        mut other: Listed,
+        train: &Listed,
+        class: usize,
+        labels: &mut Labels,
+    ) -> Result<Option<(SplitName, LabelledPictures)>, DataError> {
+        let Some(split) = other.split.filter(|split| *split != SplitKind::Train) else { return Ok(None) };
+        let class = match (&train.table.header, &other.table.header) {
+            (Some(_), Some(header)) => finder(header)(&train.table.column_name(class)),
+            (None, None) if train.table.columns == other.table.columns => Some(class),
+            _ => None,
+        };
+        let side = self.sides.iter().find(|side| side.split == split);
+        // Competitions have such a column to be filled in.
+        let class = match class {
+            Some(class) if table::classes(&mut other.table, class, labels, &BTreeSet::new())?.is_empty() => {
+                None
+            }
+            class => class,
+        };
+        let Some(class) = class else {
             // Where its pictures have a folder, that is named below.
-            if class.is_none() && side.is_none() {
+            if side.is_none() {
                 log::warn!("{} is not used: it has no picture with a class", other.table.name);
             }
-            if let Some(class) = class {
-                let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
-                let rows = self.rows(&mut other, class, &mut labels, &BTreeSet::new())?;
-                of_split.entry((split, name)).or_default().extend(rows);
-            }
-        }
-        let is_train = |split: SplitKind| split == SplitKind::Train;
-        let (train_rows, tests): (Vec<_>, Vec<_>) =
-            of_split.into_iter().partition(|((split, _), _)| is_train(*split));
-        let train_rows: LabelledPictures = train_rows.into_iter().flat_map(|(_, rows)| rows).collect();
-        if train_rows.iter().all(|(_, label)| label.is_none()) {
-            bail!(&train.table.path, "names no picture of the training split that has a class");
-        }
-        let tests: Vec<(String, LabelledPictures)> =
-            tests.into_iter().map(|((_, name), rows)| (name, rows)).collect();
-        for side in self
-            .sides
-            .iter()
-            .filter(|side| !is_train(side.split) && !tests.iter().any(|(name, _)| *name == side.name))
-        {
+            return Ok(None);
+        };
+        let name = side.map_or_else(|| other.table.name.clone(), |side| side.name.clone());
+        let pictures = self.labelled_pictures(&mut other, class, labels, &BTreeSet::new())?;
+        Ok(Some(((split, name), pictures)))
+    }
+
+    /// Says which folders of splits are not used, as they are none of `names`, and how many pictures no table names.
+    fn say_left_out<'p>(
+        &self,
+        train: &Listed,
+        names: &[String],
+        listed: impl Iterator<Item = &'p LabelledPictures>,
+    ) {
+        let others = self.sides.iter().filter(|side| side.split != SplitKind::Train);
+        for side in others.clone().filter(|side| !names.contains(&side.name)) {
             let number = self.pictures.files.iter().filter(|file| file.starts_with(&side.folder)).count();
             if number > 0 {
                 log::warn!(
@@ -261,40 +314,17 @@ impl Listings<'_> {
                 );
             }
         }
-        let listed: BTreeSet<usize> =
-            tests.iter().flat_map(|(_, rows)| rows).chain(&train_rows).map(|(place, _)| *place).collect();
-        let is_other = |file: &Path| {
-            self.sides.iter().any(|side| !is_train(side.split) && file.starts_with(&side.folder))
-        };
+        let listed: BTreeSet<usize> = listed.flatten().map(|(place, _)| *place).collect();
+        let is_other = |file: &Path| others.clone().any(|side| file.starts_with(&side.folder));
         let unnamed = (0..self.pictures.files.len()).filter(|place| !listed.contains(place));
         let unnamed = unnamed.filter(|&place| !is_other(&self.pictures.files[place])).count();
         if unnamed > 0 {
             log::warn!("left out: {} that {} does not name", count(unnamed, "picture"), train.table.name);
         }
-        let numbers =
-            |rows: &LabelledPictures| rows.iter().filter_map(|(_, label)| *label).collect::<Vec<u32>>();
-        let known = labels.names(numbers(&train_rows));
-        let (names, mut tests): (Vec<String>, Vec<LabelledPictures>) = tests.into_iter().unzip();
-        let wanted = self.args.test_split.as_deref();
-        let chosen = test_split::choose(self.source, wanted, &known, &names, |at| {
-            Ok(labels.names(numbers(&tests[at])))
-        })?;
-        let test = chosen.map(|at| tests.swap_remove(at));
-        labels.retain([&train_rows].into_iter().chain(&test).flat_map(numbers));
-        let (classes, class) = labels.classes(self.source)?;
-        let pictures = |rows: LabelledPictures| {
-            let picture = |(place, label): (usize, Option<u32>)| {
-                let (path, class) = (&self.pictures.files[place], class[label? as usize]);
-                let name = path.strip_prefix(self.source).unwrap_or(path).to_string_lossy().into_owned();
-                Some(Picture { place: Place::Encoded(Encoded::File(path.clone())), name, class })
-            };
-            rows.into_iter().filter_map(picture).collect()
-        };
-        Ok(Listing::Pictures(Found { train: pictures(train_rows), test: test.map(pictures), classes }))
     }
 
     /// The pictures and labels of a table; those that are `unlabelled` have none.
-    fn rows(
+    fn labelled_pictures(
         &self,
         listed: &mut Listed,
         class: usize,
@@ -302,10 +332,10 @@ impl Listings<'_> {
         unlabelled: &BTreeSet<usize>,
     ) -> Result<LabelledPictures, DataError> {
         let (names, within) = (listed.names, listed.within.clone());
-        let mut rows = LabelledPictures::new();
+        let mut pictures = LabelledPictures::new();
         // The line and the label of each picture.
         let mut seen: HashMap<usize, (u64, String)> = HashMap::new();
-        let (mut again, mut absent, mut first) = (0, 0, String::new());
+        let mut skipped = SkippedRows::default();
         listed.table.for_each_row(|table, row, position| {
             table.check_width(row, position)?;
             let wrong = |what: String| table.wrong(position, what);
@@ -314,27 +344,12 @@ impl Listings<'_> {
                     .map_err(|what| wrong(format!("column {}: {what}", table.column_name(column))))
             };
             let (name, label) = (cell(names)?, cell(class)?);
-            let place = match self.pictures.find(name, &within) {
-                Named::One(place) => place,
-                Named::Nothing => {
-                    if absent == 0 {
-                        first = format!("line {}: {}", table.line(position), quoted(name));
-                    }
-                    absent += 1;
-                    return Ok(());
-                }
-                Named::Outside => {
-                    return Err(wrong(format!("{} is not below {}", quoted(name), self.source.display())));
-                }
-                Named::Several(places) => {
-                    let [first, second] = places.map(|place| self.below(place));
-                    return Err(wrong(format!(
-                        "{} is {first} or {second}: write the folder before the name",
-                        quoted(name)
-                    )));
-                }
-            };
             let line = table.line(position);
+            let Some(place) = self.picture(name, &within).map_err(wrong)? else {
+                skipped.absent += 1;
+                skipped.first_absent.get_or_insert_with(|| format!("line {line}: {}", quoted(name)));
+                return Ok(());
+            };
             match seen.get(&place) {
                 Some((before, other)) if other != label => {
                     return Err(wrong(format!(
@@ -344,40 +359,34 @@ impl Listings<'_> {
                         quoted(other)
                     )));
                 }
-                Some(_) => again += 1,
+                Some(_) => skipped.again += 1,
                 None => {
                     let number = if unlabelled.contains(&place) {
                         Ok(None)
                     } else {
                         labels.number(table.shown(class), label, table.number(label.as_bytes()))
                     };
-                    rows.push((place, number.map_err(wrong)?));
+                    pictures.push((place, number.map_err(wrong)?));
                     seen.insert(place, (line, label.to_owned()));
                 }
             }
             Ok(())
         })?;
-        let table = &listed.table;
-        if again > 0 {
-            log::warn!(
-                "{}: {} a picture of an earlier row again",
-                table.name,
-                if again == 1 { "1 row names".into() } else { format!("{again} rows name") }
-            );
-        }
-        if absent > 0 {
-            let what = format!(
-                "{} no picture below {} ({first})",
-                if absent == 1 { "1 row names".into() } else { format!("{absent} rows name") },
-                within.display()
-            );
-            if self.args.skip_broken {
-                log::warn!("left out: {what}");
-            } else {
-                bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out");
+        skipped.report(&listed.table, &within, self.args)?;
+        Ok(pictures)
+    }
+
+    /// The picture of that name in the folder `within`; `None` if there is none.
+    fn picture(&self, name: &str, within: &Path) -> Result<Option<usize>, String> {
+        match self.pictures.find(name, within) {
+            Named::One(place) => Ok(Some(place)),
+            Named::Nothing => Ok(None),
+            Named::Outside => Err(format!("{} is not below {}", quoted(name), self.source.display())),
+            Named::Several(places) => {
+                let [first, second] = places.map(|place| self.below(place));
+                Err(format!("{} is {first} or {second}: write the folder before the name", quoted(name)))
             }
         }
-        Ok(rows)
     }
 
     /// The pictures of splits in which no picture has a class, but for the training split.
@@ -385,7 +394,7 @@ impl Listings<'_> {
         &self,
         listed: &mut Listed,
         class: usize,
-        of_column: &HashMap<usize, (SplitKind, String)>,
+        of_column: &HashMap<usize, SplitName>,
         labels: &Labels,
     ) -> BTreeSet<usize> {
         if of_column.is_empty() {
@@ -414,9 +423,9 @@ impl Listings<'_> {
     }
 
     /// The splits of pictures, if a column names them in all rows: the training split, and another one.
-    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, (SplitKind, String)> {
+    fn splits(&self, listed: &mut Listed, class: usize) -> HashMap<usize, SplitName> {
         let (names, within) = (listed.names, listed.within.clone());
-        let mut columns: BTreeMap<usize, HashMap<usize, (SplitKind, String)>> = (0..listed.table.columns)
+        let mut columns: BTreeMap<usize, HashMap<usize, SplitName>> = (0..listed.table.columns)
             .filter(|&column| column != names && column != class)
             .map(|column| (column, HashMap::new()))
             .collect();
@@ -433,8 +442,8 @@ impl Listings<'_> {
             });
             if columns.is_empty() { Err(DataError::Stopped) } else { Ok(()) }
         });
-        let has_both = |found: &HashMap<usize, (SplitKind, String)>| {
-            let is_train = |(split, _): &(SplitKind, String)| *split == SplitKind::Train;
+        let has_both = |found: &HashMap<usize, SplitName>| {
+            let is_train = |(split, _): &SplitName| *split == SplitKind::Train;
             found.values().any(is_train) && !found.values().all(is_train)
         };
         let found = columns.into_iter().find(|(_, found)| has_both(found));
@@ -449,5 +458,33 @@ impl Listings<'_> {
     fn below(&self, place: usize) -> String {
         let path = &self.pictures.files[place];
         path.strip_prefix(self.source).unwrap_or(path).display().to_string()
+    }
+}
+
+/// Rows of a table that add no picture.
+#[derive(Default)]
+struct SkippedRows {
+    /// Rows with a picture of an earlier row.
+    again: usize,
+    /// Rows with a name that no picture has, and the first of them.
+    absent: usize,
+    first_absent: Option<String>,
+}
+
+impl SkippedRows {
+    /// Says how many there are. Names without a picture are an error, unless they are to be left out.
+    fn report(self, table: &TableFile, within: &Path, args: &ImportArgs) -> Result<(), DataError> {
+        let number = |rows: usize| if rows == 1 { "1 row names".into() } else { format!("{rows} rows name") };
+        if self.again > 0 {
+            log::warn!("{}: {} a picture of an earlier row again", table.name, number(self.again));
+        }
+        if let Some(first) = self.first_absent {
+            let what = format!("{} no picture below {} ({first})", number(self.absent), within.display());
+            if !args.skip_broken {
+                bail!(&table.path, "{what}: is a download incomplete? --skip-broken leaves such rows out");
+            }
+            log::warn!("left out: {what}");
+        }
+        Ok(())
     }
 }

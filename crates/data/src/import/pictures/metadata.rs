@@ -28,7 +28,7 @@ const FILE_NAME: &str = "file_name";
 
 /// The path of a picture and its class: `None` if the class is missing and the picture is left out, or the error that
 /// the class is missing.
-type Classed = (PathBuf, Result<Option<String>, String>);
+pub(crate) type Classed = (PathBuf, Result<Option<String>, String>);
 
 /// A line of the file: its number, and its columns that have text or a number.
 type Line = (u64, BTreeMap<String, String>);
@@ -44,41 +44,20 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
     found.filter(|path| is_file_name(path) && path.is_file()).min()
 }
 
-/// The paths of the pictures below the folder of `path`, and their classes: column `label`, one with a name by which it
-/// is known, or the only one where folders are no classes. None if there is no such column.
+/// The folder of the file `path`.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+/// The paths of the pictures below the folder of `path`, and their classes. `None` if there is no column of the classes.
 pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
     let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
     let Some((_, first)) = lines.first() else {
         bail!(path, "names no picture");
     };
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
-    let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
-    let names: Vec<&String> = first.keys().collect();
-    let label = match options.column.map(|label| (label, finder(&names)(label))) {
-        Some((_, Some(place))) => names[place],
-        Some((label, None)) => {
-            let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
-            return Err(DataError::option("label", short(label), problem));
-        }
-        None => match (first.keys().find(is_known), &others[..]) {
-            (Some(label), _) => label,
-            (None, []) => return Ok(None),
-            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder)? => return Ok(None),
-            (None, &[label]) => label,
-            (None, [label, ..]) => bail!(
-                path,
-                "which column is the class? It has {}: name one, as in --label {}",
-                listed(&others),
-                run_record::quoted(label)
-            ),
-        },
-    };
-    let unused: Vec<&String> = others.into_iter().filter(|name| *name != label).collect();
-    if !unused.is_empty() {
-        log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
-    }
+    let folder = folder_of(path);
+    let Some(label) = class_column(path, first, options.column)? else { return Ok(None) };
     let names = PictureNames::in_folder(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
@@ -113,9 +92,53 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
         }
         Err(wrong(format!("{} is not below this folder", short(picture))))
     };
+    let pictures = lines.iter().map(picture).collect::<Result<Vec<_>, _>>()?;
+    without_repeats(path, pictures).map(Some)
+}
+
+/// The column of the classes among those of the first line: the `wanted` one, one with a name by which it is known, or
+/// the only one where folders are no classes. `None` if there is no such column.
+fn class_column<'l>(
+    path: &Path,
+    first: &'l BTreeMap<String, String>,
+    wanted: Option<&str>,
+) -> Result<Option<&'l String>, DataError> {
+    let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
+    let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
+    let names: Vec<&String> = first.keys().collect();
+    let label = match wanted.map(|label| (label, finder(&names)(label))) {
+        Some((_, Some(place))) => names[place],
+        Some((label, None)) => {
+            let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
+            return Err(DataError::option("label", short(label), problem));
+        }
+        None => match (first.keys().find(is_known), &others[..]) {
+            (Some(label), _) => label,
+            (None, []) => return Ok(None),
+            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder_of(path))? => {
+                return Ok(None);
+            }
+            (None, &[label]) => label,
+            (None, [label, ..]) => bail!(
+                path,
+                "which column is the class? It has {}: name one, as in --label {}",
+                listed(&others),
+                run_record::quoted(label)
+            ),
+        },
+    };
+    let unused: Vec<&String> = others.into_iter().filter(|name| *name != label).collect();
+    if !unused.is_empty() {
+        log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
+    }
+    Ok(Some(label))
+}
+
+/// The pictures without those of an earlier line, which has to name the same class.
+fn without_repeats(path: &Path, lines: Vec<Classed>) -> Result<Vec<Classed>, DataError> {
     let mut pictures: Vec<Classed> = Vec::new();
     let (mut classes, mut again) = (HashMap::new(), 0);
-    for (picture, class) in lines.iter().map(picture).collect::<Result<Vec<_>, _>>()? {
+    for (picture, class) in lines {
         let name = class.as_ref().ok().cloned().flatten();
         match classes.insert(picture.clone(), name.clone()) {
             Some(other) if other != name => {
@@ -133,7 +156,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
             count(again, "line")
         );
     }
-    Ok(Some(pictures))
+    Ok(pictures)
 }
 
 /// Whether folders are the classes of pictures in a folder or in its splits.

@@ -76,18 +76,7 @@ pub(crate) fn find(
     test_split: Option<&str>,
     label: LabelOptions<'_>,
 ) -> Result<Found, DataError> {
-    let (folders, _) = inside(source)?;
-    let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
-    let (mut sides, mut others) = (Vec::new(), Vec::new());
-    for (folder, split) in folders.iter().zip(split::of_names(&names)) {
-        if split.is_some() || test_split == Some(&name(folder)) {
-            sides.push(CandidateSplit::open(source, folder, split)?);
-        } else {
-            others.push(folder);
-        }
-    }
-    // The shortest name of a split is the plainest: train is before training_set.
-    sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
+    let (mut sides, others) = candidates(source, test_split)?;
     let mut left_out = LeftOut::new(loops(source)?);
     let is_train = |side: &CandidateSplit| side.is(SplitKind::Train) && side.holds == Holds::Classes;
     let Some(train) = sides.iter().position(is_train).map(|at| sides.remove(at)) else {
@@ -128,13 +117,32 @@ pub(crate) fn find(
             None
         }
     };
-    for unused in
-        second.into_iter().map(|side| side.name).chain(others.into_iter().map(|folder| name(folder)))
-    {
+    for unused in second.into_iter().map(|side| side.name).chain(others.iter().map(|folder| name(folder))) {
         log::warn!("{unused} is not used: it is beside {}", train.name);
     }
     left_out.log(source);
     collect(source, found, test)
+}
+
+/// The folders in `source` that may be splits, the training split and those that are preferred for the test first, and
+/// the other folders.
+fn candidates(
+    source: &Path,
+    test_split: Option<&str>,
+) -> Result<(Vec<CandidateSplit>, Vec<PathBuf>), DataError> {
+    let (folders, _) = inside(source)?;
+    let names: Vec<String> = folders.iter().map(|folder| name(folder)).collect();
+    let (mut sides, mut others) = (Vec::new(), Vec::new());
+    for (folder, split) in folders.into_iter().zip(split::of_names(&names)) {
+        if split.is_some() || test_split == Some(&name(&folder)) {
+            sides.push(CandidateSplit::open(source, &folder, split)?);
+        } else {
+            others.push(folder);
+        }
+    }
+    // The shortest name of a split is the plainest: train is before training_set.
+    sides.sort_by_key(|side| (side.split.is_none(), side.split, side.name.len(), side.name.clone()));
+    Ok((sides, others))
 }
 
 /// The splits that have folders of classes. A warning says what each of the others lacks.
@@ -160,7 +168,7 @@ fn check_train(
     train: &CandidateSplit,
     found: &Classes,
     sides: &[CandidateSplit],
-    others: &[&PathBuf],
+    others: &[PathBuf],
 ) -> Result<(), DataError> {
     let (folders, files) = inside(&train.root)?;
     let beside = listed(others.iter().filter(|folder| is_class(folder)).map(|folder| name(folder)));
@@ -193,7 +201,7 @@ fn is_class(folder: &Path) -> bool {
 fn check_no_split(
     source: &Path,
     sides: &[CandidateSplit],
-    others: &[&PathBuf],
+    others: &[PathBuf],
     test_split: Option<&str>,
 ) -> Result<(), DataError> {
     let with_classes = sides.iter().find(|side| side.holds == Holds::Classes);
