@@ -28,72 +28,89 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
     Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
 }
 
+/// The files of a split.
+struct OpenPair {
+    features: NpyFile,
+    labels: NpyFile,
+    /// The labels as they are in their file.
+    values: Vec<i128>,
+}
+
+impl OpenPair {
+    fn open(root: &Path, split: Split) -> Result<Self, DataError> {
+        let file = |letter, dtypes: &[&str]| {
+            let path = path(root, split, letter);
+            if !path.exists() {
+                return Err(DataError::missing(&path, "", DataFormat::Npy));
+            }
+            NpyFile::open(&path, dtypes)
+        };
+        let (features, labels) = (file('x', &NpyFile::FLOATS)?, file('y', &NpyFile::INTEGERS)?);
+        if let Some(file) = [&features, &labels].into_iter().find(|file| file.shape.len() > 2) {
+            bail!(&file.file.path, "its shape is {:?}{ONE_ROW}", file.shape);
+        }
+        features.check_labels(&labels)?;
+        let values = labels.integers()?;
+        Ok(Self { features, labels, values })
+    }
+
+    /// The place of each label in the sorted `classes`.
+    fn ranks(&self, classes: &[i128]) -> Result<Vec<u16>, DataError> {
+        let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
+            Ok(class) => Ok(class as u16),
+            Err(_) => bail!(
+                &self.labels.file.path,
+                "label {value} of sample {sample} does not occur in the training set"
+            ),
+        };
+        self.values.iter().enumerate().map(rank).collect()
+    }
+}
+
 /// Opens the features and reads the labels of both splits.
 ///
 /// # Errors
 /// When a file is missing or does not have the expected format, when the numbers of
 /// features and labels differ, or when the training set lacks a test label.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
-    let file = |split, letter, dtypes: &[&str]| {
-        let path = path(root, split, letter);
-        if !path.exists() {
-            return Err(DataError::missing(&path, "", DataFormat::Npy));
-        }
-        NpyFile::open(&path, dtypes)
-    };
-    let pair = |split| -> Result<_, DataError> {
-        let (x, y) = (file(split, 'x', &NpyFile::FLOATS)?, file(split, 'y', &NpyFile::INTEGERS)?);
-        if let Some(file) = [&x, &y].into_iter().find(|file| file.shape.len() > 2) {
-            bail!(&file.file.path, "its shape is {:?}{ONE_ROW}", file.shape);
-        }
-        x.check_labels(&y)?;
-        let values = y.integers()?;
-        Ok((x, y, values))
-    };
-    let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
-    if train.0.columns != test.0.columns || train.0.dtype != test.0.dtype {
+    let (train, test) = (OpenPair::open(root, Split::Train)?, OpenPair::open(root, Split::Test)?);
+    if train.features.columns != test.features.columns || train.features.dtype != test.features.dtype {
         bail!(
-            &test.0.file.path,
+            &test.features.file.path,
             "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
-            test.0.columns,
-            test.0.dtype,
-            train.0.columns,
-            train.0.dtype
+            test.features.columns,
+            test.features.dtype,
+            train.features.columns,
+            train.features.dtype
         );
     }
-    let mut classes = train.2.clone();
+    let mut classes = train.values.clone();
     classes.sort_unstable();
     classes.dedup();
     if classes.len() > MOST_CLASSES {
         let found = classes.len();
-        bail!(&train.1.file.path, "{found} different labels, at most {MOST_CLASSES} classes are supported");
+        bail!(
+            &train.labels.file.path,
+            "{found} different labels, at most {MOST_CLASSES} classes are supported"
+        );
     }
-    let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u16>, DataError> {
-        let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
-            Ok(class) => Ok(class as u16),
-            Err(_) => {
-                bail!(&file.file.path, "label {value} of sample {sample} does not occur in the training set")
-            }
-        };
-        values.iter().enumerate().map(rank).collect()
-    };
-    let element = match train.0.width {
+    let element = match train.features.width {
         2 => Element::F16,
         4 => Element::F32,
         _ => Element::F64,
     };
-    let (of_train, of_test) = (ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?);
+    let (of_train, of_test) = (train.ranks(&classes)?, test.ranks(&classes)?);
     let description = Description {
         kind: DataFormat::Npy,
-        shape: [1, 1, train.0.columns],
+        shape: [1, 1, train.features.columns],
         element,
         classes: classes.len(),
         class_names: classes.iter().map(ToString::to_string).collect(),
         mean: Vec::new(),
         std: Vec::new(),
     };
-    let rows = |(file, labels)| NpyRows { file: Arc::new(file), labels, element };
-    Ok(SampleSource::from_splits(description, [(train.0, of_train), (test.0, of_test)].map(rows)))
+    let rows = |(pair, labels): (OpenPair, _)| NpyRows { file: Arc::new(pair.features), labels, element };
+    Ok(SampleSource::from_splits(description, [(train, of_train), (test, of_test)].map(rows)))
 }
 
 #[cfg(test)]

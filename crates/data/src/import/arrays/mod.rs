@@ -72,35 +72,56 @@ fn has_class_names(path: &Path, has_other_labels: bool, label: Option<&str>) -> 
         && (name != "classes" || has_other_labels && NpyFile::open(path, &NpyFile::STRINGS).is_ok())
 }
 
-/// Finds the arrays in a folder; none if it has no array.
-pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, DataError> {
-    let (_, files) = folder::inside(source)?;
-    let has = |path: &Path, known: &[&str]| words(path).iter().any(|word| known.contains(&&**word));
-    let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
-    if arrays.is_empty() {
-        return Ok(None);
+/// The name of an array's file without its ending.
+fn name(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name without the words of the split.
+fn name_without_split(path: &Path) -> String {
+    words(path).into_iter().filter(|word| split::of_name(word).is_none()).collect::<Vec<_>>().join("_")
+}
+
+/// Whether a word of the name is one of `known`.
+fn has_word(path: &Path, known: &[&str]) -> bool {
+    words(path).iter().any(|word| known.contains(&&**word))
+}
+
+fn split_of(path: &Path) -> Option<SplitKind> {
+    split::in_name(&name(path))
+}
+
+/// The arrays of a folder that may be samples or labels.
+struct Candidates<'a> {
+    source: &'a Path,
+    paths: Vec<&'a PathBuf>,
+    /// The name of the labels, as it was typed.
+    label: Option<&'a str>,
+}
+
+impl Candidates<'_> {
+    fn listed(&self) -> String {
+        quote::listed(self.paths.iter().map(|path| name(path)))
     }
-    let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has(other, &LABELS));
-    let (names, arrays): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        arrays.iter().partition(|path| has_class_names(path, other_labels(path), args.label.as_deref()));
-    let name = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let listed = quote::listed(arrays.iter().map(|path| name(path)));
-    // The name without the words of the split.
-    let rest = |path: &Path| -> String {
-        words(path).into_iter().filter(|word| split::of_name(word).is_none()).collect::<Vec<_>>().join("_")
-    };
-    // One name is that of the labels in each split.
-    let is_label = |path: &Path| match &args.label {
-        Some(wanted) => rest(path) == rest(&PathBuf::from(format!("{wanted}.npy"))),
-        None => has(path, &LABELS),
-    };
-    type Found = Result<Pair, DataError>;
-    let pair = |in_split: &dyn Fn(&Path) -> bool| -> Result<Option<Found>, DataError> {
-        let of = |is_wanted: &dyn Fn(&Path) -> bool| -> Vec<&PathBuf> {
-            arrays.iter().copied().filter(|path| in_split(path) && is_wanted(path)).collect()
-        };
-        let labels = of(&is_label);
-        let samples = of(&|path| has(path, &SAMPLES) && !has(path, &LABELS));
+
+    /// Whether an array has labels. One name is that of the labels in each split.
+    fn is_label(&self, path: &Path) -> bool {
+        match self.label {
+            Some(wanted) => {
+                let wanted = PathBuf::from(format!("{wanted}.npy"));
+                name_without_split(path) == name_without_split(&wanted)
+            }
+            None => has_word(path, &LABELS),
+        }
+    }
+
+    /// The samples and labels of a split, or of the arrays with the name of no split; `None` if there are neither. The
+    /// inner error says that one of the two is missing.
+    fn pair(&self, split: Option<SplitKind>) -> Result<Option<Result<Pair, DataError>>, DataError> {
+        let of_split = self.paths.iter().copied().filter(|path| split_of(path) == split);
+        let labels: Vec<&PathBuf> = of_split.clone().filter(|path| self.is_label(path)).collect();
+        let is_sample = |path: &&PathBuf| has_word(path, &SAMPLES) && !has_word(path, &LABELS);
+        let samples: Vec<&PathBuf> = of_split.filter(is_sample).collect();
         match (&samples[..], &labels[..]) {
             ([], []) => Ok(None),
             ([samples], [labels]) => {
@@ -109,47 +130,70 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
                 Ok(Some(Ok(Pair { samples, labels, files: vec![(0, name)] })))
             }
             (_, [first, _, ..]) => bail!(
-                source,
-                "which array has the labels? It has {listed}: name one, as in --label {}",
-                rest(first)
+                self.source,
+                "which array has the labels? It has {}: name one, as in --label {}",
+                self.listed(),
+                name_without_split(first)
             ),
             _ => Ok(Some(Err(DataError::source(
-                source,
+                self.source,
                 format!(
-                    "has the arrays {listed}: one of samples is expected, such as x_train, and one of labels, such as \
-                     y_train (or named with --label), and the same for test if there is a test split"
+                    "has the arrays {}: one of samples is expected, such as x_train, and one of labels, such as \
+                     y_train (or named with --label), and the same for test if there is a test split",
+                    self.listed()
                 ),
             )))),
         }
+    }
+
+    /// Says which arrays are not used.
+    fn say_unused(&self, train: &Pair, others: &[(String, Result<Pair, DataError>)]) {
+        let pairs = std::iter::once(train).chain(others.iter().flat_map(|(_, pair)| pair));
+        let is_used = |path: &Path| pairs.clone().any(|pair| pair.samples == path || pair.labels == path);
+        // Those of a split without labels are named with the split.
+        let is_named = |path: &Path| {
+            others
+                .iter()
+                .any(|(split, pair)| pair.is_err() && split_of(path).is_some_and(|kind| kind.name() == split))
+        };
+        let unused = self.paths.iter().filter(|path| !is_used(path) && !is_named(path));
+        let unused: Vec<String> = unused.map(|path| name(path)).collect();
+        if !unused.is_empty() {
+            let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
+            log::warn!(
+                "left out: {arrays} {}, which {are} neither samples nor their labels",
+                quote::listed(&unused)
+            );
+        }
+    }
+}
+
+/// Finds the arrays in a folder; none if it has no array.
+pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, DataError> {
+    let (_, files) = folder::inside(source)?;
+    let arrays: Vec<&PathBuf> = files.iter().filter(|path| is_array(path)).collect();
+    if arrays.is_empty() {
+        return Ok(None);
+    }
+    let label = args.label.as_deref();
+    let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has_word(other, &LABELS));
+    let (names, paths): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        arrays.iter().partition(|path| has_class_names(path, other_labels(path), label));
+    let candidates = Candidates { source, paths, label };
+    let train = match candidates.pair(Some(SplitKind::Train))? {
+        None => candidates.pair(None)?,
+        named => named,
     };
-    let kind = |path: &Path| split::in_name(&name(path));
-    let named = pair(&|path| kind(path) == Some(SplitKind::Train))?;
-    let rest = || pair(&|path| kind(path).is_none());
-    let Some(train) = named.map_or_else(rest, |train| Ok(Some(train)))? else {
+    let Some(train) = train else {
+        let listed = candidates.listed();
         bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
     let train = train?;
     let mut others = Vec::new();
     for other in SplitKind::OTHERS {
-        others.extend(pair(&|path| kind(path) == Some(other))?.map(|pair| (other.name().to_owned(), pair)));
+        others.extend(candidates.pair(Some(other))?.map(|pair| (other.name().to_owned(), pair)));
     }
-    let pairs = || std::iter::once(&train).chain(others.iter().flat_map(|(_, pair)| pair));
-    let is_used = |path: &Path| pairs().any(|pair| pair.samples == path || pair.labels == path);
-    // Those of a split without labels are named with the split.
-    let is_named = |path: &Path| {
-        others
-            .iter()
-            .any(|(split, pair)| pair.is_err() && kind(path).is_some_and(|kind| kind.name() == split))
-    };
-    let unused = arrays.iter().filter(|path| !is_used(path) && !is_named(path));
-    let unused: Vec<String> = unused.map(|path| name(path)).collect();
-    if !unused.is_empty() {
-        let (arrays, are) = if unused.len() == 1 { ("array", "is") } else { ("arrays", "are") };
-        log::warn!(
-            "left out: {arrays} {}, which {are} neither samples nor their labels",
-            quote::listed(&unused)
-        );
-    }
+    candidates.say_unused(&train, &others);
     let names = match &names[..] {
         [] => None,
         [only] => Some(NpyFile::open(only, &NpyFile::STRINGS)?.strings()?),
