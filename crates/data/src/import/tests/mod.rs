@@ -384,8 +384,16 @@ fn one_import_at_a_time_writes_to_a_folder_and_removes_what_a_killed_one_left() 
     fs::remove_file(lab.path("out")).unwrap();
     lab.import("pets", &[]).unwrap_err();
     assert!(lab.path("out/dataset.json").exists());
-    // A folder that was private is so afterwards.
+}
+
+#[test]
+fn an_import_keeps_what_others_have_beside_or_in_its_folder() {
     use std::os::unix::fs::PermissionsExt;
+    let lab = Lab::new();
+    lab.picture("pets/a/x.png", [2, 2], 1);
+    lab.picture("pets/a/y.png", [2, 2], 2);
+    lab.imported("pets", &[]);
+    // A folder that was private is so afterwards.
     fs::set_permissions(lab.path("out"), fs::Permissions::from_mode(0o700)).unwrap();
     lab.imported("pets", &[]);
     assert_eq!(fs::metadata(lab.path("out")).unwrap().permissions().mode() & 0o777, 0o700);

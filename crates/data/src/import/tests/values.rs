@@ -76,7 +76,7 @@ fn a_test_split_whose_metadata_has_no_class_is_not_used() {
 }
 
 #[test]
-fn labels_of_parquet_metadata_and_arrays_may_be_missing_as_those_of_tables() {
+fn labels_of_parquet_may_be_missing() {
     let lab = Lab::new();
     let schema = "message m { required double x; optional double kind; optional byte_array word (STRING); }";
     let mut file = Vec::new();
@@ -106,7 +106,11 @@ fn labels_of_parquet_metadata_and_arrays_may_be_missing_as_those_of_tables() {
     let options = [&options[..], &["--missing-labels", "drop"]].concat();
     let Imported { set, counts } = lab.imported("table.parquet", &options);
     assert_eq!((&set.classes[..], counts[0].iter().sum::<usize>()), (&["2".to_owned(), "10".into()][..], 2));
+}
 
+#[test]
+fn labels_of_metadata_may_be_missing() {
+    let lab = Lab::new();
     for number in 0..5 {
         lab.picture(&format!("set/{number}.png"), [2, 2], number);
     }
@@ -128,7 +132,11 @@ fn labels_of_parquet_metadata_and_arrays_may_be_missing_as_those_of_tables() {
         );
         std::fs::remove_file(lab.path(&format!("set/{name}"))).unwrap();
     }
+}
 
+#[test]
+fn labels_of_arrays_may_be_missing() {
+    let lab = Lab::new();
     let x = npy("|u1", &[5, 2], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
     let y = npy("<f4", &[5], &[10.0f32, 2.0, f32::NAN, 10.0, 2.0].map(f32::to_le_bytes).concat());
     lab.write("a.npz", npz(&[("x", x.clone()), ("y", y)]));
@@ -147,7 +155,7 @@ fn labels_of_parquet_metadata_and_arrays_may_be_missing_as_those_of_tables() {
 fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
     let lab = Lab::new();
     let rows = [("1.5", "2", "b"), ("-3.25", "40", "a"), ("0.5", "6", "b"), ("7", "8", "a"), ("9", "0", "b")];
-    let of = |before: &str, separator: &str, end: &str| {
+    let table = |before: &str, separator: &str, end: &str| {
         let decimal = if separator == ";" { "," } else { "." };
         let row = |(x, y, class): &(&str, &str, &str)| {
             format!("{}{end}\n", [&x.replace('.', decimal), *y, *class].join(separator))
@@ -170,34 +178,34 @@ fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
         let lines: Vec<String> = lab.from().concat();
         (set.train.sha256, lines)
     };
-    let (plain, lines) = digest(of("x,y,class\n", ",", "").as_bytes());
+    let (plain, lines) = digest(table("x,y,class\n", ",", "").as_bytes());
     let first = |lines: &[String]| -> usize {
         lines.iter().map(|from| from.rsplit_once(':').unwrap().1.parse().unwrap()).min().unwrap()
     };
     assert_eq!(first(&lines), 2);
     for (contents, line) in [
-        (of("sep=;\nx;y;class\n", ";", ""), 3),
-        (of("\u{feff}sep=;\nx;y;class\n", ";", ""), 3),
-        (of("SEP=|\nx|y|class\n", "|", ""), 3),
-        (of("# by Fisher, in 1936\nx,y,class\n", ",", ""), 3),
-        (of("# by Fisher\n#\nx,y,class\n", ",", ""), 4),
-        (of("% units: cm\nx,y,class\n", ",", ""), 3),
-        (of("// a, b, c\nx,y,class\n", ",", ""), 3),
-        (of("Iris data set\nx,y,class\n", ",", ""), 3),
-        (of("Iris data set,,\n,,\nx,y,class\n", ",", ""), 4),
-        (of("\"Iris, a data set\"\n\nx,y,class\n", ",", ""), 4),
-        (of("x,y,class\ncm,mm,\n", ",", ""), 3),
-        (of("x,y,class\n(cm),[mm],(name)\n", ",", ""), 3),
-        (of("x,y,class\n(cm),(g),text\n", ",", ""), 3),
-        (of("Iris\nx,y,class\ncm,cm,-\n", ",", ""), 4),
-        (of("x,y,class,\n", ",", ","), 2),
-        (of("x,y,class,,\n", ",", ",,"), 2),
-        (of("x,y,class\n", ",", ","), 2),
+        (table("sep=;\nx;y;class\n", ";", ""), 3),
+        (table("\u{feff}sep=;\nx;y;class\n", ";", ""), 3),
+        (table("SEP=|\nx|y|class\n", "|", ""), 3),
+        (table("# by Fisher, in 1936\nx,y,class\n", ",", ""), 3),
+        (table("# by Fisher\n#\nx,y,class\n", ",", ""), 4),
+        (table("% units: cm\nx,y,class\n", ",", ""), 3),
+        (table("// a, b, c\nx,y,class\n", ",", ""), 3),
+        (table("Iris data set\nx,y,class\n", ",", ""), 3),
+        (table("Iris data set,,\n,,\nx,y,class\n", ",", ""), 4),
+        (table("\"Iris, a data set\"\n\nx,y,class\n", ",", ""), 4),
+        (table("x,y,class\ncm,mm,\n", ",", ""), 3),
+        (table("x,y,class\n(cm),[mm],(name)\n", ",", ""), 3),
+        (table("x,y,class\n(cm),(g),text\n", ",", ""), 3),
+        (table("Iris\nx,y,class\ncm,cm,-\n", ",", ""), 4),
+        (table("x,y,class,\n", ",", ","), 2),
+        (table("x,y,class,,\n", ",", ",,"), 2),
+        (table("x,y,class\n", ",", ","), 2),
     ] {
         let (digest, lines) = digest(contents.as_bytes());
         assert_eq!((&digest, first(&lines)), (&plain, line), "{contents}");
     }
-    let text = of("x\ty\tclass\r\n", "\t", "\r");
+    let text = table("x\ty\tclass\r\n", "\t", "\r");
     for bytes in [u16::to_le_bytes, u16::to_be_bytes] {
         assert_eq!(digest(&utf16(&text, bytes)), (plain.clone(), lines.clone()));
     }
@@ -209,7 +217,11 @@ fn lines_before_a_table_and_empty_columns_behind_it_are_left_out() {
             "{message}"
         );
     }
-    // True and False are numbers, as in Parquet.
+}
+
+#[test]
+fn true_and_false_are_numbers_as_in_parquet() {
+    let lab = Lab::new();
     lab.write("table.csv", "x,class\nTrue,a\nFALSE,a\ntrue,b\nfalse,b\n");
     lab.imported("table.csv", &["--order", "files", "--test-fraction", "0.5"]);
     let values = [lab.data("train-images.npy"), lab.data("test-images.npy")].concat();
