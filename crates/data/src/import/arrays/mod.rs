@@ -95,15 +95,13 @@ fn split_of(path: &Path) -> Option<SplitKind> {
 struct Candidates<'a> {
     source: &'a Path,
     paths: Vec<&'a PathBuf>,
+    /// Their names, in words.
+    listed: String,
     /// The name of the labels, as it was typed.
     label: Option<&'a str>,
 }
 
 impl Candidates<'_> {
-    fn listed(&self) -> String {
-        quote::listed(self.paths.iter().map(|path| name(path)))
-    }
-
     /// Whether an array has labels. One name is that of the labels in each split.
     fn is_label(&self, path: &Path) -> bool {
         match self.label {
@@ -132,7 +130,7 @@ impl Candidates<'_> {
             (_, [first, _, ..]) => bail!(
                 self.source,
                 "which array has the labels? It has {}: name one, as in --label {}",
-                self.listed(),
+                self.listed,
                 name_without_split(first)
             ),
             _ => Ok(Some(Err(DataError::source(
@@ -140,7 +138,7 @@ impl Candidates<'_> {
                 format!(
                     "has the arrays {}: one of samples is expected, such as x_train, and one of labels, such as \
                      y_train (or named with --label), and the same for test if there is a test split",
-                    self.listed()
+                    self.listed
                 ),
             )))),
         }
@@ -179,13 +177,14 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Option<Arrays>, D
     let other_labels = |path: &Path| arrays.iter().any(|other| *other != path && has_word(other, &LABELS));
     let (names, paths): (Vec<&PathBuf>, Vec<&PathBuf>) =
         arrays.iter().partition(|path| has_class_names(path, other_labels(path), label));
-    let candidates = Candidates { source, paths, label };
+    let listed = quote::listed(paths.iter().map(|path| name(path)));
+    let candidates = Candidates { source, paths, listed, label };
     let train = match candidates.pair(Some(SplitKind::Train))? {
         None => candidates.pair(None)?,
         named => named,
     };
     let Some(train) = train else {
-        let listed = candidates.listed();
+        let listed = candidates.listed;
         bail!(source, "has the arrays {listed}, and none for training, such as x_train and y_train");
     };
     let train = train?;

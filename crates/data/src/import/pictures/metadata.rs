@@ -44,11 +44,6 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
     found.filter(|path| is_file_name(path) && path.is_file()).min()
 }
 
-/// The folder of the file `path`.
-fn folder_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
-}
-
 /// The paths of the pictures below the folder of `path`, and their classes. `None` if there is no column of the classes.
 pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
@@ -56,8 +51,8 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let Some((_, first)) = lines.first() else {
         bail!(path, "names no picture");
     };
-    let folder = folder_of(path);
-    let Some(label) = class_column(path, first, options.column)? else { return Ok(None) };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let Some(label) = class_column(path, folder, first, options.column)? else { return Ok(None) };
     let names = PictureNames::in_folder(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
@@ -100,6 +95,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
 /// the only one where folders are no classes. `None` if there is no such column.
 fn class_column<'l>(
     path: &Path,
+    folder: &Path,
     first: &'l BTreeMap<String, String>,
     wanted: Option<&str>,
 ) -> Result<Option<&'l String>, DataError> {
@@ -115,7 +111,7 @@ fn class_column<'l>(
         None => match (first.keys().find(is_known), &others[..]) {
             (Some(label), _) => label,
             (None, []) => return Ok(None),
-            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder_of(path))? => {
+            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder)? => {
                 return Ok(None);
             }
             (None, &[label]) => label,

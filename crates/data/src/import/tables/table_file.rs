@@ -74,14 +74,13 @@ impl TableFile {
         let path = &*files.files[0];
         let Contents { mut file, parts, is_parquet } = contents(files, header, tell)?;
         let lines = lines(&mut file).map_err(DataError::read(path))?;
-        let of_parquet = || Beginning::of_names(&mut file.try_clone()?).map(Ok);
         let hints = Hints {
             names: known,
             has_header: header.map(|header| header == Header::Yes),
             may_be_one_column: least == 1,
         };
         let beginning = if is_parquet {
-            of_parquet()
+            Beginning::of_names(&mut file).map(Ok)
         } else {
             Beginning::read(&mut file, &hints, |position| line_at(&lines, position))
         };
