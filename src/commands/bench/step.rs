@@ -16,7 +16,7 @@ use crate::commands::subject::{BATCHES, BatchCycle, learner};
 use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
 use crate::device::DeviceKind;
 use crate::machine::{page_faults, topology};
-use crate::model::ModelKind;
+use crate::model::{ModelKind, Network};
 use crate::options::{ConfigError, RunConfig, StepArgs};
 use crate::train::{LabelledBytes, Learner, MixedPrecision, Scope, spec};
 use data::Split;
@@ -28,121 +28,119 @@ const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
 
-/// Times of the steps on this rank.
-#[derive(Default)]
-struct Measured {
-    phases: Vec<[Duration; PHASES]>,
-    steps: Vec<Duration>,
-    allocations: u64,
-    page_faults: u64,
-}
-
 /// Measures `--steps` steps, and as many without overlap.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
+    let config = configure(world, args)?;
+    let batch = config.data.train_batch_size.get();
+    let network = config.network(config.model.dimensions(), &config.device.device().autodiff());
+    memory::check_step(world, &config, &network, batch, false)?;
+    let flop_per_step = network.flop().of_step(batch);
+    let measured = measure(world, args, &config, network)?;
+    let report = StepReport::over_ranks(world, &config, flop_per_step, &measured)?;
+    if world.is_root() {
+        report.print();
+        outputs::write_json(args.json.as_deref(), &report)?;
+    }
+    Ok(())
+}
+
+/// Checks the options and prepares this rank for them.
+fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
     let config = args.config.clone().completed()?;
-    let config = &config;
     if let Some(name) = &args.simd {
         select_level(name)?;
     }
-    check_random_batch(config)?;
+    check_random_batch(&config)?;
     let does = "bench step measures steps on random samples";
     warn_of_ignored(world, does, &args.typed, |option| {
         spec(option).is_some_and(|spec| spec.scope == Scope::Training)
     });
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
-    set_up(world, config)?;
-    agree_on_products(world, config)?;
+    set_up(world, &config)?;
+    agree_on_products(world, &config)?;
+    Ok(config)
+}
+
+/// What this rank has measured.
+struct Measured {
+    /// Steps with overlap, and on several ranks those without: one rank has no communication.
+    modes: Vec<Steps>,
+    /// Times of matrix products, before the steps and after them.
+    products: Vec<Duration>,
+    /// Bytes of gradients that the rank sends in a step.
+    gradient_bytes: usize,
+    /// Time of an all-gather of their bytes, as of [`gather_ms`].
+    gather_ms: Option<f64>,
+}
+
+/// Measures steps of `network` in each mode, in turn.
+fn measure(world: &World, args: &StepArgs, config: &RunConfig, network: Network) -> anyhow::Result<Measured> {
     let (device, dimensions) = (config.device.device(), config.model.dimensions());
-    let batch = config.data.train_batch_size.get();
-    let network = config.network(dimensions, &device.clone().autodiff());
-    memory::check_step(world, config, &network, batch, false)?;
-    let global = batch * world.size();
+    let global = config.data.train_batch_size.get() * world.size();
     let source = noise(dimensions.input, dimensions.classes, BATCHES * global);
     let mut batches = BatchCycle::open(world, config, &source, Split::Train)?;
-    let flop_per_step = network.flop().of_step(batch);
     let mut learner = learner(world, config, network)?;
 
     let mut products = product_times(&device, args.products);
     for _ in 0..args.warm_up {
         learner.step(&batches.next()?, global, false)?;
     }
-    // One rank has no communication, with or without overlap.
-    let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
-    // Memory for all steps at once: a vector that grows is copied between them, with page faults of its own.
-    let empty = || Measured {
-        phases: Vec::with_capacity(args.steps),
-        steps: Vec::with_capacity(args.steps),
-        ..Measured::default()
-    };
-    let mut measured: Vec<Measured> = modes.iter().map(|_| empty()).collect();
-    while measured[0].steps.len() < args.steps {
-        for (measured, &overlap) in measured.iter_mut().zip(modes) {
+    let overlaps: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
+    let mut modes: Vec<Steps> = overlaps.iter().map(|_| Steps::with_capacity(args.steps)).collect();
+    while modes[0].times.len() < args.steps {
+        for (steps, &overlap) in modes.iter_mut().zip(overlaps) {
             learner.sync.set_overlap(overlap)?;
             world.barrier()?;
-            let (mut before, faults) = (learner.times().into_array(), page_faults());
-            for _ in 0..TURN.min(args.steps - measured.steps.len()) {
-                let samples = batches.next()?;
-                let (began, allocated) = (Instant::now(), allocations());
-                measured_step(&mut learner, &samples, global)?;
-                let took = began.elapsed();
-                measured.allocations += allocations() - allocated;
-                measured.steps.push(took);
-                let after = learner.times().into_array();
-                let mut phases: [Duration; PHASES] =
-                    std::array::from_fn(|phase| after[phase] - before[phase]);
-                phases[PHASES - 1] = took.saturating_sub(phases.iter().sum());
-                measured.phases.push(phases);
-                before = after;
-            }
-            measured.page_faults += page_faults() - faults;
+            let count = TURN.min(args.steps - steps.times.len());
+            steps.measure(count, &mut learner, &mut batches, global)?;
         }
     }
     products.extend(product_times(&device, args.products));
-
-    let with = &measured[0];
-    let steps = with.steps.len() as f64;
-    let speed = product_flop_per_second(&products);
     let gradient_bytes = learner.sync.report().bytes();
     let gather_ms = gather_ms(world, config, gradient_bytes)?;
-    let [allocations_per_step, page_faults_per_step, mean_speed, mean_gather] = mean_over_ranks(
-        world,
-        [
-            with.allocations as f64 / steps,
-            with.page_faults as f64 / steps,
-            speed.unwrap_or_default(),
-            gather_ms.unwrap_or_default(),
-        ],
-    )?;
-    let overlap_on = timing(world, with)?;
-    let product_flop_per_s = speed.map(|_| mean_speed);
-    let report = StepReport {
-        model: config.model,
-        train_batch_size: batch,
-        ranks: world.size(),
-        topology: topology(world.places()),
-        backend: config.communication.backend.to_string(),
-        device: config.device,
-        precision: config.precision,
-        fused: config.fused,
-        conv: config.fused.then_some(config.conv),
-        threads: config.threads.get(),
-        simd: Level::current(),
-        steps: args.steps,
-        share_of_product: product_flop_per_s.map(|product| overlap_on.per_second(flop_per_step) / product),
-        overlap_on,
-        overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
-        allocations_per_step,
-        page_faults_per_step,
-        flop_per_step,
-        product_flop_per_s,
-        gradient_bytes,
-        gather_ms: gather_ms.map(|_| mean_gather),
-    };
-    if world.is_root() {
-        report.print();
-        outputs::write_json(args.json.as_deref(), &report)?;
+    Ok(Measured { modes, products, gradient_bytes, gather_ms })
+}
+
+/// Steps of one mode on this rank.
+struct Steps {
+    phases: Vec<[Duration; PHASES]>,
+    times: Vec<Duration>,
+    allocations: u64,
+    page_faults: u64,
+}
+
+impl Steps {
+    /// Has memory for all steps at once: a vector that grows is copied between them, with page faults of its own.
+    fn with_capacity(steps: usize) -> Self {
+        let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
+        Self { phases, times, allocations: 0, page_faults: 0 }
     }
-    Ok(())
+
+    /// Measures `count` more steps, whose gradients are means over `global` samples.
+    fn measure(
+        &mut self,
+        count: usize,
+        learner: &mut Learner<'_>,
+        batches: &mut BatchCycle,
+        global: usize,
+    ) -> anyhow::Result<()> {
+        let (mut before, faults) = (learner.times().into_array(), page_faults());
+        for _ in 0..count {
+            let samples = batches.next()?;
+            let (began, allocated) = (Instant::now(), allocations());
+            measured_step(learner, &samples, global)?;
+            let took = began.elapsed();
+            self.allocations += allocations() - allocated;
+            self.times.push(took);
+            let after = learner.times().into_array();
+            let mut phases: [Duration; PHASES] = std::array::from_fn(|phase| after[phase] - before[phase]);
+            phases[PHASES - 1] = took.saturating_sub(phases.iter().sum());
+            self.phases.push(phases);
+            before = after;
+        }
+        self.page_faults += page_faults() - faults;
+        Ok(())
+    }
 }
 
 /// Median time in ms, on this rank, of an all-gather in which each rank receives as many bytes as in
@@ -189,13 +187,13 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
 
 /// Milliseconds per step, mean over all ranks. Phases are medians over steps like the whole step: a slow
 /// step of thirty in one mode would otherwise count as communication that the other hides.
-fn timing(world: &World, measured: &Measured) -> anyhow::Result<Timing> {
+fn timing(world: &World, steps: &Steps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
-        median_ms(&measured.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
+        median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
     });
     let parts = mean_over_ranks::<PHASES>(world, parts)?;
-    let mean = 1e3 * measured.steps.iter().sum::<Duration>().as_secs_f64() / measured.steps.len() as f64;
-    let [mean, median] = mean_over_ranks(world, [mean, median_ms(&measured.steps)])?;
+    let mean = 1e3 * steps.times.iter().sum::<Duration>().as_secs_f64() / steps.times.len() as f64;
+    let [mean, median] = mean_over_ranks(world, [mean, median_ms(&steps.times)])?;
     Ok(Timing { parts: StepMs::from_array(parts), mean, median })
 }
 
@@ -274,6 +272,53 @@ impl Timing {
 }
 
 impl StepReport {
+    /// The means over ranks of what each has `measured`.
+    fn over_ranks(
+        world: &World,
+        config: &RunConfig,
+        flop_per_step: u64,
+        measured: &Measured,
+    ) -> anyhow::Result<Self> {
+        let with_overlap = &measured.modes[0];
+        let steps = with_overlap.times.len();
+        let speed = product_flop_per_second(&measured.products);
+        let [allocations_per_step, page_faults_per_step, mean_speed, mean_gather] = mean_over_ranks(
+            world,
+            [
+                with_overlap.allocations as f64 / steps as f64,
+                with_overlap.page_faults as f64 / steps as f64,
+                speed.unwrap_or_default(),
+                measured.gather_ms.unwrap_or_default(),
+            ],
+        )?;
+        let overlap_on = timing(world, with_overlap)?;
+        let product_flop_per_s = speed.map(|_| mean_speed);
+        Ok(Self {
+            model: config.model,
+            train_batch_size: config.data.train_batch_size.get(),
+            ranks: world.size(),
+            topology: topology(world.places()),
+            backend: config.communication.backend.to_string(),
+            device: config.device,
+            precision: config.precision,
+            fused: config.fused,
+            conv: config.fused.then_some(config.conv),
+            threads: config.threads.get(),
+            simd: Level::current(),
+            steps,
+            share_of_product: product_flop_per_s
+                .map(|product| overlap_on.per_second(flop_per_step) / product),
+            overlap_on,
+            overlap_off: measured.modes.get(1).map(|steps| timing(world, steps)).transpose()?,
+            allocations_per_step,
+            page_faults_per_step,
+            flop_per_step,
+            product_flop_per_s,
+            gradient_bytes: measured.gradient_bytes,
+            gather_ms: measured.gather_ms.map(|_| mean_gather),
+        })
+    }
+
     /// Prints the table and the lines.
     pub fn print(&self) {
         println!("{}", self.table());
