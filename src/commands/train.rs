@@ -18,8 +18,8 @@ use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::spans::SpanRecorder;
 use crate::train::{BackendKind, Recorder, Schedule, ScheduleKind, Setup, TrainError, Trainer};
 use crate::values::{self, Positive};
-use burn_mpi::World;
-use data::{Description, Split};
+use burn_mpi::{Collective, ShardPlan, World};
+use data::{Description, SampleSource, Split};
 use launch::StopRequest;
 pub(super) use prepare::check_size;
 use prepare::{Begin, check_data, check_world_size, clip_limits};
@@ -45,24 +45,7 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let (mut config, resumed, noted) = agreed(world, args)?;
-    let mut source = super::open_data(world, &config.data.data_root)?;
-    if let Some(noted) = &noted {
-        noted.check_dimensions(&config, source.description())?;
-        if args.typed.has("data-root") {
-            source = noted.as_trained(world, &config, source)?;
-        }
-    }
-    // From what all ranks have: rank 0 alone has the run that is resumed.
-    let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
-    clip_limits(world, &mut config, &source, is_noted);
-    let plan = config.plan(&source, Split::Train, world.size());
-    let total = check_data(&config, &plan, &source)?;
-    trace::steps(&args.trace, 0, total)?;
-    match (&args.trace.trace, &args.out) {
-        (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
-        _ => trace::check_writable(world, &args.trace)?,
-    }
+    let Agreed { config, resumed, noted, source, plan, total } = agreed(world, args)?;
     let dimensions = source.description().into();
     memory::check_weights(world, &config, dimensions)?;
     let network = config.network(dimensions, &config.device.device().autodiff());
@@ -84,20 +67,14 @@ fn phases(
         Some(weights) => layout.write(network, &weights),
         None => network,
     };
-    let (backend, transport, gpu) = (config.communication.backend, config.transport(), config.device.gpu());
-    let collective = backend.connect(world, &transport, gpu)?;
-    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with the first one
-    // on the GPU.
-    if backend == BackendKind::Gloo {
-        world.exchange_over(backend.connect_primitives(world, &transport, gpu)?);
-    }
+    let collective = connect(world, &config)?;
     record.connection = collective.connection();
     let checkpoint = prepare::share(world, begin.checkpoint.take(), layout.len())?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
-    let root = &config.data.data_root;
-    let remedy = format!("go on with this one by --data-root {}", root.display());
     if let Some(Noted { data: noted, .. }) = &noted {
+        let root = &config.data.data_root;
+        let remedy = format!("go on with this one by --data-root {}", root.display());
         for split in Split::ALL {
             begin.samples.check(world, &source, noted, split, root, &remedy)?;
         }
@@ -111,25 +88,7 @@ fn phases(
     if let Some(checkpoint) = checkpoint {
         trainer.restore(checkpoint)?;
     }
-    let source = &trainer.source;
-    let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
-    let imported = source.imported();
-    record.data = DataRecord {
-        train_sha256: trainer.shard.digest().to_owned(),
-        train_samples: plan.samples,
-        train_available: source.len(Split::Train),
-        test_samples: config.plan(source, Split::Test, world.size()).samples,
-        test_available: source.len(Split::Test),
-        test_largest_class: trainer.evaluation.shard.class_counts().iter().copied().max().unwrap_or_default(),
-        shape,
-        classes,
-        class_names,
-        element: element.to_string(),
-        mean,
-        std,
-        fit: imported.and_then(|set| set.fit).map(|fit| values::name(&fit)),
-        features: imported.map(|set| set.features.clone()).unwrap_or_default(),
-    };
+    record.data = data_record(&trainer);
     // The old run goes with what can fail at the start behind it.
     let emptied = match &begin.dir {
         Some(dir) if begin.replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
@@ -139,9 +98,48 @@ fn phases(
     train(args, started, begin, record, trainer, tracing)
 }
 
+/// A training whose options fit its data set, the same on all ranks.
+struct Agreed {
+    config: RunConfig,
+    /// On rank 0 the run that is resumed.
+    resumed: Option<Resumed>,
+    /// What that has noted of its data set.
+    noted: Option<Noted>,
+    source: SampleSource,
+    plan: ShardPlan,
+    /// Steps of the whole run.
+    total: usize,
+}
+
+/// Opens the data set, and checks the options against it.
+fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
+    let (mut config, resumed, noted) = configuration(world, args)?;
+    let mut source = super::open_data(world, &config.data.data_root)?;
+    if let Some(noted) = &noted {
+        noted.check_dimensions(&config, source.description())?;
+        if args.typed.has("data-root") {
+            source = noted.as_trained(world, &config, source)?;
+        }
+    }
+    // From what all ranks have: rank 0 alone has the run that is resumed.
+    let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
+    clip_limits(world, &mut config, &source, is_noted);
+    let plan = config.plan(&source, Split::Train, world.size());
+    let total = check_data(&config, &plan, &source)?;
+    trace::steps(&args.trace, 0, total)?;
+    match (&args.trace.trace, &args.out) {
+        (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
+        _ => trace::check_writable(world, &args.trace)?,
+    }
+    Ok(Agreed { config, resumed, noted, source, plan, total })
+}
+
 /// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what that
 /// noted.
-fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
+fn configuration(
+    world: &World,
+    args: &TrainArgs,
+) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
     check_world_size(args, world)?;
     let (config, resumed, noted) = match &args.resume {
         None => (args.config.clone().completed()?, None, None),
@@ -155,6 +153,41 @@ fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<
     super::set_up(world, &config)?;
     super::agree_on_products(world, &config)?;
     Ok((config, resumed, noted))
+}
+
+/// Connects the transport of the gradients.
+fn connect(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collective>> {
+    let (backend, transport, gpu) = (config.communication.backend, config.transport(), config.device.gpu());
+    let collective = backend.connect(world, &transport, gpu)?;
+    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with the first one
+    // on the GPU.
+    if backend == BackendKind::Gloo {
+        world.exchange_over(backend.connect_primitives(world, &transport, gpu)?);
+    }
+    Ok(collective)
+}
+
+/// What `run.json` notes of the samples.
+fn data_record(trainer: &Trainer<'_>) -> DataRecord {
+    let (source, test) = (&trainer.source, &trainer.evaluation.shard);
+    let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
+    let imported = source.imported();
+    DataRecord {
+        train_sha256: trainer.shard.digest().to_owned(),
+        train_samples: trainer.plan.samples,
+        train_available: source.len(Split::Train),
+        test_samples: trainer.learner.options.plan(source, Split::Test, trainer.world.size()).samples,
+        test_available: source.len(Split::Test),
+        test_largest_class: test.class_counts().iter().copied().max().unwrap_or_default(),
+        shape,
+        classes,
+        class_names,
+        element: element.to_string(),
+        mean,
+        std,
+        fit: imported.and_then(|set| set.fit).map(|fit| values::name(&fit)),
+        features: imported.map(|set| set.features.clone()).unwrap_or_default(),
+    }
 }
 
 /// Whether the time line is to be in the run directory.
@@ -173,16 +206,9 @@ fn train(
 ) -> anyhow::Result<()> {
     let Begin { dir, curves, complete, .. } = begin;
     let (world, plan, config, position) = (trainer.world, trainer.plan, &record.config, &trainer.position);
-    let earlier = position.seconds();
-    if world.is_root() && position.step > 0 && !complete {
-        log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
-    }
+    let earlier_seconds = position.seconds();
     if world.is_root() && !complete {
-        let first = position.history.first().map_or(0.0, |row| row.learning_rate);
-        warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
-        if trainer.source.imported().is_some() {
-            warn_of_few_steps(config.epochs.get(), plan.steps(), config.data.train_batch_size.get());
-        }
+        say_start(&trainer, config);
     }
     let attempt = record.history.len().saturating_sub(1);
     let origin = Origin { config: serde_json::to_value(config)?, data: trainer.data_digests(), attempt };
@@ -203,37 +229,18 @@ fn train(
     let steps = world.agree(noted.transpose())?;
     // Not before: a run that is refused stays as it was.
     world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-    let mut progress =
-        TrainingProgress::new(world.is_root(), &plan, config.epochs.get(), position.step, steps);
+    let mut progress = TrainingProgress::new(world.is_root(), &plan, config.epochs.get(), step, steps);
     trainer.position.start_up_seconds += started.elapsed().as_secs_f64();
     let before = CpuTime::now();
     let ended = trainer.run(&mut recorder, &mut progress);
     record.failed_checkpoints = recorder.writer.as_ref().and_then(RunWriter::failed_checkpoint).cloned();
     if let Err(error) = ended {
-        let stopped = matches!(error, TrainError::Stopped { .. });
-        if let Some(dir) = &dir {
-            record.status = if stopped { Status::Stopped } else { Status::Failed };
-            record.error = Some(error.to_string());
-            record.ended_at = Some(now());
-            // On a full disk this fails too; what ended the run is every rank's error.
-            if let Err(error) = dir.write_record(&record) {
-                log::debug!("{error}");
-            }
-        }
-        if let Some(tracing) = tracing {
-            tracing.finish_training(world, Err(&error))?;
-        }
-        if stopped {
-            // MPICH's ranks were seen to wait for each other forever where some
-            // shut down while others still had messages on the way.
-            world.barrier()?;
-        }
-        return Err(error.into());
+        return note_end_without_results(world, dir.as_ref(), record, tracing, error);
     }
 
     progress.complete();
     let cpu = CpuTime::now().since(before);
-    let total_seconds = earlier + started.elapsed().as_secs_f64();
+    let total_seconds = earlier_seconds + started.elapsed().as_secs_f64();
     let results = summarize(&trainer, cpu, total_seconds)?;
     if let Some(dir) = &dir {
         let is_own = trainer.source.imported().is_some();
@@ -248,6 +255,48 @@ fn train(
     }
     world.barrier()?;
     Ok(())
+}
+
+/// Says where the run goes on, and warns of what it cannot learn.
+fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
+    let (plan, position) = (trainer.plan, &trainer.position);
+    if position.step > 0 {
+        log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
+    }
+    let first = position.history.first().map_or(0.0, |row| row.learning_rate);
+    warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch, first);
+    if trainer.source.imported().is_some() {
+        warn_of_few_steps(config.epochs.get(), plan.steps(), config.data.train_batch_size.get());
+    }
+}
+
+/// Writes down that a training stopped or failed; returns its error.
+fn note_end_without_results(
+    world: &World,
+    dir: Option<&RunDir>,
+    mut record: RunRecord,
+    tracing: Option<Tracing>,
+    error: TrainError,
+) -> anyhow::Result<()> {
+    let stopped = matches!(error, TrainError::Stopped { .. });
+    if let Some(dir) = dir {
+        record.status = if stopped { Status::Stopped } else { Status::Failed };
+        record.error = Some(error.to_string());
+        record.ended_at = Some(now());
+        // On a full disk this fails too; what ended the run is every rank's error.
+        if let Err(error) = dir.write_record(&record) {
+            log::debug!("{error}");
+        }
+    }
+    if let Some(tracing) = tracing {
+        tracing.finish_training(world, Err(&error))?;
+    }
+    if stopped {
+        // MPICH's ranks were seen to wait for each other forever where some
+        // shut down while others still had messages on the way.
+        world.barrier()?;
+    }
+    Err(error.into())
 }
 
 /// Warns of a training on own data that is too short to learn: the defaults are for sets of many thousand samples.
