@@ -79,84 +79,120 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Begin> {
+        let changed = self.changed(&record.config);
+        let mut checkpoint = self.checkpoint(record, layout, &changed)?;
+        self.check_rest(&checkpoint.position, &record.config, &changed, steps)?;
+        let completed = self.completed();
         let Self { dir, intact, record: old, typed } = self;
-        let RunRecord { config: before, history, failed_attempts, status, results, .. } = old;
-        let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
-        let path = dir.path();
-        if !intact.manifest.has_moments() {
-            let problem = format!(
-                "the run is complete, and its sweep has reduced its checkpoints to weights, from which no optimizer goes \
-                 on: train a new run with more --epochs, or from these weights with --init {}",
-                intact.path.join(MODEL).display()
-            );
-            return Err(ConfigError::new("resume", path.display(), problem).into());
-        }
-        let config = &record.config;
-        let fields = before.fields();
-        let mut changed = covered::differences(&fields, &config.fields());
-        let root = &fields["data_root"];
-        if typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
-            // The same folder with other samples, which the history notes.
-            changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
-        }
-        let mut checkpoint = Checkpoint::<Position>::load(&intact.path, &stored(layout))?;
-        // Those of attempts that were killed before a checkpoint of their own are in the history alone.
-        let manifest = &intact.manifest;
-        if covered::changes_since(manifest, &history, &changed).any(makes_another_test) {
-            checkpoint.position.compare_anew();
-        }
-        ensure!(
-            checkpoint.model == config.model.to_string() && checkpoint.world_size == record.world_size,
-            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
-            path.display(),
-            checkpoint.model,
-            checkpoint.world_size,
-            config.model,
-            record.world_size
-        );
-        let step = checkpoint.position.step;
-        if let Some(problem) = ends_wrongly(&checkpoint.position, config, completed, &changed) {
-            return Err(ConfigError::Words(format!("{}: {problem}", typed.of_runs())).into());
-        }
-        let position = &checkpoint.position;
-        let is_of = |steps: usize| position.epoch * steps + position.step_in_epoch == step;
-        if !is_of(steps) {
-            let problem = format!(
-                "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it \
-                 has another number of samples; put the data set back",
-                position.epoch + 1
-            );
-            return Err(ConfigError::new("data-root", config.data.data_root.display(), problem).into());
-        }
-        let samples = Samples::of_checkpoint(manifest, &history, &changed);
-        let curves = manifest.curves.clone();
-        check_curves(path, &curves, &intact.path)?;
+        let samples = Samples::of_checkpoint(&intact.manifest, &old.history, &changed);
+        let curves = intact.manifest.curves.clone();
+        check_curves(dir.path(), &curves, &intact.path)?;
         dir.refuse_links(record.world_size)?;
         intact.set_aside()?;
-        for Change { field, from, to } in &changed {
-            let option = field.replace('_', "-");
-            let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
-            if from == to {
-                log::info!("--{option} {}: with the samples that are there now", as_typed(to));
-                continue;
-            }
-            let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
-            log::info!("--{option} {to} from here on (was {})", as_typed(from));
-        }
+        say_changes(&changed, &typed);
+        let step = checkpoint.position.step;
         if let Some(steps) = completed.filter(|&steps| steps > step) {
             log::warn!(
                 "run.json is of {steps} steps, and {} is the newest checkpoint that is there: the run goes on from it",
                 intact.path.display()
             );
         }
-        say_learning_rate(&checkpoint.position, &before, config, steps);
-        record.history = history;
-        record.failed_attempts = failed_attempts;
+        say_learning_rate(&checkpoint.position, &old.config, &record.config, steps);
+        record.history = old.history;
+        record.failed_attempts = old.failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         let weights = Some(std::mem::take(&mut checkpoint.params));
         let (dir, checkpoint) = (Some(dir), Some(checkpoint));
         Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
+    }
+
+    /// Steps of the run, if it was complete.
+    fn completed(&self) -> Option<usize> {
+        let RunRecord { results, status, .. } = &self.record;
+        results.as_ref().filter(|_| *status == Status::Completed).map(|results| results.steps)
+    }
+
+    /// What this attempt changes of the run's options.
+    fn changed(&self, config: &RunConfig) -> Vec<Change> {
+        let before = self.record.config.fields();
+        let mut changed = covered::differences(&before, &config.fields());
+        let root = &before["data_root"];
+        if self.typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
+            // The same folder with other samples, which the history notes.
+            changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
+        }
+        changed
+    }
+
+    /// Reads the checkpoint, which must be of the network and the ranks that `record` names.
+    fn checkpoint(
+        &self,
+        record: &RunRecord,
+        layout: &ParamLayout,
+        changed: &[Change],
+    ) -> anyhow::Result<Checkpoint<Position>> {
+        let (path, Intact { path: folder, manifest, .. }) = (self.dir.path(), &self.intact);
+        if !manifest.has_moments() {
+            let problem = format!(
+                "the run is complete, and its sweep has reduced its checkpoints to weights, from which no optimizer goes \
+                 on: train a new run with more --epochs, or from these weights with --init {}",
+                folder.join(MODEL).display()
+            );
+            return Err(ConfigError::new("resume", path.display(), problem).into());
+        }
+        let mut checkpoint = Checkpoint::<Position>::load(folder, &stored(layout))?;
+        // Those of attempts that were killed before a checkpoint of their own are in the history alone.
+        if covered::changes_since(manifest, &self.record.history, changed).any(makes_another_test) {
+            checkpoint.position.compare_anew();
+        }
+        ensure!(
+            checkpoint.model == record.config.model.to_string() && checkpoint.world_size == record.world_size,
+            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
+            path.display(),
+            checkpoint.model,
+            checkpoint.world_size,
+            record.config.model,
+            record.world_size
+        );
+        Ok(checkpoint)
+    }
+
+    /// Checks that the run can go on from `position` with these changes. An epoch has `steps` steps.
+    fn check_rest(
+        &self,
+        position: &Position,
+        config: &RunConfig,
+        changed: &[Change],
+        steps: usize,
+    ) -> Result<(), ConfigError> {
+        if let Some(problem) = ends_wrongly(position, config, self.completed(), changed) {
+            return Err(ConfigError::Words(format!("{}: {problem}", self.typed.of_runs())));
+        }
+        let Position { epoch, step_in_epoch, step, .. } = *position;
+        if epoch * steps + step_in_epoch == step {
+            return Ok(());
+        }
+        let problem = format!(
+            "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it has \
+             another number of samples; put the data set back",
+            epoch + 1
+        );
+        Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
+    }
+}
+
+/// Says which options change from here on, as they were `typed`.
+fn say_changes(changed: &[Change], typed: &Words) {
+    for Change { field, from, to } in changed {
+        let option = field.replace('_', "-");
+        let as_written = typed.0.get(&option).and_then(|value| value.as_ref()?.to_str());
+        if from == to {
+            log::info!("--{option} {}: with the samples that are there now", as_typed(to));
+            continue;
+        }
+        let to = as_written.map_or_else(|| as_typed(to), ToOwned::to_owned);
+        log::info!("--{option} {to} from here on (was {})", as_typed(from));
     }
 }
 
