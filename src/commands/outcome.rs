@@ -155,42 +155,25 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
 /// When the transport fails.
 pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> anyhow::Result<Results> {
     let Trainer { world, position, plan, .. } = trainer;
-    let (config, rank) = (&trainer.learner.options, world.rank());
+    let config = &trainer.learner.options;
     let last = position.history.last().context("no epoch was trained")?;
-    let of_rank = |tallies: &[Tally]| tallies.get(rank).and_then(Tally::metrics);
-    let [train, test, int8] =
-        [&position.epoch_tallies, &position.test_tallies, &position.int8_tallies].map(|t| of_rank(t));
-    let mine = RankRecord {
-        rank,
-        host: world.host().to_owned(),
-        train_samples: plan.shard_len(rank),
-        test_samples: position.test_tallies.get(rank).map_or(0, |tally| tally.samples as usize),
-        train_loss: train.map(|metrics| metrics.loss),
-        train_accuracy: train.map(|metrics| metrics.accuracy),
-        test_loss: test.map(|metrics| metrics.loss),
-        test_accuracy: test.map(|metrics| metrics.accuracy),
-        int8_test_loss: int8.map(|metrics| metrics.loss),
-        int8_test_accuracy: int8.map(|metrics| metrics.accuracy),
-        comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
-        peak_rss_mb: peak_rss_mb(),
-        live_mb: live_mb(config),
-    };
     let seconds =
         [position.start_up_seconds, position.test_seconds, position.checkpoint_seconds, total_seconds];
-    let ranks = world.gather(&(mine, seconds, cpu))?;
+    let ranks = world.gather(&(rank_record(trainer), seconds, cpu))?;
     let (per_rank, seconds, times): (Vec<RankRecord>, Vec<[f64; 4]>, Vec<CpuTime>) =
         ranks.into_iter().collect();
-    let mean = |of: usize| seconds.iter().map(|rank| rank[of]).sum::<f64>() / world.size() as f64;
+    let mean = |part: usize| seconds.iter().map(|rank| rank[part]).sum::<f64>() / world.size() as f64;
+    let [start_up_seconds, test_seconds, checkpoint_seconds, total_seconds] = std::array::from_fn(mean);
     let others = load_of_others(world.places(), &times);
     let steps = position.step;
     Ok(Results {
         steps,
         epochs_run: position.history.len(),
-        start_up_seconds: mean(0),
+        start_up_seconds,
         train_seconds: position.train_seconds,
-        test_seconds: mean(1),
-        checkpoint_seconds: mean(2),
-        total_seconds: mean(3),
+        test_seconds,
+        checkpoint_seconds,
+        total_seconds,
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
@@ -215,6 +198,30 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
         by_class: ByClass::from_confusion(&position.confusion, &trainer.source.description().class_names),
         per_rank,
     })
+}
+
+/// This rank's part of the results.
+fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
+    let Trainer { world, position, plan, .. } = trainer;
+    let rank = world.rank();
+    let of_rank = |tallies: &[Tally]| tallies.get(rank).and_then(Tally::metrics);
+    let [train, test, int8] =
+        [&position.epoch_tallies, &position.test_tallies, &position.int8_tallies].map(|t| of_rank(t));
+    RankRecord {
+        rank,
+        host: world.host().to_owned(),
+        train_samples: plan.shard_len(rank),
+        test_samples: position.test_tallies.get(rank).map_or(0, |tally| tally.samples as usize),
+        train_loss: train.map(|metrics| metrics.loss),
+        train_accuracy: train.map(|metrics| metrics.accuracy),
+        test_loss: test.map(|metrics| metrics.loss),
+        test_accuracy: test.map(|metrics| metrics.accuracy),
+        int8_test_loss: int8.map(|metrics| metrics.loss),
+        int8_test_accuracy: int8.map(|metrics| metrics.accuracy),
+        comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
+        peak_rss_mb: peak_rss_mb(),
+        live_mb: live_mb(&trainer.learner.options),
+    }
 }
 
 /// Prints the table of epochs, the test by class of people's own data, and one line; the others at log level debug.
