@@ -30,38 +30,22 @@ const WARM_UP: usize = 3;
 type Times = [Vec<Duration>; 2];
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
-    // Links may differ between hosts; rank 0 writes.
-    let read = [args.run.path(), args.config.init.as_ref()];
-    let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
-    let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
-    on_root(world, || {
-        outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read))
-    })?;
+    check_outputs(world, args)?;
     let traced = trace::steps(&args.trace, 0, args.batches)?;
     let subject = select::subject(world, args)?;
+    let config = subject.config.clone();
     let split = if args.train { Split::Train } else { Split::Test };
-    let mut batches = BatchCycle::open(world, &subject.config, &subject.source, split)?;
+    let mut batches = BatchCycle::open(world, &config, &subject.source, split)?;
     trace::check_writable(world, &args.trace)?;
     let checkpoint_bytes = match &subject.int8 {
         Some(int8) => int8_bytes(int8)?,
         None => subject.float_bytes()?,
     };
-    let Subject { config, network, source, int8 } = subject;
     agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
     SpanRecorder::new(tracing.as_ref().map(Tracing::log)).start();
-    let (times, buckets) = match (args.train, int8) {
-        (true, _) => {
-            let device = config.device.device().autodiff();
-            let fresh = config.network(source.description().into(), &device);
-            let layout = fresh.parameters();
-            let network = layout.write(fresh, &layout.read(&network));
-            training(world, &config, network, &mut batches, args.batches)?
-        }
-        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches)?, Vec::new()),
-        (false, None) => (inference(&config, &network, &mut batches, args.batches)?, Vec::new()),
-    };
+    let (times, buckets) = measure(world, args, subject, &mut batches)?;
     let recorder = SpanRecorder::stop().unwrap_or_default();
     if let Some(tracing) = tracing {
         tracing.finish(world, &recorder)?;
@@ -99,6 +83,36 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         write_csv(path, &file.operators)?;
     }
     outputs::write_json(args.json.as_deref(), &file)
+}
+
+/// Checks the files to be written. Links may differ between hosts; rank 0 writes.
+fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
+    let read = [args.run.path(), args.config.init.as_ref()];
+    let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
+    let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
+    on_root(world, || outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read)))
+        .map(drop)
+}
+
+/// Profiles what the options name; returns the times, and the buckets of a training.
+fn measure(
+    world: &World,
+    args: &ProfileArgs,
+    subject: Subject,
+    batches: &mut BatchCycle,
+) -> anyhow::Result<(Times, Vec<BucketReport>)> {
+    let Subject { config, network, source, int8 } = subject;
+    match (args.train, int8) {
+        (true, _) => {
+            let device = config.device.device().autodiff();
+            let fresh = config.network(source.description().into(), &device);
+            let layout = fresh.parameters();
+            let network = layout.write(fresh, &layout.read(&network));
+            training(world, &config, network, batches, args.batches)
+        }
+        (false, Some(int8)) => Ok((int8::profile(int8, batches, args.batches)?, Vec::new())),
+        (false, None) => Ok((inference(&config, &network, batches, args.batches)?, Vec::new())),
+    }
 }
 
 /// Profiles inference.
