@@ -58,7 +58,7 @@ fn work() -> u8 {
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        commands::logging::error(FAILED, INTERNAL_ERROR);
+        commands::print_error(FAILED, INTERNAL_ERROR);
         default(panic);
     }));
 }

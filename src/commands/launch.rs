@@ -24,7 +24,7 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     }
     let program = with_verbosity(verbosity, &args.program);
     let stop =
-        StopRequest::listen_as_launcher().map(super::told).context("cannot install signal handlers")?;
+        StopRequest::listen_as_launcher().map(super::run::told).context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
@@ -41,7 +41,7 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     }
     if let Err(error) = launch::check(&mut launch, &stop) {
         let Some(signal) = stop.number() else { return Err(error) };
-        super::logging::error(FAILED, &error.to_string());
+        super::print_error(FAILED, &error.to_string());
         return Ok(128 + signal);
     }
     if let (Some(restarts), Some(training)) = (args.restart, training) {

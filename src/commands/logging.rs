@@ -57,11 +57,6 @@ pub fn line(record: &log::Record<'_>, style: Style) -> String {
     }
 }
 
-/// Prints an error of the program, of this [kind](burn_mpi::messages).
-pub fn error(kind: &str, text: &str) {
-    console::error("mpiburn", &burn_mpi::messages::tag(kind), text, has_colour());
-}
-
 /// Whether what this process writes to stderr has colour.
 pub(super) fn has_colour() -> bool {
     static COLOUR: LazyLock<bool> = LazyLock::new(|| is_on_terminal() && console::wants_colour());

@@ -1,0 +1,360 @@
+//! A subcommand from its start to its end: alone or as one rank of several, who prints its error, and with which exit
+//! code the process ends.
+
+use std::io::Write;
+
+use anyhow::Context;
+use burn_mpi::lab::MPI_FLAVOUR;
+use burn_mpi::messages::{self, FAILED, NOTICED};
+use burn_mpi::{CommError, Launcher, World};
+use clap::CommandFactory;
+use run_record::RecordError;
+use run_report::UsageError;
+use terminal::console;
+
+use super::start::{self, Does, Fingerprint, Verdict};
+use super::{bench, data, eval, export, launch, logging, predict, profile, quantize, sweep, train};
+use crate::options::{BenchArgs, BenchKind, Cli, Command, ConfigError, is_of_value, one_line};
+use crate::quant::QuantError;
+use crate::train::{TrainError, spec};
+use ::data::DataError;
+use ::launch::sweep::SweepError;
+use ::launch::{IN_USE, OPTIONS, RESUMABLE, StopRequest};
+/// Runs a subcommand; returns the exit code of one that started other jobs.
+///
+/// # Errors
+/// The error of the subcommand.
+pub fn run(cli: Cli) -> Result<u8, CommandError> {
+    use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
+    let program = start::fingerprint();
+    let stop = match &cli.command {
+        // From here on: a signal while MPI starts requests a checkpoint as well.
+        Train(args) => {
+            if args.note_steps {
+                messages::tag_lines();
+            }
+            StopRequest::listen().map(told).context("cannot listen to signals").map_err(CommandError::own)?
+        }
+        Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
+        _ => return run_alone(&cli, program),
+    };
+    let world = World::init().map_err(|error| CommandError {
+        ending: if error.is_rank_0s() { Ending::Shared } else { Ending::Own },
+        error: error.into(),
+    })?;
+    run_as_rank(&world, &cli, program, &stop).map(|()| 0)
+}
+
+/// Logs that signals from here on are recorded, with the rank before MPI has started.
+pub(super) fn told(stop: StopRequest) -> StopRequest {
+    let rank = Launcher::detect().map_or(0, |launcher| launcher.rank);
+    log::debug!("rank {rank}: signal handlers are installed");
+    stop
+}
+
+/// Runs a subcommand that has no ranks. Several are told so; what the shell has inherited from another job does not
+/// matter.
+fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError> {
+    if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
+        match World::init() {
+            Ok(world) if world.size() > 1 => {
+                return run_as_rank(&world, cli, program, &StopRequest::default()).map(|()| 0);
+            }
+            // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
+            Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
+            Err(_) if launcher.has_started_this_process() => {
+                return Err(CommandError::own(start::in_one_process(&cli.name).into()));
+            }
+            _ => {}
+        }
+    }
+    let ended = match &cli.command {
+        Command::Data(args) => data::run(args).map(|()| 0),
+        Command::Launch(args) => launch::run(args, cli.verbosity()),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Report(args) => run_report::run(args).map(|()| 0),
+        Command::Cores => {
+            let [cores, cpus] = burn_mpi::lab::cores_and_cpus();
+            println!("{} {cores} {cpus}", ::launch::CORES);
+            Ok(0)
+        }
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "mpiburn", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
+            Ok(0)
+        }
+        Command::Man { folder } => {
+            let written = std::fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
+            let problem = || format!("cannot write manual pages to {}", folder.display());
+            written.map(|()| 0).with_context(problem)
+        }
+        _ => unreachable!("it has ranks"),
+    };
+    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(CommandError::own)
+}
+
+/// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
+/// is resumed or profiled those that are given.
+///
+/// # Errors
+/// If an option of a training is wrong, which one rank alone may have.
+fn does(cli: &Cli) -> Result<Does, String> {
+    let (config, typed, changes) = match &cli.command {
+        Command::Train(args) => (&args.config, &args.typed, args.resume.is_some()),
+        Command::Profile(args) => (&args.config, &args.typed, args.run.path().is_some()),
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, &args.typed, false),
+        _ => return Ok(Does { command: cli.name.clone(), options: cli.options.clone() }),
+    };
+    let completed = || {
+        let config = config.clone().completed()?;
+        config.check_built()?;
+        Ok(config)
+    };
+    let refused = |error: ConfigError| with_hint(&error.into());
+    typed.check().map_err(refused)?;
+    let config = if changes { config.clone() } else { completed().map_err(refused)? };
+    let of_job = |option: &&(String, String)| spec(option.0.trim_start_matches("--")).is_none();
+    let of_job = cli.options.iter().filter(of_job).cloned();
+    Ok(Does {
+        command: cli.name.clone(),
+        options: of_job.chain(config.compared(changes.then_some(typed))).collect(),
+    })
+}
+
+/// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
+///
+/// # Errors
+/// The error of the subcommand.
+pub fn run_as_rank(
+    world: &World,
+    cli: &Cli,
+    program: Option<Fingerprint>,
+    stop: &StopRequest,
+) -> Result<(), CommandError> {
+    let command = &cli.command;
+    let end = |error: anyhow::Error| {
+        if is_shared(&error) {
+            print_own(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
+            return CommandError { error, ending: Ending::Shared };
+        }
+        // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
+        CommandError { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
+    };
+    match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
+        Verdict::Run => {}
+        Verdict::Print(text) => return Err(end(Refused(text).into())),
+        Verdict::Refuse(line) => {
+            print_own(world, FAILED, line.as_deref());
+            let error = Refused(line.unwrap_or_default()).into();
+            return Err(CommandError { error, ending: Ending::Shared });
+        }
+    }
+    let result = match command {
+        Command::Train(args) => train::run(world, args, stop.clone()),
+        Command::Eval(args) => eval::run(world, args),
+        Command::Predict(args) => predict::run(world, args),
+        Command::Export(args) => export::run(world, args),
+        Command::Quantize(args) => quantize::run(world, args),
+        Command::Bench(args) => bench::run(world, args),
+        Command::Profile(args) => profile::run(world, args),
+        _ => Err(start::in_one_process(&cli.name).into()),
+    };
+    result.map_err(end)
+}
+
+/// Something that was typed or named cannot be done, which every rank knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Rank 0 cannot use a run directory that another process uses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InUse(pub CommError);
+
+/// What a process does whose command failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It prints the error, and no other rank waits for it.
+    Own,
+    /// It prints the error, and aborts other ranks, which may still be running.
+    Abort,
+    /// It exits: all ranks have the error, and one has printed it.
+    Shared,
+}
+
+/// An error of a command, and what the process does.
+pub struct CommandError {
+    /// The error.
+    pub error: anyhow::Error,
+    /// What the process does.
+    pub ending: Ending,
+}
+
+impl CommandError {
+    /// An error that no other rank has to know.
+    pub fn own(error: anyhow::Error) -> Self {
+        Self { error, ending: Ending::Own }
+    }
+
+    /// Prints the error, unless one rank has for all.
+    pub fn print(&self) {
+        if self.ending != Ending::Shared {
+            print_error(kind(&self.error), &with_hint(&self.error));
+        }
+    }
+
+    /// Exit code of the process; the guard's is 3.
+    pub fn exit_code(&self) -> u8 {
+        const FAILED: u8 = 1;
+        if is_refusal(&self.error) {
+            return OPTIONS;
+        }
+        if self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. }))) {
+            RESUMABLE
+        } else {
+            FAILED
+        }
+    }
+}
+
+/// Whether something was typed wrong: an option, a network that has no int8 version, a
+/// file of the other kind.
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    // Not where it is the cause of another: an edited run.json.
+    let is_option = error.chain().next().is_some_and(|error| {
+        error.is::<ConfigError>()
+            || error.is::<UsageError>()
+            || error.is::<Refused>()
+            || error.is::<SweepError>()
+    });
+    is_option
+        || matches!(error.downcast_ref(), Some(DataError::Option { .. }))
+        || error.chain().any(|cause| {
+            cause.is::<QuantError>()
+                || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)
+        })
+}
+
+/// The error between ranks that is the cause of `error`, if one is.
+pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
+    error.chain().find_map(|cause| {
+        cause
+            .downcast_ref()
+            .or_else(|| cause.downcast_ref::<TrainError>().and_then(TrainError::comm_error))
+            .or_else(|| cause.downcast_ref::<InUse>().map(|InUse(error)| error))
+    })
+}
+
+/// Whether another process uses the run directory.
+pub fn is_in_use(error: &anyhow::Error) -> bool {
+    let is_locked = |error| matches!(error, &RecordError::InUse { .. });
+    error.is::<InUse>() || error.downcast_ref().is_some_and(is_locked)
+}
+
+/// The kind of the line with the error, for `launch --restart`.
+pub fn kind(error: &anyhow::Error) -> &'static str {
+    // Of gloo, and of the system.
+    let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
+    match comm_error(error) {
+        _ if is_in_use(error) => IN_USE,
+        Some(CommError::Left { .. }) => NOTICED,
+        Some(error) if closed.iter().any(|words| error.to_string().contains(words)) => NOTICED,
+        _ => FAILED,
+    }
+}
+
+/// Whether every rank of the job ends with this same error, so that none waits.
+pub fn is_shared(error: &anyhow::Error) -> bool {
+    comm_error(error).is_some_and(CommError::is_shared)
+        || error.downcast_ref().is_some_and(TrainError::is_shared)
+        || error.is::<ConfigError>()
+        || error.is::<Refused>()
+}
+
+/// The error in one line, with what this program offers against it.
+pub fn with_hint(error: &anyhow::Error) -> String {
+    match comm_error(error).and_then(hint) {
+        Some(hint) => format!("{error:#}; {hint}"),
+        None => format!("{error:#}"),
+    }
+}
+
+/// What this program's user can do about an error of the library, which speaks of its own functions.
+fn hint(error: &CommError) -> Option<String> {
+    match error {
+        CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
+        CommError::ForeignLauncher { launcher, mpi } if !launcher.is_of(mpi) => {
+            let other = if MPI_FLAVOUR == "openmpi" { "mpich" } else { "openmpi" };
+            Some(format!("make build MPI={other} builds for the other"))
+        }
+        _ => None,
+    }
+}
+
+/// Prints an error of the program, of this [kind](burn_mpi::messages).
+pub fn print_error(kind: &str, text: &str) {
+    console::error("mpiburn", &messages::tag(kind), text, logging::has_colour());
+}
+
+/// Prints this rank's line of this kind, if it has one. The barrier keeps ranks without one from exiting
+/// first: a launcher ends the job as soon as one rank has failed.
+fn print_own(world: &World, kind: &str, line: Option<&str>) {
+    if let Some(line) = line {
+        print_error(kind, line);
+    }
+    let _ = world.barrier();
+}
+
+/// Prints an error of the command line, once for all ranks that have it; returns the exit code.
+pub fn usage(error: &clap::Error) -> u8 {
+    use clap::error::ErrorKind;
+    // MPI starts once: a program that the same rank runs next needs it.
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
+            console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
+        }
+        return u8::from(console::lost());
+    }
+    let program = start::fingerprint();
+    let world = start::has_peers().then(World::init).and_then(Result::ok);
+    // A line, as of other errors of options; any other error of the command line has clap's tips, which quote it twice.
+    let text = error.to_string();
+    let is_long = console::message(&text).len() < text.len();
+    let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
+    let text = wrong_value.clone().unwrap_or(text);
+    let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
+    match verdict {
+        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| print_error(FAILED, line)),
+        _ if world.as_ref().is_none_or(World::is_root) => match wrong_value {
+            Some(line) => print_error(FAILED, &line),
+            None => _ = error.print(),
+        },
+        _ => {}
+    }
+    // As in `print_own`.
+    if let Some(world) = world {
+        let _ = world.barrier();
+    }
+    OPTIONS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_adds_its_own_commands_to_the_librarys_errors() {
+        let by_hand = || CommError::ByHand { rank: 0, size: 2 };
+        let line = with_hint(&anyhow::Error::from(TrainError::Comm(by_hand())).context("train"));
+        assert!(
+            line.ends_with("unset RANK and WORLD_SIZE; mpiburn launch NxC -- … starts a topology"),
+            "{line}"
+        );
+        assert!(!by_hand().to_string().contains("NxC"));
+        let other = anyhow::Error::from(CommError::Start("no network".into()));
+        assert_eq!(with_hint(&other), "MPI did not start: no network");
+    }
+}
