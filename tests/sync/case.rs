@@ -72,7 +72,7 @@ enum Spread {
 impl Case {
     /// Case `index` of `seed` in a world of that size.
     pub fn draw(seed: u64, index: u64, world_size: usize) -> Self {
-        let draw = &mut Draw::of(seed, index, Purpose::Case, [world_size as u16, 0, 0, 0]);
+        let draw = &mut Draw::for_case(seed, index, Purpose::Case, [world_size as u16, 0, 0, 0]);
         let mut backends = vec![BackendKind::Mpi];
         if cfg!(feature = "gloo") {
             backends.push(BackendKind::Gloo);

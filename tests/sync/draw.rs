@@ -24,7 +24,7 @@ pub struct Draw(ChaCha8Rng);
 
 impl Draw {
     /// The stream of `purpose` and `indices` in case `index` of `seed`.
-    pub fn of(seed: u64, index: u64, purpose: Purpose, indices: [u16; 4]) -> Self {
+    pub fn for_case(seed: u64, index: u64, purpose: Purpose, indices: [u16; 4]) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&index.to_le_bytes());

@@ -142,7 +142,7 @@ impl Layer {
 /// All values of `rank`'s module before the first broadcast: different on each rank, at
 /// scales that keep activations and gradients near 1.
 pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32> {
-    let draw = &mut Draw::of(plan.seed, plan.index, Purpose::Values, [rank as u16, 0, 0, 0]);
+    let draw = &mut Draw::for_case(plan.seed, plan.index, Purpose::Values, [rank as u16, 0, 0, 0]);
     let mut values = Vec::new();
     for spec in specs {
         let field = spec.name.rsplit('.').next().unwrap_or_default();

@@ -110,7 +110,7 @@ impl Plan {
             Rule::FirstStep => return usize::from(step > 0) % n,
         };
         let [step, rank, micro] = at.map(|part| part as u16);
-        Draw::of(self.seed, self.index, Purpose::Route, [step, rank, micro, salt as u16]).below(n)
+        Draw::for_case(self.seed, self.index, Purpose::Route, [step, rank, micro, salt as u16]).below(n)
     }
 
     pub fn draw(draw: &mut Draw, seed: u64, index: u64) -> Self {

@@ -21,7 +21,7 @@ impl Samples {
     /// The `count` samples of `batch`.
     pub fn at(plan: &Plan, batch: BatchId, count: usize, device: &Device) -> Self {
         let key = [batch.step, batch.rank, batch.micro, 0].map(|part| part as u16);
-        let draw = &mut Draw::of(plan.seed, plan.index, Purpose::Samples, key);
+        let draw = &mut Draw::for_case(plan.seed, plan.index, Purpose::Samples, key);
         Self {
             values: floats(draw, [count, plan.inputs], device),
             tokens: integers(draw, [count, plan.tokens], plan.vocabulary, device),
