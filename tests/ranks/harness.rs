@@ -308,23 +308,9 @@ pub fn run(job: impl Borrow<Job>) -> Output {
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0, "{}", std::io::Error::last_os_error());
             std::env::set_current_dir(format!("{}{rank}", folder.display())).expect("the rank's folder");
         }
-        let (code, printed) = console::captured(|| {
-            let Err(failure) = commands::run_as_rank(world, &commands[rank], None, &stops[rank]) else {
-                return 0;
-            };
-            // A launcher ends the others before they print that a rank has left.
-            let is_other = failure
-                .error
-                .chain()
-                .any(|cause| matches!(cause.downcast_ref::<CommError>(), Some(CommError::Left { .. })));
-            if !is_other {
-                failure.print();
-            }
-            failure.exit_code()
-        });
-        let text = printed[1].clone();
-        ends.lock().expect("no panic")[rank] = Ended { code, printed };
-        if code == 0 { Ok(()) } else { Err(text) }
+        let ended = run_rank(world, &commands[rank], &stops[rank]);
+        ends.lock().expect("no panic")[rank] = ended.clone();
+        if ended.code == 0 { Ok(()) } else { Err(ended.printed[1].clone()) }
     };
     let result = threads::run_with_lines(words.len(), options, body);
     let ends = ends.into_inner().expect("no panic");
@@ -340,6 +326,22 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     };
     lines.iter().for_each(|line| err.push_str(&format!("mpiburn: {line}\n")));
     output(code, out, err)
+}
+
+/// Runs a command as one rank.
+fn run_rank(world: &World, command: &Cli, stop: &StopRequest) -> Ended {
+    let (code, printed) = console::captured(|| {
+        let Err(failure) = commands::run_as_rank(world, command, None, stop) else { return 0 };
+        // A launcher ends the others before they print that a rank has left.
+        let is_other = |cause: &(dyn std::error::Error + 'static)| {
+            matches!(cause.downcast_ref::<CommError>(), Some(CommError::Left { .. }))
+        };
+        if !failure.error.chain().any(is_other) {
+            failure.print();
+        }
+        failure.exit_code()
+    });
+    Ended { code, printed }
 }
 
 fn output(code: u8, out: String, err: String) -> Output {
