@@ -128,7 +128,7 @@ struct FirstRows {
 }
 
 /// What the first rows of a table are.
-struct Layout {
+struct TableLayout {
     /// Whether the first row names the separator.
     is_sep_line: bool,
     /// The row in which the table begins.
@@ -262,12 +262,12 @@ impl FirstRows {
         columns
     }
 
-    fn layout(&self, is_sep_line: bool, hints: &Hints<'_>) -> Layout {
+    fn layout(&self, is_sep_line: bool, hints: &Hints<'_>) -> TableLayout {
         let first = self.first(is_sep_line, hints);
         let is_header = hints.has_header.unwrap_or_else(|| self.is_header(first, hints));
         let has_units = is_header && self.are_units(first + 1);
         let has_row_names = is_header && self.have_row_names(first);
-        Layout {
+        TableLayout {
             is_sep_line,
             first,
             is_header,
@@ -283,8 +283,8 @@ impl FirstRows {
     }
 
     /// What is left out, in words. `line` is the number of the line at a position.
-    fn notes(&self, layout: &Layout, line: impl Fn(&Position) -> u64) -> Vec<String> {
-        let &Layout { is_sep_line, first, has_units, has_row_names, columns, .. } = layout;
+    fn notes(&self, layout: &TableLayout, line: impl Fn(&Position) -> u64) -> Vec<String> {
+        let &TableLayout { is_sep_line, first, has_units, has_row_names, columns, .. } = layout;
         let mut notes = Vec::new();
         if is_sep_line {
             notes.push("line 1 names the separator".into());
@@ -324,7 +324,7 @@ impl FirstRows {
     /// Names of the columns, if the first row has them; or which line is not UTF-8.
     fn header(
         &self,
-        layout: &Layout,
+        layout: &TableLayout,
         line: impl Fn(&Position) -> u64,
     ) -> Result<Option<Vec<String>>, String> {
         let Some(names) = self.rows.get(layout.first).filter(|_| layout.is_header) else { return Ok(None) };

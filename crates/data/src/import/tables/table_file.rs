@@ -72,7 +72,7 @@ impl TableFile {
         tell: &Tell<'_>,
     ) -> Result<Self, DataError> {
         let path = &*files.files[0];
-        let Contents { mut file, parts, is_parquet } = contents(files, header, tell)?;
+        let TableText { mut file, parts, is_parquet } = contents(files, header, tell)?;
         let lines = lines(&mut file).map_err(DataError::read(path))?;
         let hints = Hints {
             names: known,
@@ -335,7 +335,7 @@ impl TableFile {
 }
 
 /// The contents of a table as text in UTF-8.
-struct Contents {
+struct TableText {
     file: File,
     /// As [`TableFile::parts`].
     parts: Vec<(PathBuf, u64)>,
@@ -344,7 +344,7 @@ struct Contents {
 
 /// Unpacks and converts the file of a table, if it is packed or no text in UTF-8. Reading Parquet takes time, of which
 /// `tell` is told.
-fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<Contents, DataError> {
+fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<TableText, DataError> {
     let path = &*files.files[0];
     let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
     let mut magic = beginning(&mut file).map_err(DataError::read(path))?;
@@ -376,7 +376,7 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
     } else if magic.split(|byte| *byte == b'\n').next().is_some_and(|line| line.contains(&0)) {
         bail!(path, "is no text in UTF-8: save the table as .csv in UTF-8, or as .parquet");
     }
-    Ok(Contents { file, parts, is_parquet })
+    Ok(TableText { file, parts, is_parquet })
 }
 
 /// The first bytes of a file, by which other kinds of files are named.
