@@ -25,19 +25,20 @@ struct ByRank {
 pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>) -> Vec<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
-    let of = |key, title, rank, of_rank: fn(&RankRecord) -> Option<f64>, published| ByRank {
+    let measured = |key, title, rank, of_rank: fn(&RankRecord) -> Option<f64>, published| ByRank {
         measure: measure(key, title, rank),
         of_rank,
         published,
     };
     let train =
-        of("train_accuracy", "train acc %", 0, |rank| rank.train_accuracy, Some(["train_accuracy"; 2]));
-    let test = of("test_accuracy", "test acc %", 0, |rank| rank.test_accuracy, Some(["test_accuracy"; 2]));
-    let float_test = of("test_accuracy", "float acc %", 2, |rank| rank.test_accuracy, None);
-    let int8_loss = of("int8_test_loss", "int8 loss", 1, |rank| rank.int8_test_loss, None);
+        measured("train_accuracy", "train acc %", 0, |rank| rank.train_accuracy, Some(["train_accuracy"; 2]));
+    let test =
+        measured("test_accuracy", "test acc %", 0, |rank| rank.test_accuracy, Some(["test_accuracy"; 2]));
+    let float_test = measured("test_accuracy", "float acc %", 2, |rank| rank.test_accuracy, None);
+    let int8_loss = measured("int8_test_loss", "int8 loss", 1, |rank| rank.int8_test_loss, None);
     // What is published as test accuracy of a quantized training is the int8 model's.
     let published = Some(["int8_test_accuracy", "test_accuracy"]);
-    let int8 = of("int8_test_accuracy", "int8 acc %", 0, |rank| rank.int8_test_accuracy, published);
+    let int8 = measured("int8_test_accuracy", "int8 acc %", 0, |rank| rank.int8_test_accuracy, published);
     [
         (float, "ranks", "accuracy by rank".to_owned(), vec![train, test]),
         (quantized, "quantized-ranks", of_quantized, vec![int8, train, int8_loss, float_test]),
@@ -71,11 +72,11 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     columns.push(Column::words("rank", "rank").means("One rank, or all").shows(|part: &RowPart<'_, '_>| {
         Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
     }));
-    for of in measures {
-        columns.push(of.measure.column().shows(|part: &RowPart<'_, '_>| ours(part, of)));
-        if let Some(published) = of.published {
-            let column = Column::number("published", &format!("{}_published", of.measure.key));
-            columns.push(column.means(&format!("Published {}", of.measure.title)).shows(
+    for measured in measures {
+        columns.push(measured.measure.column().shows(|part: &RowPart<'_, '_>| ours(part, measured)));
+        if let Some(published) = measured.published {
+            let column = Column::number("published", &format!("{}_published", measured.measure.key));
+            columns.push(column.means(&format!("Published {}", measured.measure.title)).shows(
                 move |part: &RowPart<'_, '_>| {
                     Cell::maybe(
                         line_of(part.row).map(|line| theirs(line, published, part.rank, part.row.ranks())),
@@ -94,8 +95,8 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
         tested(rows)
     )];
     // A column without any value is left out.
-    let is_missing = |of: &ByRank| {
-        let missing = parts.iter().filter(|part| ours(part, of).value == CellValue::Nothing).count();
+    let is_missing = |measured: &ByRank| {
+        let missing = parts.iter().filter(|part| ours(part, measured).value == CellValue::Nothing).count();
         (1..parts.len()).contains(&missing)
     };
     if measures.iter().any(is_missing) {
@@ -112,12 +113,12 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: O
     Sheet::from_rows("", "", columns, &parts).with_remarks(remarks)
 }
 
-fn ours(RowPart { row, rank }: &RowPart<'_, '_>, of: &ByRank) -> Cell {
+fn ours(RowPart { row, rank }: &RowPart<'_, '_>, measured: &ByRank) -> Cell {
     let spread = row.spread(|run| match rank {
-        Some(rank) => run.results.per_rank.get(*rank).and_then(of.of_rank).unwrap_or(f64::NAN),
-        None => (of.measure.read)(run),
+        Some(rank) => run.results.per_rank.get(*rank).and_then(measured.of_rank).unwrap_or(f64::NAN),
+        None => (measured.measure.read)(run),
     });
-    let value = Some(CellValue::Number(spread, of.measure.digits)).filter(|_| spread.is_known());
+    let value = Some(CellValue::Number(spread, measured.measure.digits)).filter(|_| spread.is_known());
     Cell::maybe(value.map(|value| Cell { value, ..Cell::of_runs(paths(row)) }))
 }
 

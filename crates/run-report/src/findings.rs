@@ -136,13 +136,13 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
 
 /// The table's efficiency of the fastest row that has one, of rows that stand for their topology if there are any.
 fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
-    let of = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
-    let has = |row: &&Row<'_>| row.setting("topology") != baseline && of(row).is_some();
+    let sped_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
+    let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
     let standing = standing(rows);
     let row = fastest(standing.iter().filter(has)).or_else(|| fastest(rows.iter().filter(has)))?;
     let on = |row: &Row<'_>| row.place(&varied(rows));
     let text = format!("of {}, over {}", on(row), on(row.baseline(rows, baseline)?));
-    Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", of(row)?.1), text))
+    Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", sped_up(row)?.1), text))
 }
 
 /// Memory of a rank of the fastest row, and of `baseline`'s.

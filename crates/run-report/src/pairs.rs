@@ -42,11 +42,12 @@ impl Pair<'_, '_> {
     }
 
     /// A number of both rows' runs, and of several repeats the range beside it.
-    fn cells(&self, of: Option<Spread>, digits: usize) -> [Cell; 2] {
+    fn cells(&self, spread: Option<Spread>, digits: usize) -> [Cell; 2] {
         let runs = || [paths(self.other), paths(self.base)].concat();
-        let number = of.map(|of| Cell::number(of.median, digits, runs()));
-        let range = of.filter(|of| of.count > 1);
-        let range = range.map(|of| Cell::text(format!("{:.digits$} … {:.digits$}", of.min, of.max)));
+        let number = spread.map(|spread| Cell::number(spread.median, digits, runs()));
+        let repeated = spread.filter(|spread| spread.count > 1);
+        let range = |Spread { min, max, .. }| Cell::text(format!("{min:.digits$} … {max:.digits$}"));
+        let range = repeated.map(range);
         [number, range].map(Cell::maybe)
     }
 }
@@ -127,18 +128,19 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
     shown.first()?;
     // A measurement with and without quantization.
-    let of = |key: &str, title: &'static str, quantized: bool, rank: u8| {
+    let column = |key: &str, title: &'static str, quantized: bool, rank: u8| {
         let measured = measure(key, title, rank);
         let (prefix, with) = if quantized { ("quantized_", "with") } else { ("", "without") };
-        let column = Column::spread(title, &format!("{prefix}{key}")).ranked(rank);
-        let column = column.means(&format!("{}; {with} quantization", measured.definition));
-        column.shows(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
+        let titled = Column::spread(title, &format!("{prefix}{key}")).ranked(rank);
+        let defined = titled.means(&format!("{}; {with} quantization", measured.definition));
+        defined
+            .shows(move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base }))
     };
     let int8 = measure("int8_test_accuracy", "int8 acc %", 0);
     let mut columns = labels(&shown, |pair: &Pair<'_, '_>| pair.other);
     columns.extend([
-        of("train_seconds", "train s", false, 0),
-        of("train_seconds", "quant. s", true, 0),
+        column("train_seconds", "train s", false, 0),
+        column("train_seconds", "quant. s", true, 0),
         Column::number("% longer", "percent_longer")
             .means("How much longer the quantized training's median is than the other's")
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
@@ -146,10 +148,10 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
             .means("The same of the fastest repeat against the other's slowest, and of the slowest against the other's fastest")
             .ranked(4)
             .shows(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
-        of("train_accuracy", "train acc %", false, 2),
-        of("train_accuracy", "quant. acc %", true, 2),
-        of("test_accuracy", "test acc %", false, 0),
-        of("test_accuracy", "float acc %", true, 3),
+        column("train_accuracy", "train acc %", false, 2),
+        column("train_accuracy", "quant. acc %", true, 2),
+        column("test_accuracy", "test acc %", false, 0),
+        column("test_accuracy", "float acc %", true, 3),
         int8.column().shows(move |pair: &Pair<'_, '_>| int8.cell(pair.other)),
     ]);
     let remarks = [
@@ -196,13 +198,14 @@ mod tests {
 
     #[test]
     fn the_range_is_that_of_extreme_repeats() {
-        let of = |seconds: f64, gloo: bool| {
+        let timed = |seconds: f64, gloo: bool| {
             run((1, 2), if gloo { &["--backend", "gloo"][..] } else { &[] }, seconds)
         };
-        let found = sheet(vec![of(4.0, false), of(5.0, false), of(6.0, true), of(7.0, true)]).unwrap();
+        let found =
+            sheet(vec![timed(4.0, false), timed(5.0, false), timed(6.0, true), timed(7.0, true)]).unwrap();
         let shown: Vec<String> = found.rows[0][4..].iter().map(Cell::shown).collect();
         assert_eq!(shown, ["6.50 (6.00–7.00)", "4.50 (4.00–5.00)", "1.44", "1.20 … 1.75", "yes"]);
-        let close = sheet(vec![of(4.0, false), of(4.1, true)]).unwrap();
+        let close = sheet(vec![timed(4.0, false), timed(4.1, true)]).unwrap();
         assert_eq!(close.rows[0].last().unwrap().shown(), "no", "single runs differ by 2.5%");
     }
 }

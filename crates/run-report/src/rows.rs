@@ -62,8 +62,8 @@ impl<'a> Row<'a> {
     }
 
     /// A measurement over the repeats.
-    pub fn spread(&self, of: impl Fn(&Run) -> f64) -> Spread {
-        Spread::from_values(self.runs.iter().map(|run| of(run)).collect())
+    pub fn spread(&self, read: impl Fn(&Run) -> f64) -> Spread {
+        Spread::from_values(self.runs.iter().map(|run| read(run)).collect())
     }
 
     /// A setting; `–` where the option was not given.
