@@ -22,7 +22,7 @@ use crate::train::{LabelledBytes, Learner, MixedPrecision, Scope, spec};
 use data::Split;
 use data::generate::noise;
 
-/// Steps between changes of mode; modes with and without overlap alternate, so that a
+/// TimedSteps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
 
@@ -63,8 +63,8 @@ fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
 
 /// What this rank has measured.
 struct Measured {
-    /// Steps with overlap, and on several ranks those without: one rank has no communication.
-    modes: Vec<Steps>,
+    /// TimedSteps with overlap, and on several ranks those without: one rank has no communication.
+    modes: Vec<TimedSteps>,
     /// Times of matrix products, before the steps and after them.
     products: Vec<Duration>,
     /// Bytes of gradients that the rank sends in a step.
@@ -86,7 +86,7 @@ fn measure(world: &World, args: &StepArgs, config: &RunConfig, network: Network)
         learner.step(&batches.next()?, global, false)?;
     }
     let overlaps: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
-    let mut modes: Vec<Steps> = overlaps.iter().map(|_| Steps::with_capacity(args.steps)).collect();
+    let mut modes: Vec<TimedSteps> = overlaps.iter().map(|_| TimedSteps::with_capacity(args.steps)).collect();
     while modes[0].times.len() < args.steps {
         for (steps, &overlap) in modes.iter_mut().zip(overlaps) {
             learner.sync.set_overlap(overlap)?;
@@ -101,15 +101,15 @@ fn measure(world: &World, args: &StepArgs, config: &RunConfig, network: Network)
     Ok(Measured { modes, products, gradient_bytes, gather_ms })
 }
 
-/// Steps of one mode on this rank.
-struct Steps {
+/// TimedSteps of one mode on this rank.
+struct TimedSteps {
     phases: Vec<[Duration; PHASES]>,
     times: Vec<Duration>,
     allocations: u64,
     page_faults: u64,
 }
 
-impl Steps {
+impl TimedSteps {
     /// Has memory for all steps at once: a vector that grows is copied between them, with page faults of its own.
     fn with_capacity(steps: usize) -> Self {
         let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
@@ -187,7 +187,7 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
 
 /// Milliseconds per step, mean over all ranks. Phases are medians over steps like the whole step: a slow
 /// step of thirty in one mode would otherwise count as communication that the other hides.
-fn timing(world: &World, steps: &Steps) -> anyhow::Result<Timing> {
+fn timing(world: &World, steps: &TimedSteps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
         median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
     });
