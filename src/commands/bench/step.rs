@@ -22,7 +22,7 @@ use crate::train::{LabelledBytes, Learner, MixedPrecision, Scope, spec};
 use data::Split;
 use data::generate::noise;
 
-/// TimedSteps between changes of mode; modes with and without overlap alternate, so that a
+/// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
 
@@ -63,7 +63,7 @@ fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
 
 /// What this rank has measured.
 struct Measured {
-    /// TimedSteps with overlap, and on several ranks those without: one rank has no communication.
+    /// Steps with overlap, and on several ranks those without: one rank has no communication.
     modes: Vec<TimedSteps>,
     /// Times of matrix products, before the steps and after them.
     products: Vec<Duration>,
@@ -101,7 +101,7 @@ fn measure(world: &World, args: &StepArgs, config: &RunConfig, network: Network)
     Ok(Measured { modes, products, gradient_bytes, gather_ms })
 }
 
-/// TimedSteps of one mode on this rank.
+/// Steps of one mode on this rank.
 struct TimedSteps {
     phases: Vec<[Duration; PHASES]>,
     times: Vec<Duration>,
