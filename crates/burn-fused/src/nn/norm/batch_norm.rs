@@ -144,7 +144,7 @@ impl BatchNorm {
         }
         let momentum = self.momentum;
         let follow = |running: &RunningState<_>, batch, factor| {
-            running.clone().map(&mut Follow { batch, factor, momentum });
+            running.clone().map(&mut Follow { batch: Some(batch), factor, momentum });
         };
         follow(&self.running_mean, batch.mean, 1.0);
         if !self.unbiased {
@@ -159,7 +159,8 @@ impl BatchNorm {
 /// Moves a running statistic towards that of a batch, times `factor`. Not by [`RunningState::update`], which readers do
 /// not see before the next update.
 struct Follow {
-    batch: Tensor<1>,
+    /// Until the statistic is mapped.
+    batch: Option<Tensor<1>>,
     factor: f64,
     momentum: f64,
 }
@@ -167,12 +168,13 @@ struct Follow {
 impl ModuleMapper for Follow {
     fn map_float<const D: usize>(&mut self, running: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, running, mapper) = running.consume();
-        let device = self.batch.device();
+        let batch = self.batch.take().expect("a running state is one tensor");
+        let device = batch.device();
         // On its own device, `to_device` would add a node to the graph.
         let running = if running.device() == device { running } else { running.to_device(&device) };
         // `D` is 1, which the types do not say.
         let running = Tensor::<1>::from_dispatch(running.into_dispatch());
-        let moved = moving_average(running, self.batch.clone(), self.factor, self.momentum);
+        let moved = moving_average(running, batch, self.factor, self.momentum);
         Param::from_mapped_value(id, Tensor::from_dispatch(moved.into_dispatch()), mapper)
     }
 }
