@@ -159,7 +159,7 @@ mod tests {
     use crate::ops::testing::{Part, assert_close, autodiff_devices, random, results};
 
     /// Outputs and gradients, of an input that nothing else refers to, or else of one that is kept.
-    fn outputs_and_gradients<M: Module>(
+    fn run<M: Module>(
         layer: &M,
         x: &Tensor<3>,
         kept: bool,
@@ -172,12 +172,10 @@ mod tests {
 
     fn compare(burns: &burn::nn::activation::Activation, x: &Tensor<3>, context: &str) {
         for kept in [true, false] {
-            let expected = outputs_and_gradients(burns, x, kept, |layer, x| layer.forward(x));
+            let expected = run(burns, x, kept, |layer, x| layer.forward(x));
             for level in Level::available() {
                 let _held = level.hold();
-                let found = outputs_and_gradients(&Activation::from(burns.clone()), x, kept, |layer, x| {
-                    layer.forward(x)
-                });
+                let found = run(&Activation::from(burns.clone()), x, kept, |layer, x| layer.forward(x));
                 assert_close(&found, &expected, &format!("{burns}, {context}, kept: {kept}, at {level}"));
             }
         }
@@ -271,17 +269,9 @@ mod tests {
             assert_eq!(config.init(&device).to_string(), burns.to_string());
             let ours = config.init(&device).load_record(burns.clone().into_record());
             let back = burn::nn::activation::Activation::from(ours.clone());
-            let expected = outputs_and_gradients(&burns, &x, true, |layer, x| layer.forward(x));
-            assert_close(
-                &outputs_and_gradients(&ours, &x, true, |layer, x| layer.forward(x)),
-                &expected,
-                &config.to_string(),
-            );
-            assert_close(
-                &outputs_and_gradients(&back, &x, true, |layer, x| layer.forward(x)),
-                &expected,
-                &config.to_string(),
-            );
+            let expected = run(&burns, &x, true, |layer, x| layer.forward(x));
+            assert_close(&run(&ours, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
+            assert_close(&run(&back, &x, true, |layer, x| layer.forward(x)), &expected, &config.to_string());
         }
         assert_eq!(
             Activation::from(Gelu::new_approximate()).epilogue(),
