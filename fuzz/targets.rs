@@ -236,7 +236,7 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
                 let size = set.description().sample_bytes();
                 set.labels(split, usize::MAX).map_err(text)?;
                 let visit = &mut |_, image: &[u8]| assert_eq!(image.len(), size);
-                set.for_each_image(split, usize::MAX, visit).map_err(text)?;
+                set.for_each_sample(split, usize::MAX, visit).map_err(text)?;
             }
             Ok(())
         }

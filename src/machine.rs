@@ -50,9 +50,10 @@ fn field<'t>(text: &'t str, name: &str, mark: char) -> Option<&'t str> {
 
 /// x86 names the model; Arm's kernels give numbers of its maker and part.
 fn cpu_model(cpuinfo: &str) -> String {
-    let of = |name| field(cpuinfo, name, ':').filter(|text| !text.is_empty());
-    let numbers = || Some(format!("implementer {} part {}", of("CPU implementer")?, of("CPU part")?));
-    let named = of("model name").or(of("Model")).map(ToOwned::to_owned);
+    let value_of = |name| field(cpuinfo, name, ':').filter(|text| !text.is_empty());
+    let numbers =
+        || Some(format!("implementer {} part {}", value_of("CPU implementer")?, value_of("CPU part")?));
+    let named = value_of("model name").or(value_of("Model")).map(ToOwned::to_owned);
     named.or_else(numbers).unwrap_or_else(|| "unknown".into())
 }
 
@@ -152,12 +153,12 @@ mod tests {
     use super::*;
 
     fn places(hosts: [&str; 4], boot_ids: [&str; 4]) -> Vec<Place> {
-        let of = |rank: usize| Place {
+        let place_of = |rank: usize| Place {
             host: hosts[rank].into(),
             boot_id: boot_ids[rank].into(),
             ..Place::of_this_process(rank)
         };
-        (0..4).map(of).collect()
+        (0..4).map(place_of).collect()
     }
 
     #[test]

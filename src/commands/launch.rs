@@ -10,7 +10,7 @@ use burn_mpi::messages::FAILED;
 
 use crate::options::{Cli, Command, ConfigError, HowArgs, LaunchArgs, is_of_value, one_line};
 use launch::{
-    Binding, Hosts, Launch, LauncherKind, MpiFlavour, OPTIONS, StopRequest, Topology, hostfile, line,
+    Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
 
 /// Starts the job; returns its exit code. Its ranks have the same `verbosity`, unless their command has its own.
@@ -64,7 +64,7 @@ fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
         Err(error) if error.use_stderr() => {
             // If standard error is closed, the exit code still tells.
             let _ = error.print();
-            Ok(Some(OPTIONS.into()))
+            Ok(Some(EXIT_USAGE.into()))
         }
         Ok(Cli { command: Command::Train(args), .. }) if args.resume.is_none() => {
             args.typed.check()?;

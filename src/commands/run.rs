@@ -19,7 +19,7 @@ use crate::quant::QuantError;
 use crate::train::{TrainError, spec};
 use ::data::DataError;
 use ::launch::sweep::SweepError;
-use ::launch::{IN_USE, OPTIONS, RESUMABLE, StopRequest};
+use ::launch::{EXIT_RESUMABLE, EXIT_USAGE, IN_USE, StopRequest};
 /// Runs a subcommand; returns the exit code of one that started other jobs.
 ///
 /// # Errors
@@ -134,19 +134,19 @@ pub fn run_as_rank(
     stop: &StopRequest,
 ) -> Result<(), CommandError> {
     let command = &cli.command;
-    let end = |error: anyhow::Error| {
+    let ended_with = |error: anyhow::Error| {
         if is_shared(&error) {
-            print_own(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
+            print_shared(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
             return CommandError { error, ending: Ending::Shared };
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         CommandError { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
     };
-    match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
+    match start::compare(world, does(cli), program).map_err(|error| ended_with(error.into()))? {
         Verdict::Run => {}
-        Verdict::Print(text) => return Err(end(Refused(text).into())),
+        Verdict::Print(text) => return Err(ended_with(Refused(text).into())),
         Verdict::Refuse(line) => {
-            print_own(world, FAILED, line.as_deref());
+            print_shared(world, FAILED, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
             return Err(CommandError { error, ending: Ending::Shared });
         }
@@ -161,7 +161,7 @@ pub fn run_as_rank(
         Command::Profile(args) => profile::run(world, args),
         _ => Err(start::in_one_process(&cli.name).into()),
     };
-    result.map_err(end)
+    result.map_err(ended_with)
 }
 
 /// Something that was typed or named cannot be done, which every rank knows.
@@ -208,14 +208,14 @@ impl CommandError {
 
     /// Exit code of the process; the guard's is 3.
     pub fn exit_code(&self) -> u8 {
-        const FAILED: u8 = 1;
+        const EXIT_FAILED: u8 = 1;
         if is_refusal(&self.error) {
-            return OPTIONS;
+            return EXIT_USAGE;
         }
         if self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. }))) {
-            RESUMABLE
+            EXIT_RESUMABLE
         } else {
-            FAILED
+            EXIT_FAILED
         }
     }
 }
@@ -301,7 +301,7 @@ pub fn print_error(kind: &str, text: &str) {
 
 /// Prints this rank's line of this kind, if it has one. The barrier keeps ranks without one from exiting
 /// first: a launcher ends the job as soon as one rank has failed.
-fn print_own(world: &World, kind: &str, line: Option<&str>) {
+fn print_shared(world: &World, kind: &str, line: Option<&str>) {
     if let Some(line) = line {
         print_error(kind, line);
     }
@@ -334,11 +334,11 @@ pub fn usage(error: &clap::Error) -> u8 {
         },
         _ => {}
     }
-    // As in `print_own`.
+    // As in `print_shared`.
     if let Some(world) = world {
         let _ = world.barrier();
     }
-    OPTIONS
+    EXIT_USAGE
 }
 
 #[cfg(test)]

@@ -327,7 +327,7 @@ fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
         log::info!("completed runs are kept; start the others with {}", line(&typed()));
     }
     match (stopped, failed) {
-        (true, _) => launch::RESUMABLE.into(),
+        (true, _) => launch::EXIT_RESUMABLE.into(),
         (false, 0) => 0,
         _ => 1,
     }

@@ -45,7 +45,7 @@ fn phases(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let Agreed { config, resumed, noted, source, plan, total } = agreed(world, args)?;
+    let Agreed { config, resumed, noted, source, plan, total } = agree(world, args)?;
     let dimensions = source.description().into();
     memory::check_weights(world, &config, dimensions)?;
     let network = config.network(dimensions, &config.device.device().autodiff());
@@ -112,8 +112,8 @@ struct Agreed {
 }
 
 /// Opens the data set, and checks the options against it.
-fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
-    let (mut config, resumed, noted) = configuration(world, args)?;
+fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
+    let (mut config, resumed, noted) = configure(world, args)?;
     let mut source = super::open_data(world, &config.data.data_root)?;
     if let Some(noted) = &noted {
         noted.check_dimensions(&config, source.description())?;
@@ -134,12 +134,9 @@ fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
     Ok(Agreed { config, resumed, noted, source, plan, total })
 }
 
-/// The configuration that all ranks have and this build can run, on rank 0 the run that is resumed, and what that
-/// noted.
-fn configuration(
-    world: &World,
-    args: &TrainArgs,
-) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
+/// Prepares this rank for the configuration that all ranks have and this build can run. Also returns the run that is
+/// resumed, on rank 0, and what that run noted.
+fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
     check_world_size(args, world)?;
     let (config, resumed, noted) = match &args.resume {
         None => (args.config.clone().completed()?, None, None),

@@ -27,7 +27,7 @@ pub fn schema() -> Schema {
             part: spec.part,
             takes,
             default,
-            unset: spec.left_out.map_or(Value::Null, Into::into),
+            unset: spec.unset.map_or(Value::Null, Into::into),
             affects: spec.affects,
             may_change: spec.change.is_ok(),
             only_with: spec.only_with.map(|(field, value)| (field.to_owned(), value.to_owned())),

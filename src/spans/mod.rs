@@ -58,7 +58,7 @@ impl Operator {
 #[derive(Debug)]
 pub struct Site(&'static str, &'static str, Phase);
 
-/// Samples of a step, from memory.
+/// Samples of a step, from memory or from disk.
 pub static SAMPLES: Site = Site("samples", "read and augment", Phase::Data);
 /// A batch of them.
 pub static BATCH: Site = Site("samples", "bytes to tensor", Phase::Data);

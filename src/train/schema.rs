@@ -36,7 +36,7 @@ pub struct OptionSpec {
     /// It has an effect only where another option has this value.
     pub only_with: Option<(&'static str, &'static str)>,
     /// What it is where `config` has null.
-    pub left_out: Option<usize>,
+    pub unset: Option<usize>,
     /// Whether it is a technique, which a published figure names where it was used.
     pub technique: bool,
     /// Whether `-h` has it beside all others.
@@ -45,8 +45,8 @@ pub struct OptionSpec {
 
 impl OptionSpec {
     const fn new(field: &'static str, part: Part, scope: Scope, affects: Affects) -> Self {
-        let (change, only_with, left_out) = (Ok(()), None, None);
-        Self { field, part, scope, affects, change, only_with, left_out, technique: false, common: false }
+        let (change, only_with, unset) = (Ok(()), None, None);
+        Self { field, part, scope, affects, change, only_with, unset, technique: false, common: false }
     }
 
     const fn fixed(self, reason: &'static str) -> Self {
@@ -57,8 +57,8 @@ impl OptionSpec {
         Self { only_with: Some((field, value)), ..self }
     }
 
-    const fn left_out(self, value: usize) -> Self {
-        Self { left_out: Some(value), ..self }
+    const fn unset(self, value: usize) -> Self {
+        Self { unset: Some(value), ..self }
     }
 
     const fn technique(self) -> Self {
@@ -93,7 +93,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("hidden", Network, Scope::Network, Results)
             .fixed(NETWORK)
             .only_with("model", "mlp")
-            .left_out(HIDDEN),
+            .unset(HIDDEN),
         new("init", Recipe, Training, Results).fixed("the weights are the checkpoint's"),
         new("seed", Run, Scope::Process, Results)
             .fixed("the order of the samples, augmentation and dropout so far are of this seed"),
@@ -114,7 +114,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("lr", Recipe, Step, Results).common(),
         new("weight_decay", Recipe, Step, Results),
         new("optimizer", Recipe, Step, Results).common().fixed("the checkpoint has this optimizer's moments"),
-        new("momentum", Recipe, Step, Results).left_out(0),
+        new("momentum", Recipe, Step, Results).unset(0),
         new("schedule", Recipe, Training, Results),
         new("max_lr", Recipe, Training, Results).only_with("schedule", "onecycle"),
         new("step_size", Recipe, Training, Results).only_with("schedule", "step"),
@@ -131,9 +131,7 @@ pub const OPTIONS: &[OptionSpec] = {
         new("weight_scheme", Quantization, Scope::Process, Results).fixed(RANGES),
         new("freeze_after", Quantization, Training, Results).only_with("quantize", "qat"),
         new("fold_after", Quantization, Training, Results).only_with("quantize", "qat"),
-        new("calibration", Quantization, Training, Results)
-            .only_with("quantize", "ptq")
-            .left_out(CALIBRATION),
+        new("calibration", Quantization, Training, Results).only_with("quantize", "ptq").unset(CALIBRATION),
         new("device", Process, Scope::Process, Results)
             .fixed("a checkpoint resumes only on the device it was written on"),
         new("backend", Communication, Step, Results).common(),

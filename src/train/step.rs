@@ -114,6 +114,7 @@ impl<'w> Learner<'w> {
     ) -> Result<(Tally, Signals), CommError> {
         let mut tally = Tally::default();
         self.quantizer.iter_mut().for_each(Quantizer::begin_step);
+        // With --accumulate, a step has several batches.
         let (count, micro_batch) = (samples.count(), self.options.data.train_batch_size.get());
         for from in (0..count).step_by(micro_batch) {
             let range = from..(from + micro_batch).min(count);

@@ -480,8 +480,8 @@ impl<'w> Trainer<'w> {
 
     /// The digests of all samples in use.
     pub fn data_digests(&self) -> DataDigests {
-        let of = |samples| self.source.description().digest(samples);
-        DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.shard.digest()) }
+        let digest_of = |samples| self.source.description().digest(samples);
+        DataDigests { train: digest_of(self.shard.digest()), test: digest_of(self.evaluation.shard.digest()) }
     }
 
     /// Restores the position of `checkpoint`, whose weights the network has.

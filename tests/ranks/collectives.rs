@@ -55,7 +55,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();
-    source.for_each_image(Split::Train, usize::MAX, &mut |sample, image| {
+    source.for_each_sample(Split::Train, usize::MAX, &mut |sample, image| {
         if sample % world.size() == world.rank() {
             bytes.extend_from_slice(image);
         }
@@ -240,7 +240,7 @@ impl<'w> Check<'w> {
     fn new(world: &'w World) -> anyhow::Result<Self> {
         let source = noise([1, 28, 28], 10, SAMPLES);
         let mut images = Vec::new();
-        source.for_each_image(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
+        source.for_each_sample(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
         let device = Device::flex().autodiff();
         let network = Network::init(ModelKind::Convnet, ModelKind::Convnet.dimensions(), 5, &device);
         Ok(Self {

@@ -70,7 +70,7 @@ fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
     let mut tiles = vec![Vec::new(); description.classes.min(ROWS)];
-    source.for_each_image(Split::Train, usize::MAX, &mut |sample, bytes| {
+    source.for_each_sample(Split::Train, usize::MAX, &mut |sample, bytes| {
         let row = tiles.get_mut(usize::from(labels[sample])).filter(|row| row.len() < COLUMNS);
         if let Some(row) = row {
             row.push(picture(bytes, description.shape, description.element));

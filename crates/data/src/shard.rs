@@ -23,7 +23,7 @@ fn digest_of_labels(labels: &[u16], classes: usize) -> Sha256 {
 /// When a file is invalid.
 pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
     let mut digest = digest_of_labels(&source.labels(split, samples)?, source.description().classes);
-    source.for_each_image(split, samples, &mut |_, bytes| digest.update(bytes))?;
+    source.for_each_sample(split, samples, &mut |_, bytes| digest.update(bytes))?;
     check_recorded(source, split, samples, files::hex(digest.finalize()))
 }
 
@@ -64,7 +64,7 @@ type Visit<'a> = dyn FnMut(&[u8]) + 'a;
 
 /// The bytes of a shard's samples.
 #[derive(Debug)]
-enum Images {
+enum SampleBytes {
     /// Samples in the shard's order.
     Memory(Vec<u8>),
     /// A file with a sample in each row.
@@ -77,7 +77,7 @@ pub struct Shard {
     split: Split,
     /// Number of samples in use, those of other ranks included.
     samples: usize,
-    images: Images,
+    bytes: SampleBytes,
     labels: Vec<u16>,
     /// Indices of the samples in the data set.
     numbers: Vec<u32>,
@@ -124,7 +124,10 @@ impl Shard {
         let mut shard = Self {
             split,
             samples,
-            images: source.rows(split).filter(|_| on_disk).map_or(Images::Memory(Vec::new()), Images::File),
+            bytes: source
+                .rows(split)
+                .filter(|_| on_disk)
+                .map_or(SampleBytes::Memory(Vec::new()), SampleBytes::File),
             labels: Vec::new(),
             numbers: Vec::new(),
             sample_bytes: description.sample_bytes(),
@@ -157,23 +160,23 @@ impl Shard {
         let all = source.labels(split, samples)?;
         self.labels.clear();
         self.labels.extend(self.numbers.iter().map(|&number| all[number as usize]));
-        let (images, mut visit) = match (&mut self.images, visit) {
-            (Images::File(_), None) => return Ok(()),
-            (Images::File(_), Some(visit)) => {
-                return source.for_each_image(split, samples, &mut |_, bytes| visit(bytes));
+        let (memory, mut visit) = match (&mut self.bytes, visit) {
+            (SampleBytes::File(_), None) => return Ok(()),
+            (SampleBytes::File(_), Some(visit)) => {
+                return source.for_each_sample(split, samples, &mut |_, bytes| visit(bytes));
             }
-            (Images::Memory(images), visit) => (images, visit),
+            (SampleBytes::Memory(memory), visit) => (memory, visit),
         };
         let mut slots = vec![NOT_MINE; samples];
         for (slot, &number) in self.numbers.iter().enumerate() {
             slots[number as usize] = slot as u32;
         }
-        images.resize(self.labels.len() * size, 0);
-        source.for_each_image(split, samples, &mut |sample, bytes| {
+        memory.resize(self.labels.len() * size, 0);
+        source.for_each_sample(split, samples, &mut |sample, bytes| {
             visit.iter_mut().for_each(|visit| visit(bytes));
             if slots[sample] != NOT_MINE {
                 let at = slots[sample] as usize * size;
-                images[at..at + size].copy_from_slice(bytes);
+                memory[at..at + size].copy_from_slice(bytes);
             }
         })
     }
@@ -210,11 +213,11 @@ impl Shard {
     /// When they are on disk and cannot be read.
     pub fn read(&self, from: usize, count: usize) -> Result<(Cow<'_, [u8]>, &[u16]), DataError> {
         let Range { start: from, end: to } = self.range(from, count);
-        let bytes = match &self.images {
-            Images::Memory(images) => {
-                Cow::Borrowed(&images[from * self.sample_bytes..to * self.sample_bytes])
+        let bytes = match &self.bytes {
+            SampleBytes::Memory(memory) => {
+                Cow::Borrowed(&memory[from * self.sample_bytes..to * self.sample_bytes])
             }
-            Images::File(file) => {
+            SampleBytes::File(file) => {
                 let mut bytes = vec![0; (to - from) * self.sample_bytes];
                 let read = read_rows(file, &self.numbers[from..to], &mut bytes);
                 // Only samples of an import stay on disk.

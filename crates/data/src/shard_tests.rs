@@ -13,7 +13,7 @@ fn dealt(samples: usize, world: usize, rank: usize, first: usize) -> Vec<u32> {
 fn samples_and_labels_are_those_of_the_numbers() {
     let source = noise([1, 2, 3], 10, 101);
     let mut images = Vec::new();
-    source.for_each_image(Split::Train, 101, &mut |_, bytes| images.push(bytes.to_vec())).unwrap();
+    source.for_each_sample(Split::Train, 101, &mut |_, bytes| images.push(bytes.to_vec())).unwrap();
     let labels = source.labels(Split::Train, 101).unwrap();
     for (world, rank, first) in [(1, 0, 0), (3, 1, 0), (4, 3, 50)] {
         let numbers = dealt(101, world, rank, first);

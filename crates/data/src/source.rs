@@ -100,7 +100,7 @@ pub(crate) trait SplitReader {
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// As [`SampleSource::for_each_image`].
+    /// As [`SampleSource::for_each_sample`].
     fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError>;
 
     /// As [`SampleSource::labels`].
@@ -157,7 +157,7 @@ impl SampleSource {
     ///
     /// # Errors
     /// When a file cannot be read to its end, or contains non-finite values.
-    pub fn for_each_image(
+    pub fn for_each_sample(
         &self,
         split: Split,
         limit: usize,

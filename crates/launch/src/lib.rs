@@ -18,9 +18,9 @@ mod stop;
 pub mod sweep;
 
 /// Exit code of invalid options, like clap's.
-pub const OPTIONS: u8 = 2;
+pub const EXIT_USAGE: u8 = 2;
 /// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
-pub const RESUMABLE: u8 = 75;
+pub const EXIT_RESUMABLE: u8 = 75;
 
 /// What precedes the number of cores and of CPUs that `mpiburn cores` prints, for the check of another machine.
 pub const CORES: &str = "mpiburn-cores";

@@ -7,7 +7,9 @@ use run_record::files::FolderLock;
 use run_record::{FailedAttempt, RecordError, RunDir, RunDirState, Status, lock, now, set_aside};
 
 use super::cause::{Cause, Kind};
-use super::{Launch, MpiFlavour, OPTIONS, Outcome, RESUMABLE, StopRequest, Streams, explain, line, quirks};
+use super::{
+    EXIT_RESUMABLE, EXIT_USAGE, Launch, MpiFlavour, Outcome, StopRequest, Streams, explain, line, quirks,
+};
 
 /// How long to wait until the ranks of an ended attempt have left the run directory. They end when they notice the loss
 /// of the launcher or of another rank.
@@ -17,8 +19,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// After this many attempts in a row without a first step there is no other. A host that is not back yet needs some.
 const IDLE: usize = 3;
 /// The exit codes of a job that was stopped, and of one with wrong options.
-const RESUMABLE_CODE: i32 = RESUMABLE as i32;
-const OPTIONS_CODE: i32 = OPTIONS as i32;
+const RESUMABLE_CODE: i32 = EXIT_RESUMABLE as i32;
+const USAGE_CODE: i32 = EXIT_USAGE as i32;
 /// Why a job that failed after its last step is not started again.
 const COMPLETE: &str = "the run is complete";
 
@@ -295,7 +297,7 @@ impl Restarts<'_> {
             (0 | RESUMABLE_CODE, _) => Some(""),
             _ if outcome.stopped => Some(""),
             // Of shells and launchers for a program that is not executable, or missing.
-            (OPTIONS_CODE | 126 | 127, _) => Some(REPEATS),
+            (USAGE_CODE | 126 | 127, _) => Some(REPEATS),
             _ if taken => Some(REPEATS),
             (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
             (_, Some(Status::Completed)) => Some(COMPLETE),

@@ -207,16 +207,16 @@ mod tests {
 
     #[test]
     fn the_advice_is_for_the_reason() {
-        let of = |errno: Errno| {
+        let messages_of = |errno: Errno| {
             let error = || io::Error::from(errno);
             [RecordError::write(Path::new("a"), error()), RecordError::read(Path::new("a"), error())]
                 .map(|error| error.to_string())
         };
-        let [write, read] = of(Errno::MFILE);
+        let [write, read] = messages_of(Errno::MFILE);
         assert!(write.ends_with("(ulimit -n)") && read.ends_with("(ulimit -n)"), "{write} {read}");
-        let [write, _] = of(Errno::ROFS);
+        let [write, _] = messages_of(Errno::ROFS);
         assert!(write.ends_with("to resume a run, make it writable or copy it (cp -a)"), "{write}");
-        let [write, read] = of(Errno::IO);
+        let [write, read] = messages_of(Errno::IO);
         assert!(
             write.ends_with("choose another --out") && read.ends_with("when the disk can be read"),
             "{read}"

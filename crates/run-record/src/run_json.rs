@@ -338,7 +338,7 @@ pub fn now() -> String {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Phases<T> {
-    /// Augmentation, and conversion of bytes to normalised tensors.
+    /// Reading of samples, augmentation, and conversion of bytes to normalised tensors.
     pub data: T,
     /// Class scores, loss and metrics.
     pub forward: T,

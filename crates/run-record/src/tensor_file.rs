@@ -310,7 +310,7 @@ mod tests {
     fn a_network_in_a_wrapping_module_is_found() {
         let layout = layout(true);
         let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
-        let of = |prefixes: &[&str]| {
+        let decoded_from = |prefixes: &[&str]| {
             let buffers: Vec<_> = prefixes.iter().map(|prefix| (format!("{prefix}."), &values)).collect();
             decode_weights(
                 Path::new("file"),
@@ -319,9 +319,9 @@ mod tests {
             )
         };
         for prefix in ["module", "_orig_mod", "module._orig_mod"] {
-            assert_eq!(of(&[prefix]).unwrap(), values, "{prefix}");
+            assert_eq!(decoded_from(&[prefix]).unwrap(), values, "{prefix}");
         }
-        let error = of(&["module", "ema"]).unwrap_err().to_string();
+        let error = decoded_from(&["module", "ema"]).unwrap_err().to_string();
         assert!(error.contains("no tensor linear.weight: these are another network's weights"), "{error}");
     }
 

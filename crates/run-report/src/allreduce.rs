@@ -114,10 +114,10 @@ impl Benchmark for LatencyRow {
             let own = || rows.iter().filter(|row| row.backend == backend);
             let (least, most) = (own().min_by_key(|row| row.bytes)?, own().max_by_key(|row| row.bytes)?);
             let widest = own().max_by(|a, b| a.busbw_mb_s.total_cmp(&b.busbw_mb_s))?;
-            let of = |row: &Self| format!("{:.2} µs for {}", row.median_us, human_size(row.bytes));
-            let mut line = format!("{backend}: {}", of(least));
+            let words_of = |row: &Self| format!("{:.2} µs for {}", row.median_us, human_size(row.bytes));
+            let mut line = format!("{backend}: {}", words_of(least));
             if most.bytes > least.bytes {
-                line += &format!(", {}", of(most));
+                line += &format!(", {}", words_of(most));
             }
             if widest.busbw_mb_s > 0.0 {
                 let size = human_size(widest.bytes);
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn sizes_are_rows_and_backends_columns() {
-        let of = |backend, bytes, us| LatencyRow::of_all_reduce(backend, bytes, 2, vec![us]);
-        let rows = [of("mpi", 1024, 2.0), of("mpi", 4, 1.0), of("gloo", 1024, 8.0)];
+        let row_of = |backend, bytes, us| LatencyRow::of_all_reduce(backend, bytes, 2, vec![us]);
+        let rows = [row_of("mpi", 1024, 2.0), row_of("mpi", 4, 1.0), row_of("gloo", 1024, 8.0)];
         let sheet = &LatencyRow::sheets("a", "P", Path::new("a.csv"), &rows, None)[0];
         let titles: Vec<&str> = sheet.columns.iter().map(|column| column.title.as_str()).collect();
         assert_eq!(titles[..6], ["size", "bytes", "mpi µs", "gloo µs", "mpi MB/s", "gloo MB/s"]);

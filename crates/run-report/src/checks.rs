@@ -80,13 +80,16 @@ fn is_near(path: &str, run: &Value, expected: Option<f64>, slack: f64, by: &str)
 
 /// Checks times against their parts. Since a step has `rest`, all times are means over ranks.
 fn times_agree(run: &Value) -> Result<(), String> {
-    let of = |name: &str| run[name].as_f64();
+    let number = |name: &str| run[name].as_f64();
     if run["step_ms"]["rest"].as_f64().is_none_or(|rest| rest == 0.0) {
         return Ok(());
     }
-    let (Some(samples), Some(epochs), Some(training), Some(steps)) =
-        (run["data"]["train_samples"].as_u64(), of("epochs_run"), of("train_seconds"), of("steps"))
-    else {
+    let (Some(samples), Some(epochs), Some(training), Some(steps)) = (
+        run["data"]["train_samples"].as_u64(),
+        number("epochs_run"),
+        number("train_seconds"),
+        number("steps"),
+    ) else {
         return Ok(());
     };
     let near = |path, expected: f64, by| is_near(path, run, Some(expected), 1e-6 * expected.max(1.0), by);
@@ -106,8 +109,9 @@ fn times_agree(run: &Value) -> Result<(), String> {
 
 /// Checks values against each other, where both are there.
 fn agree(run: &Value) -> Result<(), String> {
-    let of = |name: &str| run[name].as_f64();
-    if let (Some(ms), Some(steps), Some(training)) = (of("ms_per_step"), of("steps"), of("train_seconds"))
+    let number = |name: &str| run[name].as_f64();
+    if let (Some(ms), Some(steps), Some(training)) =
+        (number("ms_per_step"), number("steps"), number("train_seconds"))
         && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
     {
         return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
@@ -122,7 +126,7 @@ fn agree(run: &Value) -> Result<(), String> {
         return Err(format!("data.test_largest_class: {few}, and test_samples is {many}"));
     }
     for name in ["train", "test"] {
-        let [used, available] = ["samples", "available"].map(|of| samples(&format!("{name}_{of}")));
+        let [used, available] = ["samples", "available"].map(|part| samples(&format!("{name}_{part}")));
         let limit = run["config"][format!("{name}_samples")].as_u64();
         if let Some(available) = available.filter(|_| used.is_some()) {
             let expected = limit.map_or(available, |limit| limit.min(available));
@@ -143,7 +147,7 @@ fn agree(run: &Value) -> Result<(), String> {
         is_value("data.classes", &data["classes"], names.len(), "data.class_names")?;
     }
     for name in ["best_epoch", "stopped_early_after"] {
-        if let (Some(epoch), Some(last)) = (of(name), of("epochs_run"))
+        if let (Some(epoch), Some(last)) = (number(name), number("epochs_run"))
             && (epoch > last || name == "stopped_early_after" && epoch < last)
         {
             return Err(format!("{name}: {epoch}, and {last} epochs were trained"));
@@ -153,7 +157,7 @@ fn agree(run: &Value) -> Result<(), String> {
     by_rank_agree(run)?;
     by_class_agree(run)?;
     for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
-        if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
+        if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), number("steps"))
             && step > steps
         {
             return Err(format!("history[{at}].step: {step}, and the run has {steps} steps"));
@@ -174,11 +178,11 @@ fn is_same(a: f64, b: f64) -> bool {
 fn by_rank_agree(run: &Value) -> Result<(), String> {
     let Some(ranks) = run["per_rank"].as_array().filter(|ranks| !ranks.is_empty()) else { return Ok(()) };
     let list = |name: &str| ranks.iter().map(|rank| rank[name].as_f64()).collect::<Option<Vec<f64>>>();
-    let by = "per_rank";
+    let source = "per_rank";
     for name in ["train_samples", "test_samples"] {
         let sum: Option<u64> = ranks.iter().map(|rank| rank[name].as_u64()).sum();
         if let Some(sum) = sum {
-            is_value(&format!("data.{name}"), &run["data"][name], sum, by)?;
+            is_value(&format!("data.{name}"), &run["data"][name], sum, source)?;
         }
     }
     for (name, samples) in [
@@ -195,12 +199,12 @@ fn by_rank_agree(run: &Value) -> Result<(), String> {
         let count: f64 = values.iter().map(|[count, _]| count).sum();
         let mean = values.iter().map(|[samples, value]| samples / count * value).sum::<f64>();
         let slack = if name.ends_with("loss") { 1e-6 * mean.max(1.0) } else { LEAST_SHARE };
-        is_near(name, run, Some(mean), slack, by)?;
+        is_near(name, run, Some(mean), slack, source)?;
     }
     let waits = list("comm_seconds").map(|of| of.iter().sum::<f64>() / of.len() as f64);
-    is_near("comm_seconds", run, waits, 1e-6 * waits.unwrap_or(0.0).max(1.0), by)?;
+    is_near("comm_seconds", run, waits, 1e-6 * waits.unwrap_or(0.0).max(1.0), source)?;
     for name in ["peak_rss_mb", "live_mb"] {
-        is_near(name, run, list(name).map(|of| of.into_iter().fold(0.0, f64::max)), LEAST_SHARE, by)?;
+        is_near(name, run, list(name).map(|of| of.into_iter().fold(0.0, f64::max)), LEAST_SHARE, source)?;
     }
     let others = run["others_cpu_percent_by_host"].as_object();
     let highest = others.and_then(|of| of.values().filter_map(Value::as_f64).reduce(f64::max));

@@ -24,8 +24,9 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), Strin
     let values = of_ranks(run, "train", ending, |rank| rank.train_samples)?;
     let (steps, log_every) = (steps_of_epoch(run), log_every(run));
     if values.len() < 2 || steps < log_every {
-        let of = |row: &EpochRow| Some(if ending == "loss" { row.train_loss } else { row.train_accuracy });
-        let points = by_epoch(run, 0.5, of);
+        let value_of =
+            |row: &EpochRow| Some(if ending == "loss" { row.train_loss } else { row.train_accuracy });
+        let points = by_epoch(run, 0.5, value_of);
         if !points.is_empty() && (steps < log_every || points.len() > values.len()) {
             return Ok((points, true));
         }
@@ -47,13 +48,13 @@ pub fn training(run: &Run, ending: &str) -> Result<(Vec<MeanPoint>, bool), Strin
 pub fn tests(run: &Run, name: &str, ending: &str) -> Result<Vec<MeanPoint>, String> {
     let values = of_ranks(run, name, ending, |rank| rank.test_samples)?;
     if values.is_empty() {
-        let of = |row: &EpochRow| match (name, ending) {
+        let value_of = |row: &EpochRow| match (name, ending) {
             ("test", "loss") => Some(row.test_loss),
             ("test", _) => Some(row.test_accuracy),
             (_, "loss") => row.int8_test_loss,
             _ => row.int8_test_accuracy,
         };
-        return Ok(by_epoch(run, 0.0, of));
+        return Ok(by_epoch(run, 0.0, value_of));
     }
     let steps = steps_of_epoch(run) as f64;
     Ok(values.into_iter().map(|(step, values)| values.point(step as f64 / steps)).collect())

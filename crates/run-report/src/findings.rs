@@ -140,20 +140,20 @@ fn efficiency(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let has = |row: &&Row<'_>| row.setting("topology") != baseline && sped_up(row).is_some();
     let standing = standing(rows);
     let row = fastest(standing.iter().filter(has)).or_else(|| fastest(rows.iter().filter(has)))?;
-    let on = |row: &Row<'_>| row.place(&varied(rows));
-    let text = format!("of {}, over {}", on(row), on(row.baseline(rows, baseline)?));
+    let place = |row: &Row<'_>| row.place(&varied(rows));
+    let text = format!("of {}, over {}", place(row), place(row.baseline(rows, baseline)?));
     Some(Finding::of_card(Question::Efficiency, "efficiency", format!("{:.0}%", sped_up(row)?.1), text))
 }
 
 /// Memory of a rank of the fastest row, and of `baseline`'s.
 fn memory(rows: &[Row<'_>], baseline: &str) -> Option<Finding> {
     let peak = |row: &Row<'_>| row.spread(|run| run.results.peak_rss_mb).median;
-    let on = |row: &Row<'_>| row.place(&varied(rows));
+    let place = |row: &Row<'_>| row.place(&varied(rows));
     let standing = standing(rows);
     let row = fastest(standing.iter()).or_else(|| fastest(rows.iter())).or(rows.first())?;
     let base = row.baseline(rows, baseline).filter(|base| base.ranks() != row.ranks());
-    let beside = base.map_or_else(String::new, |base| format!(", {:.0} MB on {}", peak(base), on(base)));
-    let text = format!("peak of a rank on {}{beside}", on(row));
+    let beside = base.map_or_else(String::new, |base| format!(", {:.0} MB on {}", peak(base), place(base)));
+    let text = format!("peak of a rank on {}{beside}", place(row));
     Some(Finding::of_card(Question::Memory, "memory", format!("{:.0} MB", peak(row)), text))
 }
 

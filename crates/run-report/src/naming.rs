@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn names_of_mixed_runs_have_what_differs_from_most() {
-        let of = |topology, options: &[&str]| {
+        let run_of = |topology, options: &[&str]| {
             let usual = [
                 "--shuffle",
                 "--epochs",
@@ -101,11 +101,11 @@ mod tests {
             run(topology, &options, 4.0)
         };
         let runs = [
-            of((1, 1), &[]),
-            of((1, 1), &["--hidden", "64", "--shuffle", "false"]),
-            of((1, 1), &["--dropout", "0.2", "--batch-norm"]),
-            of((1, 2), &["--data-root", "a/digits", "--epochs", "12", "--batch-size", "32"]),
-            of((1, 1), &["--epochs", "9"]),
+            run_of((1, 1), &[]),
+            run_of((1, 1), &["--hidden", "64", "--shuffle", "false"]),
+            run_of((1, 1), &["--dropout", "0.2", "--batch-norm"]),
+            run_of((1, 2), &["--data-root", "a/digits", "--epochs", "12", "--batch-size", "32"]),
+            run_of((1, 1), &["--epochs", "9"]),
         ];
         let rows = group(&runs);
         let expected = [

@@ -65,9 +65,9 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     }
     // A row is named among all of the job, of which only some are compared.
     let varied = varied(rows);
-    let on = |row: &Row<'_>| row.place(&varied);
+    let place = |row: &Row<'_>| row.place(&varied);
     let name = |row: &Row<'_>| row.name(rows, &varied);
-    match representative(rows, |timed| topologies(timed, rows, baseline, on)) {
+    match representative(rows, |timed| topologies(timed, rows, baseline, place)) {
         Some(of_topologies) => found.push(of_topologies),
         None => {
             found.extend(representative(rows, |rows| settings(rows, name)));
@@ -76,8 +76,8 @@ pub fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<Finding> {
     }
     found.extend(transports(rows));
     found.extend(lost);
-    found.extend(representative(rows, |rows| waiting(rows, on)));
-    found.extend(smaller(rows, on));
+    found.extend(representative(rows, |rows| waiting(rows, place)));
+    found.extend(smaller(rows, place));
     // Last, as there may be many.
     found.extend(recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)).map(Finding::from));
     found
@@ -202,8 +202,8 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Findi
         let line = format!("times from {} to {} s do not differ beyond noise", shown(least), shown(most));
         return Some(Finding::from(line).answers(Question::Fastest, "fastest", NONE));
     }
-    let of = |row: &Row<'_>| format!("{} with {} s{}", name(row), shown(seconds(row)), alike(row, rows));
-    let line = format!("fastest: {}; slowest: {}", of(first), of(last));
+    let line_of = |row: &Row<'_>| format!("{} with {} s{}", name(row), shown(seconds(row)), alike(row, rows));
+    let line = format!("fastest: {}; slowest: {}", line_of(first), line_of(last));
     Some(Finding::from(line).answers(Question::Fastest, "fastest", name(first)))
 }
 
@@ -263,9 +263,9 @@ fn unlearned(rows: &[Row<'_>], said: &str) -> Option<String> {
     }
     let varied = varied(rows);
     let name = |(row, share): &(&Row<'_>, f64)| {
-        let on = row.place(&varied);
-        let is_said = said.contains(&format!("{on} is at chance level"));
-        (!is_said).then(|| format!("{on} with {:.2}% (largest class {share:.2}%)", accuracy(row)))
+        let place = row.place(&varied);
+        let is_said = said.contains(&format!("{place} is at chance level"));
+        (!is_said).then(|| format!("{place} with {:.2}% (largest class {share:.2}%)", accuracy(row)))
     };
     let names: Vec<String> = found.iter().filter_map(name).collect();
     let more = match names.len().saturating_sub(MOST) {

@@ -217,12 +217,12 @@ fn ticks(range: &Range<f64>, count: usize, least: f64) -> Vec<f64> {
 
 /// The logarithms of round numbers in a `range` of logarithms.
 fn log_ticks(range: &Range<f64>) -> Vec<f64> {
-    let of = |mantissas: &'static [f64]| -> Vec<f64> {
+    let ticks_of = |mantissas: &'static [f64]| -> Vec<f64> {
         let powers = range.start.floor() as i32..=range.end.ceil() as i32;
         let all = powers.flat_map(|power| mantissas.iter().map(move |m| f64::from(power) + m.log10()));
         all.filter(|tick| range.contains(tick)).collect()
     };
-    Some(of(&[1.0, 2.0, 5.0])).filter(|ticks| ticks.len() <= 9).unwrap_or_else(|| of(&[1.0]))
+    Some(ticks_of(&[1.0, 2.0, 5.0])).filter(|ticks| ticks.len() <= 9).unwrap_or_else(|| ticks_of(&[1.0]))
 }
 
 /// Text is measured and drawn with an embedded font: a cluster's nodes may have no

@@ -110,7 +110,7 @@ fn basis(rows: &[Row<'_>], baseline: &str) -> String {
 
 /// Which samples were tested, and which were trained on where those are not all.
 pub fn tested(rows: &[Row<'_>]) -> String {
-    let of = |row: &Row<'_>| {
+    let words_of = |row: &Row<'_>| {
         let data = &row.first().record.data;
         let part = |used: usize, all: usize| {
             if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
@@ -133,7 +133,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
     });
     let mut texts: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for row in rows {
-        texts.entry(of(row)).or_default().insert(row.told(&varied).join(", "));
+        texts.entry(words_of(row)).or_default().insert(row.told(&varied).join(", "));
     }
     let is_one = texts.len() == 1;
     let text = |(text, names): (String, BTreeSet<String>)| {
@@ -172,13 +172,13 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         *of_words = of_words.take().or(fewer);
     }
     let (words, fewer) = found.iter().find_map(|(words, fewer)| Some((words, fewer.as_ref()?)))?;
-    let of = if found.values().all(|other| other.as_ref() == Some(fewer)) {
+    let topologies = if found.values().all(|other| other.as_ref() == Some(fewer)) {
         String::new()
     } else {
         format!(" ({})", words.join(", "))
     };
     Some(format!(
-        "Each rank has a batch, so more ranks make fewer updates: in equally many epochs, {fewer}{of}."
+        "Each rank has a batch, so more ranks make fewer updates: in equally many epochs, {fewer}{topologies}."
     ))
 }
 

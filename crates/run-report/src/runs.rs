@@ -372,11 +372,11 @@ mod history_tests {
     #[test]
     fn repeats_that_agree_are_one_number() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name: &str, losses: &[f64]| {
+        let run_of = |name: &str, losses: &[f64]| {
             with_test_losses(run((1, 1), &[], 4.0), &folder.path().join(name), losses)
         };
-        let up = of("up", &[2.0, 1.5, 1.6, 1.7]);
-        let down = of("down", &[2.0, 1.5, 1.4, 1.3]);
+        let up = run_of("up", &[2.0, 1.5, 1.6, 1.7]);
+        let down = run_of("down", &[2.0, 1.5, 1.4, 1.3]);
         assert_eq!(
             (overfitting_epoch(&up), overfitting_epoch(&down), epochs(&down).len()),
             (Some(2), None, 4)

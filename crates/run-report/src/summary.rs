@@ -53,7 +53,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
 }
 
 /// The cell of a number of ranks or runs.
-fn whole(number: usize, row: &Row<'_>) -> Cell {
+fn count_cell(number: usize, row: &Row<'_>) -> Cell {
     Cell::number(number as f64, 0, paths(row))
 }
 
@@ -71,7 +71,7 @@ fn speed_columns<'c, 'a>(rows: &'c [Row<'a>], baseline: &'c str) -> [Field<'c, R
         Column::number("ranks", "ranks")
             .means("Processes of all machines")
             .ranked(9)
-            .shows(|row: &Row<'_>| whole(row.ranks(), row)),
+            .shows(|row: &Row<'_>| count_cell(row.ranks(), row)),
         TRAIN.column().shows(move |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) }),
         Column::number("speed-up", "speed_up").means(&relative).ranked(1).shows(move |row: &Row<'a>| {
             Cell::maybe(sped_up(row).map(|((faster, _), runs)| Cell::number(faster, 2, runs)))
@@ -101,7 +101,7 @@ fn repeat_columns<'c, 'a: 'c>() -> [Field<'c, Row<'a>>; 3] {
         Column::number("runs", "runs")
             .means("Repeats, of one seed or several")
             .ranked(4)
-            .shows(|row: &Row<'_>| whole(row.runs.len(), row)),
+            .shows(|row: &Row<'_>| count_cell(row.runs.len(), row)),
     ]
 }
 

@@ -48,15 +48,15 @@ const OPERATIONS: [(&str, PrimitiveCall); 11] = [
     }),
     ("all-gather", |on, world, _| {
         let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
-        Ok((timed(world, || on.all_gather(&mine, &mut all))?.into(), all == to(world, 0)))
+        Ok((timed(world, || on.all_gather(&mine, &mut all))?.into(), all == messages_to(world, 0)))
     }),
     ("gather", |on, world, root| {
         let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
         let time = timed(world, || on.gather(&mine, &mut all, root))?.into();
-        Ok((time, world.rank() != root || all == to(world, 0)))
+        Ok((time, world.rank() != root || all == messages_to(world, 0)))
     }),
     ("scatter", |on, world, root| {
-        let (mine, mut part) = (from(world), vec![0; BYTES]);
+        let (mine, mut part) = (messages_from(world), vec![0; BYTES]);
         Ok((timed(world, || on.scatter(&mine, &mut part, root))?.into(), part == message(root, world.rank())))
     }),
     ("reduce-scatter", |on, world, _| {
@@ -66,8 +66,8 @@ const OPERATIONS: [(&str, PrimitiveCall); 11] = [
         Ok((time, total.bytes() == &sum(0..size, size).bytes()[rank * BYTES..(rank + 1) * BYTES]))
     }),
     ("all-to-all", |on, world, _| {
-        let (mine, mut all) = (from(world), vec![0; BYTES * world.size()]);
-        Ok((timed(world, || on.all_to_all(&mine, &mut all))?.into(), all == to(world, world.rank())))
+        let (mine, mut all) = (messages_from(world), vec![0; BYTES * world.size()]);
+        Ok((timed(world, || on.all_to_all(&mine, &mut all))?.into(), all == messages_to(world, world.rank())))
     }),
     (BARRIER, |on, world, _| Ok((timed(world, || on.barrier())?.into(), true))),
 ];
@@ -94,7 +94,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
                         trial = Err(WRONG.into());
                     }
                     let trials = world.gather(&trial)?;
-                    if let Some(rank) = trials.iter().position(|trial| is(trial, WRONG)) {
+                    if let Some(rank) = trials.iter().position(|trial| ended_with(trial, WRONG)) {
                         let reason = format!("{backend} {name} gave a wrong result");
                         let host = world.places()[rank].host.clone();
                         wrong.get_or_insert(CommError::Shared(SharedError::Elsewhere { rank, host, reason }));
@@ -135,14 +135,14 @@ fn connect(
     }
 }
 
-fn is(trial: &Trial, problem: &str) -> bool {
+fn ended_with(trial: &Trial, problem: &str) -> bool {
     trial.as_ref().is_err_and(|found| found == problem)
 }
 
 /// The median in µs of all ranks' trials of one operation, or why there is none.
 fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     for problem in [WRONG, NOT_SUPPORTED] {
-        if trials.iter().any(|trial| is(trial, problem)) {
+        if trials.iter().any(|trial| ended_with(trial, problem)) {
             return Err(problem);
         }
     }
@@ -236,12 +236,12 @@ fn message(from: usize, to: usize) -> Vec<u8> {
 }
 
 /// The messages of this rank to all others, one after the other.
-fn from(world: &World) -> Vec<u8> {
+fn messages_from(world: &World) -> Vec<u8> {
     (0..world.size()).flat_map(|to| message(world.rank(), to)).collect()
 }
 
 /// The messages of all ranks to rank `to`.
-fn to(world: &World, to: usize) -> Vec<u8> {
+fn messages_to(world: &World, to: usize) -> Vec<u8> {
     (0..world.size()).flat_map(|from| message(from, to)).collect()
 }
 

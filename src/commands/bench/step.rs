@@ -400,14 +400,14 @@ impl StepReport {
             MixedPrecision::No => String::new(),
             other => format!(", the step in {other}"),
         };
-        let on = format!("({}{mixed}, {})", self.device, count(self.threads, "thread"));
+        let place = format!("({}{mixed}, {})", self.device, count(self.threads, "thread"));
         match self.product_flop_per_s.zip(self.share_of_product) {
             Some((product, share)) => format!(
-                "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {on}",
+                "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {place}",
                 100.0 * share,
                 1e-9 * product,
             ),
-            None => format!("{speed} {on}"),
+            None => format!("{speed} {place}"),
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn prepare(
     steps: usize,
 ) -> anyhow::Result<Begin> {
     if let Some(resumed) = resumed {
-        return resumed.restart(record, layout, steps);
+        return resumed.into_begin(record, layout, steps);
     }
     if args.overwrite
         && let Some(out) = &args.out

@@ -73,7 +73,7 @@ impl Resumed {
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
     /// notes this attempt in `record`, which is written when nothing can be refused any more.
-    pub fn restart(
+    pub fn into_begin(
         self,
         record: &mut RunRecord,
         layout: &ParamLayout,
@@ -81,8 +81,13 @@ impl Resumed {
     ) -> anyhow::Result<Begin> {
         let changed = self.changed(&record.config);
         let mut checkpoint = self.checkpoint(record, layout, &changed)?;
-        self.check_rest(&checkpoint.position, &record.config, &changed, steps)?;
-        let completed = self.completed();
+        if let Some(problem) =
+            ends_wrongly(&checkpoint.position, &record.config, self.completed_steps(), &changed)
+        {
+            return Err(ConfigError::Words(format!("{}: {problem}", self.typed.of_runs())).into());
+        }
+        check_position(&checkpoint.position, &record.config, steps)?;
+        let completed = self.completed_steps();
         let Self { dir, intact, record: old, typed } = self;
         let samples = Samples::of_checkpoint(&intact.manifest, &old.history, &changed);
         let curves = intact.manifest.curves.clone();
@@ -108,7 +113,7 @@ impl Resumed {
     }
 
     /// Steps of the run, if it was complete.
-    fn completed(&self) -> Option<usize> {
+    fn completed_steps(&self) -> Option<usize> {
         let RunRecord { results, status, .. } = &self.record;
         results.as_ref().filter(|_| *status == Status::Completed).map(|results| results.steps)
     }
@@ -157,29 +162,20 @@ impl Resumed {
         );
         Ok(checkpoint)
     }
+}
 
-    /// Checks that the run can go on from `position` with these changes. An epoch has `steps` steps.
-    fn check_rest(
-        &self,
-        position: &Position,
-        config: &RunConfig,
-        changed: &[Change],
-        steps: usize,
-    ) -> Result<(), ConfigError> {
-        if let Some(problem) = ends_wrongly(position, config, self.completed(), changed) {
-            return Err(ConfigError::Words(format!("{}: {problem}", self.typed.of_runs())));
-        }
-        let Position { epoch, step_in_epoch, step, .. } = *position;
-        if epoch * steps + step_in_epoch == step {
-            return Ok(());
-        }
-        let problem = format!(
-            "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it has \
-             another number of samples; put the data set back",
-            epoch + 1
-        );
-        Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
+/// Checks that the checkpoint's position is one of epochs of `steps` steps.
+fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Result<(), ConfigError> {
+    let Position { epoch, step_in_epoch, step, .. } = *position;
+    if epoch * steps + step_in_epoch == step {
+        return Ok(());
     }
+    let problem = format!(
+        "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it has \
+         another number of samples; put the data set back",
+        epoch + 1
+    );
+    Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
 }
 
 /// Says which options change from here on, as they were `typed`.

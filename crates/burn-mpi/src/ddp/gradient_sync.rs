@@ -377,7 +377,7 @@ impl GradientSync {
             taken.get(param).and_then(Option::as_ref),
             values,
         ) {
-            (Some(taken), Some(values)) if taken.is(values) => {}
+            (Some(taken), Some(values)) if taken.has_bits_of(values) => {}
             (Some(_), values) => buckets.replace(param, values),
             (None, Some(values)) => buckets.add(param, values),
             (None, None) => {}

@@ -73,7 +73,7 @@ impl Taken {
     }
 
     /// Whether `gradient` has the same bits.
-    pub(crate) fn is(&self, gradient: &[f32]) -> bool {
+    pub(crate) fn has_bits_of(&self, gradient: &[f32]) -> bool {
         let values = self.values();
         let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
         // The same memory has not changed: that of a tensor that is shared is not written to.

@@ -46,7 +46,7 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
 
 /// Runs a step of `model` with `own` of `total` samples, in which the gradients of the first [`backward`]
 /// are sent meanwhile; those of its output are averaged. Returns the output's item.
-pub(super) fn with<M: Module + 'static, O>(
+pub(super) fn run_step<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,
     own: usize,

@@ -176,7 +176,7 @@ where
         let model = learner.model();
         let averaging = |item| {
             let step = || learner.train_step(item);
-            backward::with(&self.sync, &model, own, total, step)
+            backward::run_step(&self.sync, &model, own, total, step)
         };
         let shown = item.map(averaging).transpose()?;
         let gradients = self.sync.borrow_mut().finish(&model)?;

@@ -195,7 +195,7 @@ mod tests {
                 assert_eq!((bytes, labels[sample]), (&image[..], u16::from(label)), "{sample}");
                 seen += 1;
             };
-            source.for_each_image(split, 5, check).unwrap();
+            source.for_each_sample(split, 5, check).unwrap();
             assert_eq!((seen, labels.len()), (5.min(source.len(split)), seen));
         }
         let description = source.description();

@@ -55,15 +55,15 @@ impl OpenPair {
     }
 
     /// The place of each label in the sorted `classes`.
-    fn ranks(&self, classes: &[i128]) -> Result<Vec<u16>, DataError> {
-        let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
+    fn class_indices(&self, classes: &[i128]) -> Result<Vec<u16>, DataError> {
+        let index_of = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
             Ok(class) => Ok(class as u16),
             Err(_) => bail!(
                 &self.labels.file.path,
                 "label {value} of sample {sample} does not occur in the training set"
             ),
         };
-        self.values.iter().enumerate().map(rank).collect()
+        self.values.iter().enumerate().map(index_of).collect()
     }
 }
 
@@ -99,7 +99,7 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
         4 => Element::F32,
         _ => Element::F64,
     };
-    let (of_train, of_test) = (train.ranks(&classes)?, test.ranks(&classes)?);
+    let (of_train, of_test) = (train.class_indices(&classes)?, test.class_indices(&classes)?);
     let description = Description {
         kind: DataFormat::Npy,
         shape: [1, 1, train.features.columns],

@@ -33,7 +33,7 @@ fn put_classes(root: &tempfile::TempDir, count: usize) {
 
 fn message(root: &tempfile::TempDir) -> String {
     let opened = data::open(root.path());
-    let read = opened.and_then(|source| source.for_each_image(Split::Train, 9, &mut |_, _| ()));
+    let read = opened.and_then(|source| source.for_each_sample(Split::Train, 9, &mut |_, _| ()));
     let message = read.expect_err("a bad data set").to_string();
     assert_eq!(message.lines().count(), 1, "{message}");
     message
@@ -97,7 +97,7 @@ fn features_of_every_dtype_give_the_same_batch() {
         let source = data::open(root.path()).unwrap();
         let normalizer = Normalizer::new(source.description());
         let mut batch = Vec::new();
-        source.for_each_image(Split::Train, 9, &mut |_, b| batch.extend(normalizer.values(b))).unwrap();
+        source.for_each_sample(Split::Train, 9, &mut |_, b| batch.extend(normalizer.values(b))).unwrap();
         batches.push(batch);
     }
     let singles = values.map(|value| value as f32);
@@ -118,7 +118,7 @@ fn generated_features_are_read_back() {
         let (row, label) = space.draw(Split::Test, sample as u64);
         assert_eq!((bytes, labels[sample]), (row.map(f32::to_le_bytes).as_flattened(), u16::from(label)));
     };
-    source.for_each_image(Split::Test, 99, check).unwrap();
+    source.for_each_sample(Split::Test, 99, check).unwrap();
     assert_eq!((labels.len(), source.len(Split::Train)), (40, 300));
 }
 

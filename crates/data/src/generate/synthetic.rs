@@ -82,7 +82,7 @@ mod tests {
         let source = noise([1, 1, 512], 20, 3);
         let mut values = Vec::new();
         let visit = &mut |_, bytes: &[u8]| source.description().element.cast(bytes, &mut values);
-        source.for_each_image(Split::Train, 3, visit).unwrap();
+        source.for_each_sample(Split::Train, 3, visit).unwrap();
         assert_eq!(values.len(), 3 * 512);
         assert!(values.iter().all(|x| x.abs() <= 1.0) && values.iter().any(|x| x.fract() != 0.0));
     }
@@ -92,7 +92,7 @@ mod tests {
         let collect = || {
             let source = noise([3, 4, 4], 10, 5);
             let mut images = Vec::new();
-            source.for_each_image(Split::Train, 9, &mut |_, bytes| images.extend_from_slice(bytes)).unwrap();
+            source.for_each_sample(Split::Train, 9, &mut |_, bytes| images.extend_from_slice(bytes)).unwrap();
             (images, source.labels(Split::Train, 9).unwrap())
         };
         let (images, labels) = collect();

@@ -110,9 +110,10 @@ mod tests {
             super::divide(rng, samples.clone(), counts.len(), |sample| sample.0, 0.2)
         };
         let [train, test] = divide(7);
-        let of = |split: &[(usize, usize)], class| split.iter().filter(|sample| sample.0 == class).count();
-        assert_eq!(std::array::from_fn(|class| of(&test, class)), [0, 1, 1, 2, 2, 200]);
-        assert_eq!(std::array::from_fn(|class| of(&train, class) + of(&test, class)), counts);
+        let count_of =
+            |split: &[(usize, usize)], class| split.iter().filter(|sample| sample.0 == class).count();
+        assert_eq!(std::array::from_fn(|class| count_of(&test, class)), [0, 1, 1, 2, 2, 200]);
+        assert_eq!(std::array::from_fn(|class| count_of(&train, class) + count_of(&test, class)), counts);
         assert!(train.is_sorted() && test.is_sorted(), "each in the order of the files");
         assert_eq!(divide(7), [train, test.clone()]);
         assert_ne!(divide(8)[1], test);

@@ -50,22 +50,7 @@ pub fn forward(
     let backward = Backward::new(move |gradient, of_input| {
         let poll = poll::current();
         let mut of_bias = Buffer::zeroed(if has_bias { outputs } else { 0 });
-        let gradient = match inner {
-            None => {
-                add_rows(level, outputs, values(&gradient), &mut of_bias);
-                gradient
-            }
-            Some(known) => {
-                let (mut gradient, part) = (unshared(gradient), ROWS * outputs);
-                let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
-                for (known, gradient) in parts {
-                    apply_slopes(level, activation, known, gradient);
-                    add_rows(level, outputs, gradient, &mut of_bias);
-                    poll();
-                }
-                gradient
-            }
-        };
+        let gradient = before_activation(level, activation, gradient, inner, &mut of_bias, outputs);
         poll();
         let g = values(&gradient);
         let g = Matrix::new(g, [batch, outputs]);
@@ -82,6 +67,31 @@ pub fn forward(
         [of_x, Some(of_weights.into_tensor(&[inputs, outputs])), of_bias]
     });
     (output, backward)
+}
+
+/// The gradient of the activation's input, whose sums over rows are added to `of_bias`. The activation's slopes follow
+/// from `known`, or are all 1.
+fn before_activation(
+    level: Level,
+    activation: ActivationFunction,
+    gradient: FlexTensor,
+    known: Option<FlexTensor>,
+    of_bias: &mut [f32],
+    outputs: usize,
+) -> FlexTensor {
+    let Some(known) = known else {
+        add_rows(level, outputs, values(&gradient), of_bias);
+        return gradient;
+    };
+    let poll = poll::current();
+    let (mut gradient, part) = (unshared(gradient), ROWS * outputs);
+    let parts = values(&known).chunks(part).zip(gradient.storage_mut().chunks_mut(part));
+    for (known, gradient) in parts {
+        apply_slopes(level, activation, known, gradient);
+        add_rows(level, outputs, gradient, of_bias);
+        poll();
+    }
+    gradient
 }
 
 /// The weights stored by row or by column: other views are copied.

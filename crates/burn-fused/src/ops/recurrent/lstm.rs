@@ -97,11 +97,53 @@ fn forward<const G: usize>(
         cells: &mut cells,
         output: &mut output,
     });
+    let last_cells_of_steps = sequences.state(&last_cells);
     let output = output.into_tensor(&sequences.output_shape());
-    let result = output.clone();
+    let kept = Kept {
+        level,
+        sequences,
+        parameters,
+        x,
+        hidden,
+        cell,
+        repeated,
+        output: output.clone(),
+        cells,
+        gates,
+    };
     let backward = Backward::new(move |gradient, of_input| {
-        let (width, [x_values, hidden_values]) = (sequences.width(), [&x, &hidden].map(values));
         let of_last_cells = left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.gradients(gradient, of_last_cells, of_input)
+    });
+    (output, last_cells_of_steps, backward)
+}
+
+/// What the backward of an LSTM needs of its forward.
+#[derive(Clone)]
+struct Kept<const G: usize> {
+    level: Level,
+    sequences: Sequences,
+    parameters: Parameters<G>,
+    x: FlexTensor,
+    hidden: FlexTensor,
+    cell: FlexTensor,
+    repeated: Option<Repeated>,
+    output: FlexTensor,
+    /// The cells and the gates of each step.
+    cells: Buffer,
+    gates: Buffer,
+}
+
+impl<const G: usize> Kept<G> {
+    /// The gradients of the operator's tensors, from those of its output and of its last cells.
+    fn gradients(
+        mut self,
+        gradient: FlexTensor,
+        of_last_cells: Option<FlexTensor>,
+        of_input: bool,
+    ) -> [Option<FlexTensor>; TENSORS] {
+        let Self { level, sequences, ref parameters, ref x, ref hidden, ref cell, ref repeated, .. } = self;
+        let (width, [x_values, hidden_values]) = (sequences.width(), [x, hidden].map(values));
         let mut of_cell = match of_last_cells {
             Some(gradient) => sequences.padded(values(&gradient)),
             None => Buffer::zeroed(sequences.batch * width),
@@ -111,29 +153,29 @@ fn forward<const G: usize>(
             sequences,
             weights: parameters.each(HIDDEN_WEIGHTS),
             gradient: values(&gradient),
-            first_cells: &sequences.padded(values(&cell)),
-            cells: &cells,
-            gates: &mut gates,
+            first_cells: &sequences.padded(values(cell)),
+            cells: &self.cells,
+            gates: &mut self.gates,
             of_cell: &mut of_cell,
             of_state,
         });
         // Inputs that do not repeat are multiplied together with the states.
         let (inputs, columns) = (sequences.inputs, G * width);
-        let apart = repeated
-            .as_ref()
-            .map(|repeated| of_input_weights(level, (x_values, inputs), Some(repeated), &gates, columns));
+        let apart = repeated.as_ref().map(|repeated| {
+            of_input_weights(level, (x_values, inputs), Some(repeated), &self.gates, columns)
+        });
         let together = Sequences { inputs: if apart.is_some() { 0 } else { inputs }, ..sequences };
-        let terms = together.inputs_and_states(x_values, values(&output), hidden_values, sequences.hidden);
-        let of_weights = of_weights(level, &terms, &gates, columns);
+        let terms =
+            together.inputs_and_states(x_values, values(&self.output), hidden_values, sequences.hidden);
+        let of_weights = of_weights(level, &terms, &self.gates, columns);
         let mut gradients = [const { None }; TENSORS];
-        gradients[0] = of_input.then(|| parameters.of_inputs(level, &gates, &x, sequences));
+        gradients[0] = of_input.then(|| parameters.of_inputs(level, &self.gates, x, sequences));
         gradients[1] = of_state.then(|| sequences.state(&of_hidden));
-        gradients[2] = (!values(&cell).is_empty()).then(|| sequences.state(&of_cell));
+        gradients[2] = (!values(cell).is_empty()).then(|| sequences.state(&of_cell));
         let (of_inputs, of_states) = of_weights.split_at(together.inputs * columns);
         let of_inputs = apart.as_deref().unwrap_or(of_inputs);
         let of_gates = of_gates(G, [of_inputs, of_states], [&of_bias; 2], sequences);
         gradients[3..].iter_mut().zip(of_gates).for_each(|(gradient, of_gates)| *gradient = of_gates);
         gradients
-    });
-    (result, sequences.state(&last_cells), backward)
+    }
 }

@@ -10,7 +10,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::TrainOutput;
 
-use super::{backward, with};
+use super::{backward, run_step};
 use crate::threads::{Options, run};
 use crate::{Backend, CommError, GradientSync, SyncOptions, Transport, WireType, World, connect};
 
@@ -190,7 +190,7 @@ fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usi
         let total: usize = steps.iter().map(|(_, own)| own).sum();
         let (kind, own) = steps[world.rank()];
         if own > 0 {
-            with(&sync, &net, own, total, || step(&net, kind, samples(turn, world.rank(), own)))?;
+            run_step(&sync, &net, own, total, || step(&net, kind, samples(turn, world.rank(), own)))?;
         }
         let averaged = values(&net, &sync.borrow_mut().finish(&net)?);
         let expected = expected(&net, &steps, turn);

@@ -99,12 +99,12 @@ fn for_each_row(
 /// The files, each with the number of rows in those before it.
 pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, DataError> {
     let mut before = 0;
-    let of = |path: &PathBuf| {
+    let with_rows = |path: &PathBuf| {
         let rows = open(path)?.metadata().file_metadata().num_rows().max(0) as u64;
         before += rows;
         Ok((path.clone(), before - rows))
     };
-    paths.iter().map(of).collect()
+    paths.iter().map(with_rows).collect()
 }
 
 /// The columns of a file.
