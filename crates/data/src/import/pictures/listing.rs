@@ -72,7 +72,7 @@ pub(crate) fn find(source: &Path, args: &ImportArgs) -> Result<Listing, DataErro
         }
         return Ok(Listing::Folders(if sides.is_empty() { root } else { source.to_owned() }));
     }
-    Listings { source, args, sides, pictures }.read(train, tables)
+    ListingReader { source, args, sides, pictures }.read(train, tables)
 }
 
 /// Whether a table in a folder names pictures below it.
@@ -171,8 +171,8 @@ fn say_unused(tables: &[Listed], sides: &[SplitFolder], class: &str) -> Result<(
     Ok(())
 }
 
-/// What is read of the tables of a source.
-struct Listings<'a> {
+/// Reads the tables of a source that name its pictures.
+struct ListingReader<'a> {
     source: &'a Path,
     args: &'a ImportArgs,
     sides: Vec<SplitFolder>,
@@ -185,7 +185,7 @@ type LabelledPictures = Vec<(usize, Option<u32>)>;
 /// A split by its kind and its name. The training split may have several names.
 type SplitName = (SplitKind, String);
 
-impl Listings<'_> {
+impl ListingReader<'_> {
     fn read(self, mut train: Listed, others: Vec<Listed>) -> Result<Listing, DataError> {
         let Some(class) = train.class(self.args.label.as_deref())? else {
             return Ok(Listing::None);
