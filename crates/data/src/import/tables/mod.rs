@@ -413,8 +413,9 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
 /// The files of the table in a folder: parts of Parquet, also below folders of partitions, or one file.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let (folders, files) = folder::inside(folder).unwrap_or_default();
-    let parts = files.iter().filter(|path| is_parquet_name(path) && !is_hidden(&folder::name(path)));
-    let mut parts: Vec<PathBuf> = parts.cloned().collect();
+    let is_part =
+        |path: &&PathBuf| is_table(path) && is_parquet_name(path) && !is_hidden(&folder::name(path));
+    let mut parts: Vec<PathBuf> = files.iter().filter(is_part).cloned().collect();
     parts.extend(
         folders.iter().filter(|folder| partitions::is_one(folder)).flat_map(|folder| in_folder(folder)),
     );

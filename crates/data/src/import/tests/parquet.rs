@@ -181,6 +181,25 @@ fn a_test_table_of_parquet_without_classes_is_left_to_predict() {
     );
 }
 
+/// `metadata.parquet` in the folder of a split is no table of features.
+#[test]
+fn metadata_of_parquet_in_the_folders_of_splits_names_the_classes() {
+    let lab = Lab::new();
+    for (split, names) in [("train", ["0.png", "1.png"]), ("test", ["2.png", "3.png"])] {
+        names.iter().enumerate().for_each(|(number, name)| {
+            lab.picture(&format!("set/{split}/{name}"), [2, 2], number as u8);
+        });
+        let schema =
+            "message m { optional byte_array file_name (STRING); optional byte_array label (STRING); }";
+        let columns = [names, ["a", "b"]]
+            .map(|cells| Column::Bytes(cells.map(|cell| cell.as_bytes().to_vec()).to_vec(), 1));
+        lab.write(&format!("set/{split}/metadata.parquet"), parquet(schema, None, columns.into()));
+    }
+    let Imported { set, counts } = lab.imported("set", &[]);
+    assert_eq!((set.shape[1..].to_vec(), set.classes), (vec![2, 2], vec!["a".to_owned(), "b".into()]));
+    assert_eq!(counts, [[1, 1], [1, 1]]);
+}
+
 #[test]
 fn several_configurations_are_named() {
     let lab = Lab::new();
