@@ -298,6 +298,9 @@ fn listed_classes(
         let file = name_below(source, file);
         log::warn!("left out: {} that {file} does not name", count(others, "picture"));
     }
+    if is_train && pictures.is_empty() {
+        bail!(file, "names no picture of the training split that has a class");
+    }
     let names = pictures.iter().map(|(.., class)| class.clone()).collect();
     Ok(Classes { names, pictures, is_listed: true })
 }

@@ -135,6 +135,24 @@ fn labels_of_metadata_may_be_missing() {
 }
 
 #[test]
+fn metadata_without_a_class_of_a_training_picture_is_named() {
+    let lab = Lab::new();
+    ["flat", "set/train", "set/test"].iter().for_each(|folder| {
+        (0..2).for_each(|number| lab.picture(&format!("{folder}/{number}.png"), [2, 2], number));
+    });
+    for (set, rows) in [
+        ("set", "test/0.png,a\ntest/1.png,b\n"),
+        ("set", "train/0.png,NA\ntrain/1.png,\ntest/0.png,a\ntest/1.png,b\n"),
+        ("flat", "0.png,NA\n1.png,\n"),
+    ] {
+        lab.write(&format!("{set}/metadata.csv"), format!("file_name,label\n{rows}"));
+        let message = lab.import(set, &["--missing-labels", "drop"]).unwrap_err();
+        let expected = "metadata.csv: names no picture of the training split that has a class";
+        assert!(message.contains(expected), "{message}");
+    }
+}
+
+#[test]
 fn labels_of_arrays_may_be_missing() {
     let lab = Lab::new();
     let x = npy("|u1", &[5, 2], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
