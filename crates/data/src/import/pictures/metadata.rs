@@ -57,6 +57,7 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
+            None | Some("") if first.contains_key(column) => Err(wrong(format!("has no value of {column}"))),
             None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(first.keys())))),
             Some(cell) => Ok(cell),
         };

@@ -463,6 +463,7 @@ fn a_file_beside_pictures_names_their_classes() {
         ("file_name;species\ntrain/0.png;a\ntrain/0.png;b\n", "names train/0.png twice"),
         ("file_name,label,label\ntrain/0.png,a,b\n", "has two columns \"label\": rename one"),
         ("file,species\ntrain/0.png,a\n", "has no file_name, among file, species"),
+        ("file_name,species\ntrain/0.png,a\n,b\n", "line 3: has no value of file_name"),
         ("file_name,species\ntrain/9.png,a\ntrain/1.png,b\ntest/3.png,b\n", "1 picture above cannot be read"),
     ] {
         lab.write("set/metadata.csv", text);
