@@ -1,6 +1,6 @@
 //! `metadata.csv`, `.jsonl` or `.parquet` beside pictures: their classes, as Hugging Face's imagefolder has them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Component, Path, PathBuf};
@@ -48,17 +48,20 @@ pub(crate) fn file(folder: &Path) -> Option<PathBuf> {
 pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<Classed>>, DataError> {
     let is_json = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("jsonl"));
     let lines = if is_json { json_lines(path)? } else { table_lines(path)? };
-    let Some((_, first)) = lines.first() else {
+    if lines.is_empty() {
         bail!(path, "names no picture");
-    };
+    }
+    // A line of JSON may lack columns that others have.
+    let columns: BTreeSet<&str> =
+        lines.iter().flat_map(|(_, line)| line.keys().map(String::as_str)).collect();
     let folder = path.parent().unwrap_or(Path::new("."));
-    let Some(label) = class_column(path, folder, first, options.column)? else { return Ok(None) };
+    let Some(label) = class_column(path, folder, &columns, options.column)? else { return Ok(None) };
     let names = PictureNames::in_folder(folder)?;
     let picture = |(number, line): &Line| {
         let wrong = |what: String| DataError::source(path, format!("line {number}: {what}"));
         let cell = |column: &str| match line.get(column).map(|cell| cell.trim()) {
-            None | Some("") if first.contains_key(column) => Err(wrong(format!("has no value of {column}"))),
-            None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(first.keys())))),
+            None | Some("") if columns.contains(column) => Err(wrong(format!("has no value of {column}"))),
+            None | Some("") => Err(wrong(format!("has no {column}, among {}", listed(&columns)))),
             Some(cell) => Ok(cell),
         };
         let picture = cell(FILE_NAME)?;
@@ -92,27 +95,27 @@ pub(crate) fn read(path: &Path, options: LabelOptions<'_>) -> Result<Option<Vec<
     without_repeats(path, pictures).map(Some)
 }
 
-/// The column of the classes among those of the first line: the `wanted` one, one with a name by which it is known, or
+/// The column of the classes among all `columns`: the `wanted` one, one with a name by which it is known, or
 /// the only one where folders are no classes. `None` if there is no such column.
 fn class_column<'l>(
     path: &Path,
     folder: &Path,
-    first: &'l BTreeMap<String, String>,
+    columns: &BTreeSet<&'l str>,
     wanted: Option<&str>,
-) -> Result<Option<&'l String>, DataError> {
-    let is_known = |name: &&String| LABELS.contains(&&*name.to_lowercase());
-    let others: Vec<&String> = first.keys().filter(|name| *name != FILE_NAME).collect();
-    let names: Vec<&String> = first.keys().collect();
+) -> Result<Option<&'l str>, DataError> {
+    let is_known = |name: &&str| LABELS.contains(&&*name.to_lowercase());
+    let names: Vec<&str> = columns.iter().copied().collect();
+    let others: Vec<&str> = names.iter().copied().filter(|name| *name != FILE_NAME).collect();
     let label = match wanted.map(|label| (label, finder(&names)(label))) {
         Some((_, Some(place))) => names[place],
         Some((label, None)) => {
-            let problem = format!("{} has the columns {}", path.display(), listed(first.keys()));
+            let problem = format!("{} has the columns {}", path.display(), listed(names));
             return Err(DataError::option("label", short(label), problem));
         }
-        None => match (first.keys().find(is_known), &others[..]) {
+        None => match (names.iter().copied().find(is_known), &others[..]) {
             (Some(label), _) => label,
             (None, []) => return Ok(None),
-            (None, _) if !first.contains_key(FILE_NAME) || has_class_folders(folder)? => {
+            (None, _) if !columns.contains(FILE_NAME) || has_class_folders(folder)? => {
                 return Ok(None);
             }
             (None, &[label]) => label,
@@ -124,7 +127,7 @@ fn class_column<'l>(
             ),
         },
     };
-    let unused: Vec<&String> = others.into_iter().filter(|name| *name != label).collect();
+    let unused: Vec<&str> = others.into_iter().filter(|name| *name != label).collect();
     if !unused.is_empty() {
         log::info!("{}: the class is column {label}; not used: {}", name(path), listed(unused));
     }

@@ -118,7 +118,11 @@ fn labels_of_metadata_may_be_missing() {
     let json = "{\"file_name\": \"0.png\", \"label\": 10.0}\n{\"file_name\": \"1.png\", \"label\": 2.0}\n\
                 {\"file_name\": \"2.png\", \"label\": 2}\n{\"file_name\": \"3.png\", \"label\": 10}\n\
                 {\"file_name\": \"4.png\", \"label\": null}\n";
-    for (name, text) in [("metadata.csv", csv), ("metadata.jsonl", json)] {
+    let lines: Vec<&str> = json.lines().collect();
+    let missing_first = [&lines[4..], &lines[..4]].concat().join("\n");
+    for (name, text) in
+        [("metadata.csv", csv), ("metadata.jsonl", json), ("metadata.jsonl", missing_first.as_str())]
+    {
         lab.write(&format!("set/{name}"), text);
         let message = lab.import("set", &["--overwrite"]).unwrap_err();
         assert!(
