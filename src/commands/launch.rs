@@ -23,8 +23,9 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
         return Ok(code);
     }
     let program = with_verbosity(verbosity, &args.program);
-    let stop =
-        StopRequest::listen_as_launcher().map(super::run::told).context("cannot install signal handlers")?;
+    let stop = StopRequest::listen_as_launcher()
+        .map(super::run::log_listening)
+        .context("cannot install signal handlers")?;
     let file = args.hostfile.clone().or_else(|| hostfile(Path::new("hostfiles"), args.topology));
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, program.clone())?;
     let training = match args.restart {
@@ -60,7 +61,7 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
 /// if clap's text was printed.
 fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
     match read(program) {
-        Err(error) if is_of_value(&error) => Err(ConfigError::Words(one_line(&error))),
+        Err(error) if is_of_value(&error) => Err(ConfigError::Message(one_line(&error))),
         Err(error) if error.use_stderr() => {
             // If standard error is closed, the exit code still tells.
             let _ = error.print();

@@ -111,7 +111,7 @@ mod tests {
 
     fn plan(options: &[&str]) -> Result<Option<PostTraining>, ConfigError> {
         let words = ["mpiburn", "quantize", "run"].iter().chain(options);
-        let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Words(one_line(&error)))?;
+        let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Message(one_line(&error)))?;
         match cli.command {
             Command::Quantize(args) => post_training(&args),
             _ => unreachable!(),

@@ -20,6 +20,7 @@ use crate::train::{TrainError, spec};
 use ::data::DataError;
 use ::launch::sweep::SweepError;
 use ::launch::{EXIT_RESUMABLE, EXIT_USAGE, IN_USE, StopRequest};
+
 /// Runs a subcommand; returns the exit code of one that started other jobs.
 ///
 /// # Errors
@@ -33,7 +34,10 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
             if args.note_steps {
                 messages::tag_lines();
             }
-            StopRequest::listen().map(told).context("cannot listen to signals").map_err(CommandError::own)?
+            StopRequest::listen()
+                .map(log_listening)
+                .context("cannot listen to signals")
+                .map_err(CommandError::own)?
         }
         Eval(_) | Predict(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
         _ => return run_alone(&cli, program),
@@ -46,7 +50,7 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
 }
 
 /// Logs that signals from here on are recorded, with the rank before MPI has started.
-pub(super) fn told(stop: StopRequest) -> StopRequest {
+pub(super) fn log_listening(stop: StopRequest) -> StopRequest {
     let rank = Launcher::detect().map_or(0, |launcher| launcher.rank);
     log::debug!("rank {rank}: signal handlers are installed");
     stop

@@ -29,7 +29,7 @@ pub enum ConfigError {
     },
     /// One that cannot be read, in clap's words.
     #[error("{0}")]
-    Words(String),
+    Message(String),
 }
 
 impl ConfigError {

@@ -51,7 +51,7 @@ impl RunConfig {
     fn parsed(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
         let command = Self::augment_args(Command::new("train").no_binary_name(true).args_override_self(true));
         let read = command.try_get_matches_from(words).and_then(|found| Self::from_arg_matches(&found));
-        read.map_err(|error| ConfigError::Words(one_line(&error)))
+        read.map_err(|error| ConfigError::Message(one_line(&error)))
     }
 
     /// The fields that `run.json` has of it.
@@ -76,7 +76,7 @@ impl RunConfig {
                 let problem = format!(
                     "`config.{field}` is no option of this version: correct the name, or put a copy back"
                 );
-                return Err(ConfigError::Words(problem));
+                return Err(ConfigError::Message(problem));
             }
         }
         let read = |fields| Self::deserialize(Value::Object(fields));
@@ -89,7 +89,7 @@ impl RunConfig {
         match read(fields) {
             Ok(config) => config.completed(),
             Err(error) => {
-                Err(stored.into_iter().find_map(name).unwrap_or(ConfigError::Words(json_problem(&error))))
+                Err(stored.into_iter().find_map(name).unwrap_or(ConfigError::Message(json_problem(&error))))
             }
         }
     }

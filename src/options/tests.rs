@@ -11,7 +11,7 @@ use crate::train::{GLOO_ALGORITHMS, MixedPrecision};
 /// The configuration of `mpiburn train` with these options.
 pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
     let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
-    let cli = Cli::read(words.map(OsString::from)).map_err(|error| ConfigError::Words(one_line(&error)))?;
+    let cli = Cli::read(words.map(OsString::from)).map_err(|error| ConfigError::Message(one_line(&error)))?;
     match cli.command {
         Command::Train(args) => {
             args.config.completed().and_then(|config| config.check_built().map(|()| config))

@@ -9,7 +9,7 @@ type Chosen = (WireType, Vec<usize>, Vec<&'static str>);
 
 fn chosen(options: &[&str]) -> Result<Chosen, ConfigError> {
     let words = ["mpiburn", "bench", "allreduce"].iter().chain(options);
-    let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Words(one_line(&error)))?;
+    let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Message(one_line(&error)))?;
     let Command::Bench(args) = cli.command else { unreachable!() };
     let BenchKind::Allreduce(args) = args.kind else { unreachable!() };
     let names = methods(args.backends.as_deref())?.iter().map(|method| method.name).collect();

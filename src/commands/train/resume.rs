@@ -84,7 +84,7 @@ impl Resumed {
         if let Some(problem) =
             ends_wrongly(&checkpoint.position, &record.config, self.completed_steps(), &changed)
         {
-            return Err(ConfigError::Words(format!("{}: {problem}", self.typed.of_runs())).into());
+            return Err(ConfigError::Message(format!("{}: {problem}", self.typed.of_runs())).into());
         }
         check_position(&checkpoint.position, &record.config, steps)?;
         let completed = self.completed_steps();
