@@ -88,7 +88,7 @@ impl DeviceKind {
         } else {
             Err(format!(
                 "this build has no {feature}; build it with `make build DEVICES={feature}`, \
-             which writes the binary to target-{feature}/release"
+                 which writes the binary to target-{feature}/release"
             ))
         }
     }

@@ -29,10 +29,10 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let network = config.network(stored.noted.dimensions, &config.device.device());
     let layout = network.parameters();
     let weights = checkpoint::load(&args.run, &layout)?;
-    let mut file = if !args.int8 {
-        float_network(&layout.write(network, &weights.values))
-    } else {
+    let mut file = if args.int8 {
         int8_network(&checkpoint::load_int8(&weights, &config, &network)?.file)
+    } else {
+        float_network(&layout.write(network, &weights.values))
     };
     file.describe(&stored.noted.data);
     let (bytes, OnnxFile { opset, ir_version, .. }) = (file.bytes(), file);

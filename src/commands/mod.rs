@@ -74,7 +74,7 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
         MixedPrecision::Bf16 if least == Bf16Products::Avx512 && config.model == ModelKind::Vgg => {
             log::warn!(
                 "--precision bf16: not every rank's processor has AMX, so convolutions run in f32 on values that are \
-             rounded to bf16: this saves memory, and no time"
+                 rounded to bf16: this saves memory, and no time"
             )
         }
         MixedPrecision::Fp16 => log::warn!(

@@ -101,9 +101,9 @@ fn phases(
 /// A training whose options fit its data set, the same on all ranks.
 struct Agreed {
     config: RunConfig,
-    /// On rank 0 the run that is resumed.
+    /// The run that is resumed, on rank 0.
     resumed: Option<Resumed>,
-    /// What that has noted of its data set.
+    /// What the resumed run has noted of its data set.
     noted: Option<Noted>,
     source: SampleSource,
     plan: ShardPlan,

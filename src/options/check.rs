@@ -27,7 +27,7 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
-    /// One that cannot be read, in clap's words.
+    /// One whose message names it already, such as clap's.
     #[error("{0}")]
     Message(String),
 }

@@ -1,4 +1,6 @@
-//! The training loop: epochs of steps, a test after each, and checkpoints.
+//! The training loop: epochs of steps, and a test after each.
+
+mod checkpoints;
 
 use std::time::Instant;
 
@@ -18,7 +20,7 @@ use data::shard::digest;
 use data::{SampleSource, Shard, Split};
 use launch::StopRequest;
 use run_record::files::sha256_of_f32;
-use run_record::{Checkpoint, Curve, DataDigests, EpochRow, Phases, StepMs};
+use run_record::{Curve, DataDigests, EpochRow, Phases, StepMs};
 
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
@@ -482,129 +484,5 @@ impl<'w> Trainer<'w> {
     pub fn data_digests(&self) -> DataDigests {
         let digest_of = |samples| self.source.description().digest(samples);
         DataDigests { train: digest_of(self.shard.digest()), test: digest_of(self.evaluation.shard.digest()) }
-    }
-
-    /// Restores the position of `checkpoint`, whose weights the network has.
-    ///
-    /// # Errors
-    /// If the shard of its epoch cannot be read, or the moments belong to a different
-    /// optimizer.
-    pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
-        let rank = self.world.rank();
-        self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
-        self.position = checkpoint.position;
-        self.checkpoint_step = Some(self.position.step);
-        if let Some(arrival) = self.position.arrival.clone() {
-            let adopted = self.learner.sync.adopt(arrival);
-            let damaged =
-                |error| TrainError::Ends(format!("the checkpoint's state.json is damaged: {error}"));
-            adopted.map_err(damaged)?;
-        }
-        if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
-            *scale = saved;
-        }
-        if let (Some(quantizer), Some(ranges)) = (&mut self.learner.quantizer, self.position.ranges.clone()) {
-            quantizer.restore(ranges);
-        }
-        let buffers = std::mem::take(&mut self.position.buffers);
-        if let Some(own) = buffers.get(rank) {
-            self.learner.set_buffers(own);
-        }
-        let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
-        self.epoch_tally = own(&self.position.epoch_tallies);
-        // One that began before the last line, with another --log-every or over the end of an epoch, is left out.
-        let log_every = self.learner.options.log_every.get();
-        let last_line = self.position.step_in_epoch / log_every * log_every;
-        (self.window_tally, self.window_begin) =
-            match self.position.window_begin.filter(|&begin| begin >= last_line) {
-                Some(begin) => (own(&self.position.window_tallies), begin),
-                None => (Tally::default(), self.position.step_in_epoch),
-            };
-        // A complete run has those of its last epoch, for the results.
-        if self.position.step_in_epoch == 0 && !self.is_done() {
-            self.epoch_tally = Tally::default();
-        }
-        self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
-        (self.phases_before, self.phase_steps_before) =
-            (self.position.phase_seconds, self.position.phase_steps);
-        if !self.is_done() {
-            self.load_shard()?;
-        }
-        Ok(())
-    }
-
-    /// Writes a checkpoint whose weights have the running statistics averaged over ranks. The
-    /// training goes on with each rank's own, as if there had been no checkpoint, and
-    /// so does a resumed one.
-    fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
-        self.check_statistics()?;
-        let own = self.learner.buffers();
-        if own.is_empty() {
-            return self.checkpoint(recorder, None);
-        }
-        self.position.buffers = self.world.gather(&own)?;
-        self.learner.average_buffers()?;
-        self.checkpoint(recorder, None)?;
-        self.position.buffers.clear();
-        self.learner.set_buffers(&own);
-        Ok(())
-    }
-
-    /// Replaces this rank's times in the position by means over ranks, whose sums agree.
-    fn share_times(&mut self) -> Result<(), TrainError> {
-        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
-        let ranks: Vec<(f64, Phases<f64>, f64)> =
-            self.world.gather(&(comm_seconds, self.phases(), self.position.epoch_seconds))?;
-        let mean =
-            |of: fn(&(f64, Phases<f64>, f64)) -> f64| ranks.iter().map(of).sum::<f64>() / ranks.len() as f64;
-        let here = StepMs::mean(&ranks.iter().map(|rank| rank.1).collect::<Vec<_>>()).into_array();
-        let before = self.phases_before.into_array();
-        let position = &mut self.position;
-        position.epoch_seconds = mean(|rank| rank.2);
-        position.comm_seconds = ranks.iter().map(|rank| rank.0).collect();
-        position.phase_seconds = Phases::from_array(std::array::from_fn(|phase| before[phase] + here[phase]));
-        position.phase_steps = self.phase_steps_before + self.steps_here;
-        Ok(())
-    }
-
-    /// Writes a checkpoint, with each rank's part of the position. One that cannot be written ends
-    /// the run only if it is the last.
-    fn checkpoint(&mut self, recorder: &mut Recorder<'_>, int8: Option<&Int8File>) -> Result<(), TrainError> {
-        spans::span(&spans::CHECKPOINT, || {
-            let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
-            // All ranks log the same steps.
-            let point = |at: usize| {
-                let tallies: Vec<Tally> = ranks.iter().map(|lines| lines[at].1).collect();
-                Tally::curve_point(ranks[0][at].0, &tallies)
-            };
-            let points: Vec<_> = (0..ranks[0].len()).map(point).collect();
-            recorder.write(|writer| writer.points(Curve::Train, &points))?;
-            self.position.epoch_tallies = self.world.gather(&self.epoch_tally)?;
-            self.position.window_tallies = self.world.gather(&self.window_tally)?;
-            self.position.window_begin = Some(self.window_begin);
-            self.share_times()?;
-            self.position.arrival = self.learner.sync.arrival().cloned();
-            self.position.loss_scale = self.learner.loss_scale;
-            self.position.ranges =
-                self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
-            let last = self.stopping || self.is_done();
-            // Weights and moments move there and back: copies would need their memory once more.
-            let Learner { params, optimizer, .. } = &mut self.learner;
-            let checkpoint = Checkpoint {
-                params: std::mem::take(params),
-                moments: std::mem::take(&mut optimizer.moments),
-                updates: optimizer.updates(),
-                model: self.learner.options.model.to_string(),
-                world_size: self.world.size(),
-                position: self.position.clone(),
-            };
-            let written = recorder.checkpoint(self.learner.layout(), int8, last, &checkpoint);
-            let Learner { params, optimizer, .. } = &mut self.learner;
-            (*params, optimizer.moments) = (checkpoint.params, checkpoint.moments);
-            if written? {
-                self.checkpoint_step = Some(self.position.step);
-            }
-            Ok(())
-        })
     }
 }

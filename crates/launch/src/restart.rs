@@ -193,7 +193,7 @@ impl Restarts<'_> {
         self.after_fault(attempt, ended, fault)
     }
 
-    /// What follows an attempt with a fault, which is noted.
+    /// Decides what follows an attempt with a fault, which `decide` has noted.
     fn after_fault(&mut self, attempt: &JobAttempt, ended: &Ended, fault: Fault) -> Next {
         let (number, max_restarts) = (attempt.number, self.max_restarts);
         let place = if fault.began {
@@ -215,7 +215,7 @@ impl Restarts<'_> {
         }
     }
 
-    /// The line for the user after a job that ended with `code` without a fault, for the `reason` of
+    /// The user's line on a job that ended with `code` and without a fault. `reason` is from
     /// [`no_fault`](Self::no_fault).
     fn line_of_no_fault(&self, code: i32, reason: &str) -> Option<String> {
         match reason {

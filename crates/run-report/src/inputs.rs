@@ -124,15 +124,14 @@ impl Search<'_> {
         }
         // Its files are named one by one.
         let files = files_of(folder, "json");
-        if !files.is_empty() {
-            self.found.profiles.push(Profiles::of_files(folder, &files))
-        } else {
+        if files.is_empty() {
             return Err(format!(
                 "cannot read {}: not a run or sweep, and the folders below it, down to the {DEPTH}th level, have \
                  no run, sweep, profile or table of a benchmark",
                 folder.display()
             ));
         }
+        self.found.profiles.push(Profiles::of_files(folder, &files));
         Ok(())
     }
 

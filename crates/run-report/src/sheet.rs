@@ -22,7 +22,7 @@ pub fn escaped(text: &str) -> String {
     escaped
 }
 
-/// CellValue of a cell.
+/// The value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CellValue {
     /// Text.

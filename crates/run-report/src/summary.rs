@@ -357,7 +357,7 @@ pub const OTHERS: [Measure; 15] = [
         .beside(Dispersion::Range)
         .means(
             "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
-                     hidden behind backward is not in it",
+             hidden behind backward is not in it",
         ),
     Measure::new("test acc %", "test_accuracy", |run| run.results.test_accuracy)
         .beside(Dispersion::Interval)

@@ -69,7 +69,7 @@ struct Measured {
     products: Vec<Duration>,
     /// Bytes of gradients that the rank sends in a step.
     gradient_bytes: usize,
-    /// Time of an all-gather of their bytes, as of [`gather_ms`].
+    /// Time of an all-gather of these bytes, from [`gather_ms`].
     gather_ms: Option<f64>,
 }
 

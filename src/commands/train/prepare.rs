@@ -134,7 +134,7 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
     let problem = if here == 1 && Launcher::detect().is_none() {
         format!(
             "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-         mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
+             mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
         )
     } else {
         format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")

@@ -81,13 +81,11 @@ impl Resumed {
     ) -> anyhow::Result<Begin> {
         let changed = self.changed(&record.config);
         let mut checkpoint = self.checkpoint(record, layout, &changed)?;
-        if let Some(problem) =
-            ends_wrongly(&checkpoint.position, &record.config, self.completed_steps(), &changed)
-        {
+        let completed = self.completed_steps();
+        if let Some(problem) = ends_wrongly(&checkpoint.position, &record.config, completed, &changed) {
             return Err(ConfigError::Message(format!("{}: {problem}", self.typed.of_runs())).into());
         }
         check_position(&checkpoint.position, &record.config, steps)?;
-        let completed = self.completed_steps();
         let Self { dir, intact, record: old, typed } = self;
         let samples = Samples::of_checkpoint(&intact.manifest, &old.history, &changed);
         let curves = intact.manifest.curves.clone();

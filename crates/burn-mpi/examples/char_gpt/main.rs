@@ -119,7 +119,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Checks the options together, of which some were `given`.
+    /// Checks that the options fit each other. `given` are those that were typed.
     fn check(&self, given: &[String]) -> Result<(), String> {
         let &Self { width, layers, heads, batch, tokens, lstm, .. } = self;
         if let (true, Some(name)) =

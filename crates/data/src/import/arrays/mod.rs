@@ -113,8 +113,8 @@ impl Candidates<'_> {
         }
     }
 
-    /// The samples and labels of a split, or of the arrays with the name of no split; `None` if there are neither. The
-    /// inner error says that one of the two is missing.
+    /// The samples and labels of `split`, or of the arrays that name no split. `None` if there are neither; the inner
+    /// error says that one of the two is missing.
     fn pair(&self, split: Option<SplitKind>) -> Result<Option<Result<Pair, DataError>>, DataError> {
         let of_split = self.paths.iter().copied().filter(|path| split_of(path) == split);
         let labels: Vec<&PathBuf> = of_split.clone().filter(|path| self.is_label(path)).collect();

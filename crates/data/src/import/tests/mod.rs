@@ -1,5 +1,6 @@
 //! Whole imports, of pictures and of tables.
 
+mod archives;
 mod folders;
 mod kinds;
 mod own_tables;
@@ -509,79 +510,6 @@ fn pictures_that_are_left_out_have_no_say() {
     lab.imported("pets", &["--skip-broken", "--seed", "9"]);
     assert!(lab.path("out").is_symlink());
     assert_eq!(DataSet::read(&lab.path("there")).unwrap().seed, 9);
-}
-
-#[test]
-fn archives_are_what_is_in_them() {
-    use std::io::Write;
-    let lab = Lab::new();
-    for (name, red) in [("a/1.png", 1), ("a/2.png", 2), ("b/1.png", 3), ("b/2.png", 4)] {
-        lab.picture(&format!("pets/{name}"), [2, 3], red);
-    }
-    lab.write("table.csv", "x,class\n1,a\n2,a\n3,b\n4,b\n");
-    let digest = |source: &str| lab.imported(source, &[]).set.train.sha256;
-    let (pictures, rows) = (digest("pets"), digest("table.csv"));
-
-    let tar = |name: &str, packed: bool, of: &str| {
-        let file = fs::File::create(lab.path(name)).unwrap();
-        let write = |file: Box<dyn Write>| {
-            let mut archive = tar::Builder::new(file);
-            if lab.path(of).is_dir() {
-                archive.append_dir_all(format!("inner/{of}"), lab.path(of)).unwrap()
-            } else {
-                archive.append_path_with_name(lab.path(of), of).unwrap()
-            }
-            archive.into_inner().unwrap().flush().unwrap();
-        };
-        if packed {
-            write(Box::new(flate2::write::GzEncoder::new(file, flate2::Compression::fast())))
-        } else {
-            write(Box::new(file))
-        }
-    };
-    tar("pets.tar", false, "pets");
-    tar("pets.tgz", true, "pets");
-    tar("table.tar.gz", true, "table.csv");
-    let zip = |name: &str, entries: &[(&str, &str)]| {
-        let mut archive = zip::ZipWriter::new(fs::File::create(lab.path(name)).unwrap());
-        for (entry, source) in entries {
-            archive.start_file(*entry, zip::write::SimpleFileOptions::default()).unwrap();
-            archive.write_all(&fs::read(lab.path(source)).unwrap()).unwrap();
-        }
-        archive.finish().unwrap();
-    };
-    let pets = [
-        ("pets/a/1.png", "pets/a/1.png"),
-        ("pets/a/2.png", "pets/a/2.png"),
-        ("pets/b/1.png", "pets/b/1.png"),
-        ("pets/b/2.png", "pets/b/2.png"),
-    ];
-    zip("pets.zip", &pets);
-    zip("table.zip", &[("data/table.csv", "table.csv")]);
-    for source in ["pets.tar", "pets.tgz", "pets.zip"] {
-        assert_eq!(digest(source), pictures, "{source}");
-    }
-    for source in ["table.tar.gz", "table.zip"] {
-        assert_eq!(digest(source), rows, "{source}");
-    }
-    assert!(lab.names().iter().all(|name| !name.ends_with(".part")));
-
-    zip("out.zip", &[("../outside.png", "pets/a/1.png"), ("/root.png", "pets/a/1.png")]);
-    assert!(lab.import("out.zip", &["--overwrite"]).is_err());
-    assert!(!lab.path("outside.png").exists());
-    zip("sheet.xlsx", &[("[Content_Types].xml", "table.csv")]);
-    let whole = fs::read(lab.path("pets.zip")).unwrap();
-    lab.write("cut.zip", &whole[..whole.len() / 2]);
-    let whole = fs::read(lab.path("pets.tar")).unwrap();
-    lab.write("cut.tar", &whole[..700]);
-    for (source, expected) in [
-        ("sheet.xlsx", "is a document or a spreadsheet"),
-        ("cut.zip", "cut.zip: cannot be unpacked: "),
-        ("cut.tar", "cut.tar: cannot be unpacked: "),
-    ] {
-        let message = lab.import(source, &["--overwrite"]).unwrap_err();
-        assert!(message.contains(expected), "{message}");
-    }
 }
 
 #[test]
