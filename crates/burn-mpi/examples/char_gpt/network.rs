@@ -35,9 +35,9 @@ impl Network for Characters {
     fn new(options: &Options, device: &Device) -> Self {
         let &Options { width, layers, heads, tokens, dropout, .. } = options;
         let layers = if options.lstm {
-Layers::Lstm(nn::LstmConfig::new(width, width, true).init(device))
-} else {
-Layers::Gpt(Gpt {
+            Layers::Lstm(nn::LstmConfig::new(width, width, true).init(device))
+        } else {
+            Layers::Gpt(Gpt {
                 positions: EmbeddingConfig::new(tokens, width).init(device),
                 layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
                     .with_dropout(dropout)
@@ -45,7 +45,7 @@ Layers::Gpt(Gpt {
                     .init(device),
                 norm: LayerNormConfig::new(width).init(device),
             })
-};
+        };
         Self {
             embedding: EmbeddingConfig::new(CHARACTERS, width).init(device),
             layers,
