@@ -1,4 +1,6 @@
-//! What documents say of files and versions is true.
+//! Checks that links, files, commands, options, tests and versions in documents exist.
+
+mod commands;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -128,6 +130,47 @@ fn files_that_documents_name_exist() {
         }
     }
     assert!(checked > 50, "files are found: {checked}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Whether a word in code is the name of a test: tests have long names, such as `a_repeated_run_is_bit_identical`.
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 5
+        && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Adds the names of all functions in the sources below `folder`.
+fn add_functions(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            add_functions(&path, names);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            let text = fs::read_to_string(&path).expect("a source file");
+            let found = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next());
+            names.extend(found.map(str::to_owned));
+        }
+    }
+}
+
+#[test]
+fn tests_that_documents_name_exist() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut functions = BTreeSet::new();
+    for folder in ["src", "crates", "tests"] {
+        add_functions(&top.join(folder), &mut functions);
+    }
+    let (mut checked, mut wrong) = (0, Vec::new());
+    for document in documents() {
+        let text = prose(&fs::read_to_string(&document).expect("a document"));
+        for name in text.split('`').skip(1).step_by(2).filter(|code| is_test_name(code)) {
+            checked += 1;
+            if !functions.contains(name) {
+                wrong.push(format!("{}: no test {name}", document.display()));
+            }
+        }
+    }
+    assert!(checked > 10, "tests are found: {checked}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
