@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::{Below1, Optional, bounded, display_names, one_of, or_none, up_to};
 
-/// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
+/// Maximum width of the mlp's hidden layer. Each unit has 512 weights of 4 bytes on the experiments' data.
 const MAX_HIDDEN: usize = 1 << 20;
 
 bounded! {
@@ -15,17 +15,18 @@ bounded! {
     Hidden(usize) = up_to(MAX_HIDDEN, "its weights take 2 GiB with 512 features");
 }
 
-/// Options of a kind of network; the defaults are the experiments'.
+/// Options of a network. The defaults are the experiments' networks.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkOptions {
-    /// Activation after every layer but the last.
+    /// Activation function after every layer except the last.
     #[arg(long, value_name = "NAME", default_value = "relu", value_parser = one_of::<ActivationKind>())]
     pub activation: ActivationKind,
     /// Batch norm between each convolution and its activation; mlp always has batch norm.
     #[arg(long)]
     pub batch_norm: bool,
-    /// Dropout probability in training, before the last layer; in vgg before the last layer but one.
+    /// Dropout probability in training. Dropout precedes the last layer; in vgg it precedes the last layer
+    /// but one.
     #[arg(long, value_name = "P", default_value = "0")]
     pub dropout: Below1,
     /// Width of mlp's hidden layer [default: 32].
@@ -34,7 +35,7 @@ pub struct NetworkOptions {
 }
 
 impl NetworkOptions {
-    /// A layer of the activation.
+    /// Returns the activation as a layer.
     pub fn activation_layer(&self) -> Activation {
         match self.activation {
             ActivationKind::Relu => Relu::new().into(),
@@ -44,14 +45,14 @@ impl NetworkOptions {
         }
     }
 
-    /// A dropout layer, if the probability is not 0.
+    /// Returns a dropout layer if the probability is not 0.
     pub fn dropout_layer(&self) -> Option<Dropout> {
         let probability = self.dropout.get();
         (probability > 0.0).then(|| DropoutConfig::new(probability).init())
     }
 }
 
-/// An element-wise activation.
+/// An element-wise activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ActivationKind {
@@ -70,7 +71,7 @@ pub enum ActivationKind {
 display_names!(ActivationKind);
 
 impl ActivationKind {
-    /// The kind of a network's layer.
+    /// Returns the activation function of `burn-fused` that this name stands for.
     pub fn from_layer(layer: &Activation) -> Self {
         match layer {
             Activation::Relu(_) => Self::Relu,

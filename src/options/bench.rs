@@ -12,7 +12,7 @@ use crate::values::{above_0, between, from_0, named, one_of, positive, range, up
 use burn_fused::simd::Level;
 use burn_mpi::WireType;
 
-/// Most timed calls: of a microsecond each, ten seconds.
+/// Maximum number of timed calls. Calls of a microsecond each then take ten seconds.
 const MOST: u64 = 10_000_000;
 
 /// A number of timed calls.
@@ -28,29 +28,29 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchKind {
-    /// Latency and bandwidth of the all-reduce, by message size and backend.
+    /// Measure latency and bandwidth of the all-reduce, by message size and backend.
     Allreduce(AllreduceArgs),
-    /// Operations that each backend supports, found by calling them, and their latency.
+    /// Call each operation of each backend: list those that work, with their latency.
     Collectives(CollectivesArgs),
-    /// Breakdown of one training step's time, on random samples of the model's shape.
+    /// Break down the time of one training step, on random samples of the model's shape.
     Step(Box<StepArgs>),
-    /// Latency and bandwidth of the link between the first rank and the last.
+    /// Measure latency and bandwidth of the link between the first rank and the last.
     Link(LinkArgs),
-    /// An int8 model compared with its float network: time, memory, file size and accuracy.
+    /// Compare an int8 model with its float network: time, memory, file size and accuracy.
     Int8(Int8Args),
-    /// Fused convolution and ReLU compared with Burn's operators on each compute backend.
+    /// Compare fused convolution and ReLU with Burn's operators on each compute backend.
     Fused(FusedArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct StepArgs {
-    /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.
+    /// Steps to measure with overlap, and again without. One rank has no communication to overlap.
     #[arg(long, value_name = "N", default_value = "30", value_parser = timed())]
     pub steps: usize,
     /// Steps before the first measured one.
     #[arg(long, value_name = "N", default_value = "3", value_parser = range::<usize>(0, MOST))]
     pub warm_up: usize,
-    /// Matrix products to time before and after the steps, for comparison; 0 leaves them out.
+    /// Matrix products to time before and after the steps, for comparison; 0 times none.
     #[arg(long, value_name = "N", default_value = "5", value_parser = range::<usize>(0, MOST))]
     pub products: usize,
     /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].
@@ -61,10 +61,10 @@ pub struct StepArgs {
     pub json: Option<PathBuf>,
     #[command(flatten)]
     pub stall: StallArgs,
-    /// Options of `mpiburn train`; those of data and results have no effect.
+    /// Options of `mpiburn train`. Options of data and results have no effect.
     #[command(flatten)]
     pub config: RunConfig,
-    /// The options that were given, rather than left at their defaults.
+    /// The options on the command line, without defaults.
     #[arg(skip)]
     pub typed: Words,
 }
@@ -82,11 +82,11 @@ Latency is the mean over ranks of one call's time, after a barrier. The bus band
 2(n-1)/n x size / median for n ranks, with 1 MB = 10^6 bytes."
 )]
 pub struct AllreduceArgs {
-    /// Message sizes in bytes, KiB or MiB; 4..64MiB: each power of two in the range.
+    /// Message sizes in bytes, KiB or MiB. 4..64MiB is each power of two in the range.
     #[arg(long, value_name = "SIZES", default_value = "4,17408,13631488")]
     pub sizes: String,
-    /// Methods to time, interleaved: mpi, ordered, gloo, gloo-ordered, nccl, nccl-ordered (ordered:
-    /// sums in rank order) [default: all in this build; nccl where each rank has a GPU].
+    /// Methods to time, in turn: mpi, ordered, gloo, gloo-ordered, nccl, nccl-ordered. The ordered methods
+    /// sum in rank order [default: all in this build; nccl if each rank has a GPU].
     #[arg(long, value_name = "NAMES")]
     pub backends: Option<String>,
     /// Type of the values.
@@ -132,7 +132,7 @@ a linear layer; the image is repeated over the C channels. Each table row trains
 the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
-    /// How many times the convolution is applied; each number has its own rows.
+    /// How many times the convolution is applied. Each number has its own rows.
     #[arg(
         long,
         value_name = "N,N",
@@ -196,7 +196,7 @@ pub struct Int8Args {
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR", requires = "named-run")]
     pub data_root: Option<PathBuf>,
-    /// Timed inferences of each model and batch size, at least 5 of them or 10 seconds.
+    /// Timed inferences of each model and batch size. After 10 seconds, 5 inferences are enough.
     #[arg(long, value_name = "N", default_value = "200", value_parser = timed())]
     pub iterations: usize,
     /// Write the table to FILE, replacing it.
@@ -207,7 +207,7 @@ pub struct Int8Args {
     pub json: Option<PathBuf>,
 }
 
-/// Ten seconds: no step computes longer without communication.
+/// Maximum of `--pause-us`, ten seconds: no step computes longer without communication.
 const LONGEST_PAUSE_US: f64 = 1e7;
 
 #[derive(Debug, Args)]
@@ -228,8 +228,8 @@ pub struct LinkArgs {
     /// Transport to send over.
     #[arg(long, default_value = "mpi", value_parser = one_of::<BackendKind>())]
     pub backend: BackendKind,
-    /// Message sizes in bytes, KiB or MiB; 4..64KiB: each power of two in the range
-    /// [default: 4..4MiB, up to the size whose exchange takes 0.1 s].
+    /// Message sizes in bytes, KiB or MiB. 4..64KiB is each power of two in the range [default: 4..4MiB, up
+    /// to the size that takes 0.1 s].
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<String>,
     /// Exchanges of each size [default: as many as fit into a second, 10 to 1000].

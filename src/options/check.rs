@@ -1,4 +1,4 @@
-//! Options of a training that do not fit each other.
+//! Checks that the options of a training fit each other and this build.
 
 use std::borrow::Cow;
 
@@ -17,23 +17,23 @@ use run_record::{Part, count};
 /// An invalid option.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
-    /// One with a value that does not fit; what to do.
+    /// An option whose value does not fit, and what to do.
     #[error("--{option}{value}: {problem}")]
     Option {
-        /// Its long name.
+        /// The long name, without dashes.
         option: Cow<'static, str>,
-        /// With a leading space; empty for an option without a value.
+        /// The value with a leading space; empty for an option without a value.
         value: String,
         /// What is wrong.
         problem: String,
     },
-    /// One whose message names it already, such as clap's.
+    /// A message that already names the option, such as clap's.
     #[error("{0}")]
     Message(String),
 }
 
 impl ConfigError {
-    /// An error of `option`.
+    /// Returns the error of `option`.
     pub fn new(
         option: impl Into<Cow<'static, str>>,
         value: impl ToString,
@@ -46,7 +46,7 @@ impl ConfigError {
 }
 
 impl RunConfig {
-    /// The options with the defaults that depend on others.
+    /// Returns the options, completed by the defaults that depend on other options.
     ///
     /// # Errors
     /// The first option that does not fit the others.
@@ -61,7 +61,7 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// The configuration with `--quantize qat` for its other name.
+    /// Replaces `--quantized` by `--quantize qat`.
     pub(super) fn with_one_name(mut self) -> Result<Self, ConfigError> {
         if std::mem::take(&mut self.quantization.quantized) {
             match self.quantization.quantize.replace(QuantizeKind::Qat) {
@@ -76,7 +76,7 @@ impl RunConfig {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        // Of a stored configuration: clap has checked a typed one.
+        // Only a stored configuration can have this: clap has checked a typed one.
         let algorithm = &self.communication.gloo_algorithm;
         if !GLOO_ALGORITHMS.contains(&algorithm.as_str()) {
             let problem = format!("choose {}", GLOO_ALGORITHMS.join(", "));
@@ -100,8 +100,8 @@ impl RunConfig {
         self.check_quantization()
     }
 
-    /// Checks that options are given only beside the value of another without which they have no effect. gloo's have
-    /// their defaults beside any backend.
+    /// Rejects an option that has no effect without a certain value of another option. Options of gloo are
+    /// accepted with their defaults beside any backend.
     fn check_companions(&self) -> Result<(), ConfigError> {
         let fields = self.fields();
         for spec in OPTIONS.iter().filter(|spec| spec.part != Part::Communication) {
@@ -144,7 +144,7 @@ impl RunConfig {
         Ok(())
     }
 
-    /// Checks that the device computes in the precision.
+    /// Checks that the device supports the precision.
     fn check_precision(&self) -> Result<(), ConfigError> {
         let (precision, device) = (self.precision, self.device);
         if precision == MixedPrecision::No {
@@ -212,7 +212,7 @@ impl RunConfig {
     /// Checks that this build includes the device and the backend.
     ///
     /// # Errors
-    /// How to build with the one that is missing.
+    /// The device or backend that is missing, and how to build with it.
     pub fn check_built(&self) -> Result<(), ConfigError> {
         let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
         self.device.check_built().map_err(refused("device", self.device.to_string()))?;
@@ -220,8 +220,8 @@ impl RunConfig {
         backend.check_built().map_err(refused("backend", backend.to_string()))
     }
 
-    /// The observers of a quantization-aware training of `network`; `None` for other
-    /// trainings. With any kind of quantization, the network is checked.
+    /// Returns the observers of a quantization-aware training of `network`, or `None` for other trainings.
+    /// Any kind of quantization checks the network.
     ///
     /// # Errors
     /// If a layer of the network cannot be quantized.

@@ -15,7 +15,7 @@ pub struct DataArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum DataKind {
-    /// Handwritten-looking digits in MNIST's four files, for convnet; the same bytes on every
+    /// Generate handwritten-looking digits in MNIST's four files, for convnet; the same bytes on every
     /// machine.
     #[command(
         mut_arg("out", |arg| arg.default_value("data/digits").required(false)),
@@ -23,23 +23,23 @@ pub enum DataKind {
         mut_arg("test", |arg| arg.default_value("10000").required(false))
     )]
     Digits(MakeArgs),
-    /// Coloured objects in CIFAR-10's binary files, for vgg; the same bytes on every machine.
+    /// Generate coloured objects in CIFAR-10's binary files, for vgg; the same bytes on every machine.
     #[command(
         mut_arg("out", |arg| arg.default_value("data/objects").required(false)),
         mut_arg("train", |arg| arg.default_value("50000").required(false)),
         mut_arg("test", |arg| arg.default_value("10000").required(false))
     )]
     Objects(MakeArgs),
-    /// 512 features in 20 classes in .npy files, for mlp; the same bytes on every machine.
+    /// Generate 512 features in 20 classes in .npy files, for mlp; the same bytes on every machine.
     #[command(
         mut_arg("out", |arg| arg.default_value("data/features").required(false)),
         mut_arg("train", |arg| arg.default_value("40000").required(false)),
         mut_arg("test", |arg| arg.default_value("8000").required(false))
     )]
     Features(MakeArgs),
-    /// Make a data set of your own pictures or of a table.
+    /// Import your own pictures, tables or arrays as a data set.
     Import(ImportArgs),
-    /// Kind, shapes, classes and digests of the data set in a folder, and pictures of samples.
+    /// Print kind, shapes, classes and digests of a data set, and draw samples.
     Info(InfoArgs),
 }
 
@@ -78,7 +78,7 @@ pub struct InfoArgs {
     /// Folder of the data set.
     #[arg(value_name = "DIR")]
     pub root: PathBuf,
-    /// Draw training samples to FILE, replacing it: a row for each of the first 512 classes.
+    /// Draw training samples to FILE, replacing it, with one row for each of the first 512 classes.
     #[arg(long, value_name = "FILE.png")]
     pub sheet: Option<PathBuf>,
 }

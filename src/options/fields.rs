@@ -1,4 +1,5 @@
-//! A configuration and its fields in `run.json`: how it is read, compared, and changed in a resumed run.
+//! Converts a configuration to and from its fields in `run.json`, compares it between ranks, and changes it
+//! in a resumed run.
 
 use std::ffi::OsString;
 use std::sync::LazyLock;
@@ -13,11 +14,11 @@ use super::{ConfigError, RunConfig, Words, as_typed, one_line};
 use crate::train::{OPTIONS, OptionSpec, spec};
 use crate::values::{name, takes};
 
-/// The fields of a configuration of defaults.
+/// The fields of the default configuration.
 static DEFAULTS: LazyLock<Map<String, Value>> =
     LazyLock::new(|| RunConfig::parsed([""; 0]).expect("defaults are valid").fields());
 
-/// The table of a training's options, as `run.json` has it.
+/// The table of a training's options for `run.json`.
 pub fn schema() -> Schema {
     let command = RunConfig::augment_args(Command::new("train"));
     let row = |spec: &OptionSpec| {
@@ -39,7 +40,7 @@ pub fn schema() -> Schema {
 }
 
 impl RunConfig {
-    /// The configuration that these words of a command line make.
+    /// Reads a configuration from the words of a command line.
     ///
     /// # Errors
     /// The first option that is unknown or invalid, alone or together with others.
@@ -47,14 +48,14 @@ impl RunConfig {
         Self::parsed(words)?.completed()
     }
 
-    /// The same, with options that may not fit each other.
+    /// Parses words without checking whether the options fit each other.
     fn parsed(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
         let command = Self::augment_args(Command::new("train").no_binary_name(true).args_override_self(true));
         let read = command.try_get_matches_from(words).and_then(|found| Self::from_arg_matches(&found));
         read.map_err(|error| ConfigError::Message(one_line(&error)))
     }
 
-    /// The fields that `run.json` has of it.
+    /// Returns the fields of this configuration as `run.json` stores them.
     pub fn fields(&self) -> Map<String, Value> {
         match serde_json::to_value(self) {
             Ok(Value::Object(fields)) => fields,
@@ -62,8 +63,8 @@ impl RunConfig {
         }
     }
 
-    /// The configuration of stored fields, which somebody may have edited. A field that is missing is at its default,
-    /// and `none` is what it is on a command line.
+    /// Reads a configuration from stored fields, which somebody may have edited. A missing field has its
+    /// default. The value `none` means what it means on a command line.
     ///
     /// # Errors
     /// The first field that is unknown or invalid, alone or together with others.
@@ -80,7 +81,7 @@ impl RunConfig {
             }
         }
         let read = |fields| Self::deserialize(Value::Object(fields));
-        // serde does not tell which of flattened fields is wrong.
+        // serde does not name the wrong field of a flattened struct, so each field is read alone.
         let name = |(field, value): (String, Value)| {
             let alone = DEFAULTS.iter().map(|(other, default)| (other.clone(), default.clone()));
             let error = read(alone.chain([(field.clone(), value.clone())]).collect()).err()?;
@@ -94,8 +95,8 @@ impl RunConfig {
         }
     }
 
-    /// The options with their values as `run.json` has them, by which ranks compare them: of those that are given
-    /// alone if `typed` says which.
+    /// Returns options and values in the form of `run.json`, for the comparison between ranks. With `typed`,
+    /// a value that was not typed is the run's own.
     pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
         let value = |(field, value): (String, Value)| {
             let is_own = typed.is_some_and(|typed| !typed.sets(&field));
@@ -105,7 +106,7 @@ impl RunConfig {
         self.fields().into_iter().map(value).collect()
     }
 
-    /// The configuration with the options that were `typed` beside `--resume`.
+    /// Returns this configuration, changed by the options that were `typed` beside `--resume`.
     ///
     /// # Errors
     /// If an option cannot change, or has an invalid value.
@@ -114,13 +115,14 @@ impl RunConfig {
         let before = fields.clone();
         typed.overlay(&mut fields)?;
         if fields["schedule"] != before["schedule"] {
-            // Another schedule does not have these options.
+            // The other schedule does not have these options.
             let is_of_schedules = |field: &String| {
                 spec(field).is_some_and(|spec| spec.only_with.is_some_and(|(with, _)| with == "schedule"))
             };
             fields.retain(|field, _| !is_of_schedules(field) || typed.sets(field));
         }
-        // Before others that do not fit: an option of the run itself may need what was typed away.
+        // This comes before the other checks: an option of the run may need an option that was removed by
+        // `none`.
         for (field, value) in &fields {
             let is_fixed = spec(field).and_then(|spec| spec.change.err()).filter(|_| before[field] != *value);
             if let Some(reason) = is_fixed {
@@ -134,7 +136,8 @@ impl RunConfig {
         Ok(changed)
     }
 
-    /// Checks that `changed` has a velocity if this configuration has one: the checkpoint holds it, or lacks it.
+    /// Checks that `changed` uses momentum if and only if this configuration does: a checkpoint either holds
+    /// velocities or lacks them.
     fn check_velocity(&self, changed: &Self) -> Result<(), ConfigError> {
         let has =
             |config: &Self| config.recipe.optimizer.takes_momentum() && config.base_rate().momentum > 0.0;
@@ -157,7 +160,7 @@ impl RunConfig {
 }
 
 impl Words {
-    /// Sets the fields of the options that were typed.
+    /// Sets the fields of the typed options.
     ///
     /// # Errors
     /// If one has an invalid value.
@@ -167,13 +170,13 @@ impl Words {
         Ok(())
     }
 
-    /// Whether the option of this field is among them, or another name of it.
+    /// Returns whether the option of `field`, or an alias of it, was typed.
     fn sets(&self, field: &str) -> bool {
         self.has(&field.replace('_', "-")) || field == "quantize" && self.has("quantized")
     }
 }
 
-/// The option of a field.
+/// Returns the option's name for a field: `batch_norm` is `--batch-norm`.
 fn option(field: &str) -> String {
     format!("--{}", field.replace('_', "-"))
 }

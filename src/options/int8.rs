@@ -20,7 +20,8 @@ pub struct QuantizeArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// ptq (scales from calibration samples) or qat (the ranges of a run with --quantize qat).
+    /// How to quantize: ptq takes the scales from calibration samples, qat the ranges of a run with
+    /// --quantize qat.
     #[arg(long, value_name = "KIND", default_value = "ptq", value_parser = one_of::<QuantizeKind>())]
     pub kind: QuantizeKind,
     /// Take the ranges of activations from the first N training samples [default: 1024].
@@ -47,7 +48,7 @@ pub struct ExportArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// File to write; an existing one is replaced.
+    /// File to write; an existing file is replaced.
     #[arg(long, value_name = "FILE.onnx")]
     pub out: PathBuf,
     /// Export the int8 model beside the checkpoint, with its scales and zero points.

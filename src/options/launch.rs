@@ -41,20 +41,20 @@ pub struct LaunchArgs {
     /// Launcher of the ranks.
     #[arg(long, value_enum, default_value = "mpirun")]
     pub launcher: LauncherKind,
-    /// Start a failed `train --out DIR` or `train --resume DIR` again, from its last checkpoint, up to
-    /// N times.
+    /// Start a failed `train --out DIR` or `train --resume DIR` again from its last checkpoint, up to N
+    /// times.
     #[arg(long, value_name = "N", value_parser = range::<u32>(1, 1000))]
     pub restart: Option<u32>,
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// A subcommand of mpiburn with its options; `--` may precede it. It has the -q or -v of launch, unless it has its
-    /// own.
+    /// A subcommand of mpiburn with its options; `--` may precede it. Without -q or -v of its own, it gets
+    /// the -q or -v of launch.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub program: Vec<String>,
 }
 
-/// Scripts that replace a launcher.
+/// Options that replace a launcher by a script.
 #[derive(Debug, Clone, Args)]
 pub struct HowArgs {
     /// Start the ranks with SCRIPT instead of mpirun, as `SCRIPT NxC PROGRAM ARGS...`.
@@ -66,10 +66,11 @@ pub struct HowArgs {
 }
 
 impl HowArgs {
-    /// Rejects the script of another launcher than that of a job, unless the job's own has one as well: make gives both.
+    /// Rejects a script for another launcher than the job's, unless there is a script for the job's launcher
+    /// as well: make passes both.
     ///
     /// # Errors
-    /// Which option is without effect.
+    /// The option that has no effect.
     pub fn check(&self, launcher: LauncherKind) -> Result<(), ConfigError> {
         let other = match launcher {
             _ if self.script(launcher).is_some() => None,
@@ -82,7 +83,7 @@ impl HowArgs {
         })
     }
 
-    /// The script that replaces `launcher`.
+    /// Returns the script that replaces `launcher`.
     pub fn script(&self, launcher: LauncherKind) -> Option<PathBuf> {
         match launcher {
             LauncherKind::Mpirun => self.mpirun_by.clone(),
@@ -92,7 +93,7 @@ impl HowArgs {
     }
 }
 
-/// The file itself, or else the one that it names in the project's folder of sweeps.
+/// Returns `file`, or the file of this name in the project's folder of sweeps if `file` does not exist.
 fn sweep_file(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     let named = Path::new("jobs/sweeps").join(text).with_extension("toml");
@@ -111,20 +112,20 @@ Examples:
 Completed runs are skipped, so the same command continues after Ctrl-C or a failure."
 )]
 pub struct SweepArgs {
-    /// Sweep file: a title, the options of all runs, and the options that vary. A name without a folder may be the
-    /// name of a file in jobs/sweeps.
+    /// Sweep file: a title, the options of all runs, and the options that vary. A name without a folder may
+    /// also be the name of a file in jobs/sweeps.
     #[arg(value_name = "FILE.toml", value_parser = sweep_file)]
     pub file: PathBuf,
-    /// `full`, or a smaller scale that the file has a section for, such as `quick`.
+    /// Size of the runs: `full`, or a smaller scale that has a section in the file, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]
     pub scale: String,
     /// Folder of the runs [default: results/NAME of the file, with -SCALE unless full].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Only runs whose name contains TEXT.
+    /// Start only the runs whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Folder of the host files, one for each topology; files in its folder `local` come first.
+    /// Folder of the host files, one for each topology. Files in its folder `local` take precedence.
     #[arg(long, value_name = "DIR", default_value = "hostfiles")]
     pub hostfiles: PathBuf,
     #[command(flatten)]
@@ -132,8 +133,8 @@ pub struct SweepArgs {
     /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`: they override those under base in the file. Options that the file varies are
-    /// rejected.
+    /// Options for every run, after `--`. They override those under base in the file. Options that the file
+    /// varies are rejected.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

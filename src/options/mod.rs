@@ -1,4 +1,4 @@
-//! Command line arguments, the rules of a training's options, and their changes in a resumed run.
+//! The command line of `mpiburn`, and the rules for the options of a training.
 
 mod bench;
 mod check;
@@ -50,7 +50,7 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn train --resume results/try
   mpiburn eval results/try";
 
-/// The version, the commit, the MPI library and the features of this build.
+/// Version, commit, MPI library and features of this build, for `--version`.
 fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| {
         let changed = if env!("MPIBURN_GIT_DIRTY") == "true" { " with changes" } else { "" };
@@ -80,24 +80,25 @@ pub struct Cli {
     /// More log output (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     pub verbose: u8,
-    /// Print warnings, errors and results only: no log, no progress bar, no tables of train and import.
+    /// Print only warnings, errors and results: no log, no progress bar, and no tables of train and data
+    /// import.
     #[arg(short, long, global = true, conflicts_with = "verbose", display_order = 901)]
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
-    /// The subcommand, such as `bench step`, which all ranks of a job have in common.
+    /// The name of the subcommand, such as `bench step`. All ranks of a job must have the same name.
     #[arg(skip)]
     pub name: String,
-    /// Its options with their values.
+    /// The options of the subcommand with their values, defaults included.
     #[arg(skip)]
     pub options: Vec<(String, String)>,
 }
 
 impl Cli {
-    /// Reads a command line, whose first word is the program.
+    /// Reads a command line. The first word is the name of the program.
     ///
     /// # Errors
-    /// clap's, which include the texts of `--help` and `--version`.
+    /// An error of clap. The texts of `--help` and `--version` are such errors, too.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut command = as_shown(Self::command());
         let matches = command.try_get_matches_from_mut(words)?;
@@ -121,15 +122,15 @@ impl Cli {
         Ok(cli)
     }
 
-    /// `-q` and `-v` as words of a command line.
+    /// Returns `-q` or `-v` as words of a command line.
     pub fn verbosity(&self) -> Vec<String> {
         if self.quiet { vec!["-q".into()] } else { vec!["-v".into(); usize::from(self.verbose)] }
     }
 }
 
-/// The command with what holds for all of its options: `-1` is a value, which is then refused as one (clap would
-/// take it for an option and offer what cannot help), and `none` is no default worth showing. `-h` has the common
-/// options and the examples, `--help` all.
+/// Applies to each option what all options share. A value may begin with a minus: `-1` is then a value, which
+/// the option's parser rejects; otherwise clap would take `-1` for an option and suggest another one. A
+/// default of `none` is not shown. `-h` has the common options and the examples, `--help` has everything.
 fn as_shown(command: clap::Command) -> clap::Command {
     let has_all = OPTIONS.iter().all(|spec| command.get_arguments().any(|arg| arg.get_id() == spec.field));
     let trains = command.get_name() == "train";
@@ -150,10 +151,10 @@ fn as_shown(command: clap::Command) -> clap::Command {
     command.after_help(examples).after_long_help(after)
 }
 
-/// Other options that the `-h` of a command with all options of a training leaves out.
+/// Options that `-h` leaves out, in addition to those that `schema.rs` marks as not common.
 const RARE: [&str; 4] = ["world-size", "stall-warning", "trace", "trace-steps"];
 
-/// The run that a command reads.
+/// The run that a command reads, by position or by `--checkpoint`.
 #[derive(Debug, Clone, Args)]
 #[group(id = "named-run", multiple = false)]
 pub struct RunArgs {
@@ -166,7 +167,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The path that names the run, if one is given.
+    /// Returns the path that names the run, if there is one.
     pub fn path(&self) -> Option<&PathBuf> {
         self.run.as_ref().or(self.checkpoint.as_ref())
     }
@@ -178,26 +179,27 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Evaluate a checkpoint on the test split.
     Eval(EvalArgs),
-    /// Name the classes of pictures, or of the rows of a table.
+    /// Predict the classes of pictures, or of the rows of a table.
     Predict(PredictArgs),
     /// Write a checkpoint's network as an ONNX file.
     Export(ExportArgs),
-    /// Make an int8 model of a checkpoint, and evaluate both on the test split.
+    /// Make an int8 model from a checkpoint, and evaluate both on the test split.
     Quantize(QuantizeArgs),
     /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
-    /// Time and memory of each operator, in inference or training.
+    /// Measure time and memory of each operator, in inference or training.
     Profile(Box<ProfileArgs>),
-    /// Generate or inspect a data set.
+    /// Generate, import or inspect a data set.
     Data(DataArgs),
     /// Start an MPI job on a topology.
     Launch(LaunchArgs),
     /// Start the runs of a sweep file.
     Sweep(SweepArgs),
-    /// Print the number of cores of this machine and of the CPUs that ranks may use, for the check before a launch.
+    /// Print the number of cores of this machine and the number of CPUs that ranks may use. The check before
+    /// a launch runs this command on each host.
     #[command(hide = true)]
     Cores,
-    /// Tables, plots and predictions from run directories.
+    /// Make tables, plots and predictions from run directories.
     Report(ReportArgs),
     /// Print the completions of a shell.
     #[command(after_help = "\
@@ -208,7 +210,7 @@ Example:
         /// The shell.
         shell: Shell,
     },
-    /// Write manual pages, such as into ~/.local/share/man/man1.
+    /// Write manual pages, for example into ~/.local/share/man/man1.
     Man {
         /// The folder to write to.
         folder: PathBuf,
@@ -243,7 +245,7 @@ pub struct EvalArgs {
     /// Evaluate the int8 model beside the checkpoint instead of the float network.
     #[arg(long)]
     pub int8: bool,
-    /// Write the scores of every sample to FILE, replacing it: f32, a row for each sample.
+    /// Write the scores of every sample to FILE, replacing it: f32, one row for each sample.
     #[arg(long, value_name = "FILE.npy")]
     pub logits: Option<PathBuf>,
 }

@@ -23,14 +23,14 @@ pub struct PredictArgs {
     /// The run: its folder, its run.json, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// Pictures and folders of pictures, or tables for a run that was trained on one; - reads their names from
+    /// Pictures or folders of pictures; tables if the run was trained on a table. `-` reads the names from
     /// standard input, one a line.
     #[arg(value_name = "FILE|FOLDER", required = true)]
     pub files: Vec<PathBuf>,
     /// Number of classes to name, the most probable first.
     #[arg(long, value_name = "K", default_value = "1", value_parser = positive)]
     pub top: usize,
-    /// Print CSV: file, and class and probability of each.
+    /// Print CSV with the file, and each class with its probability.
     #[arg(long)]
     pub csv: bool,
     /// Predict with the int8 model beside the checkpoint.

@@ -46,8 +46,8 @@ pub struct ProfileArgs {
     /// Profile training steps instead of inference.
     #[arg(long)]
     pub train: bool,
-    /// Profile inference of an int8 model: the one beside the checkpoint, or one that is calibrated on
-    /// the noise.
+    /// Profile inference of an int8 model: the model beside the checkpoint or, without RUN, a model that is
+    /// calibrated on noise.
     #[arg(long)]
     pub int8: bool,
     /// Sort by self CPU time (self), total CPU time (total) or peak memory (memory).
@@ -63,32 +63,32 @@ pub struct ProfileArgs {
     pub trace: TraceArgs,
     #[command(flatten)]
     pub stall: StallArgs,
-    /// Options of `mpiburn train`; those of test, epochs and results have no effect.
+    /// Options of `mpiburn train`. Options of tests, epochs and results have no effect.
     #[command(flatten)]
     pub config: RunConfig,
-    /// The options that were given, rather than left at their defaults.
+    /// The options on the command line, without defaults.
     #[arg(skip)]
     pub typed: Words,
 }
 
-/// Most steps of one time line: an event takes about 200 bytes, and a step of vgg on two ranks has
-/// 150 events.
+/// Maximum number of steps on one time line. An event takes about 200 bytes, and a step of vgg on two ranks
+/// has 150 events.
 pub const MOST_STEPS: usize = 1000;
 
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Results")]
 pub struct TraceArgs {
-    /// Write one time line of all ranks to FILE, replacing it; compressed if the name ends in .gz.
-    /// Perfetto (ui.perfetto.dev) and chrome://tracing open it.
+    /// Write one time line of all ranks to FILE, replacing it. The file is compressed if its name ends in
+    /// .gz. Perfetto (ui.perfetto.dev) and chrome://tracing open it.
     #[arg(long, value_name = "FILE.json[.gz]")]
     pub trace: Option<PathBuf>,
-    /// Steps on the time line, both included, counted as in the log; at most 1000 [default: 20..40,
-    /// or the last 21 of a shorter run].
+    /// First and last step on the time line, counted as in the log; at most 1000 steps [default: 20..40, or
+    /// the last 21 of a shorter run].
     #[arg(long, value_name = "FIRST..LAST", value_parser = steps, requires = "trace")]
     pub trace_steps: Option<RangeInclusive<usize>>,
 }
 
-/// Steps from the first to the last, both included.
+/// The first and the last step, both included.
 fn steps(text: &str) -> Result<RangeInclusive<usize>, String> {
     let parts = text.split_once("..");
     let ends = parts.and_then(|(first, last)| Some([first.parse().ok()?, last.parse().ok()?]));

@@ -25,7 +25,7 @@ pub struct TrainArgs {
     pub config: RunConfig,
     #[command(flatten)]
     pub stall: StallArgs,
-    /// Expected number of ranks; an error if mpirun started another number.
+    /// Expected number of ranks; the job fails if mpirun started another number.
     #[arg(long, value_name = "N", value_parser = positive, help_heading = "Distribution")]
     pub world_size: Option<usize>,
     /// Run directory, on rank 0's host [default: results/MODEL-TOPOLOGY-BACKEND-TIME].
@@ -39,31 +39,31 @@ pub struct TrainArgs {
     pub out: Option<PathBuf>,
     /// Replace the run in the directory.
     ///
-    /// The old run's checkpoints, curves and records are deleted; your own files beside them stay.
+    /// The old run's checkpoints, curves and records are deleted. Your own files beside them stay.
     #[arg(long, conflicts_with = "resume", help_heading = "Results")]
     pub overwrite: bool,
     /// Continue a run from its last checkpoint, with the options in its run.json.
     ///
-    /// Options beside it change the run from there on, and run.json records the change. The value none removes an
+    /// Other options change the run from there on, and run.json records the change. The value none removes an
     /// option: --clip-norm none. Options that the checkpoint depends on, such as --model, cannot change.
     #[arg(long, value_name = "RUN", help_heading = "Results")]
     pub resume: Option<PathBuf>,
-    /// Note each step in the run directory and tag lines on standard error, for `launch --restart`, which adds this
+    /// Note each step in the run directory and tag lines on standard error. `launch --restart` adds this
     /// option.
     #[arg(long, hide = true)]
     pub note_steps: bool,
     #[command(flatten)]
     pub trace: TraceArgs,
-    /// The options that were given, rather than left at their defaults.
+    /// The options on the command line, without defaults.
     #[arg(skip)]
     pub typed: Words,
 }
 
-/// When a rank names the ranks that it waits for.
+/// The option of the time after which a rank names the ranks that it waits for.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Distribution")]
 pub struct StallArgs {
-    /// Name the ranks that a rank waits for after this many seconds in a collective.
+    /// Name the missing ranks after a rank has waited for this many seconds in a collective.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub stall_warning: f64,
 }

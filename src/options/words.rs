@@ -1,4 +1,4 @@
-//! Options as they are typed, and errors of clap in a line.
+//! Options as words of a command line, and one-line messages for clap's errors.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,12 +15,12 @@ use super::ConfigError;
 use crate::train::spec;
 use crate::values::shortened;
 
-/// Options by their long names, with their values; `None` for a switch.
+/// Options by their long names, with their values. The value of a switch is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words(pub BTreeMap<String, Option<OsString>>);
 
 impl Words {
-    /// Those of `command` that were typed.
+    /// Returns the options of `command` that were typed.
     pub fn typed(command: &Command, matches: &ArgMatches) -> Self {
         let word = |arg: &Arg| {
             let id = arg.get_id().as_str();
@@ -33,13 +33,13 @@ impl Words {
         Self(command.get_arguments().filter_map(word).collect())
     }
 
-    /// Whether the option of that name is among them.
+    /// Returns whether `option` was typed.
     pub fn has(&self, option: &str) -> bool {
         self.0.contains_key(option)
     }
 
-    /// Checks that two names of one option do not contradict each other. Of a configuration, nobody can tell `none` from
-    /// an option that was left out.
+    /// Checks that `--quantized` and `--quantize none` are not both given. The configuration alone cannot
+    /// show it: `none` is stored like an option that was left out.
     ///
     /// # Errors
     /// If they do.
@@ -52,13 +52,13 @@ impl Words {
         }
     }
 
-    /// Those that a run has.
+    /// Returns the options that are part of a run's configuration.
     pub fn of_runs(&self) -> Self {
         let of_runs = self.0.iter().filter(|(option, _)| spec(option).is_some());
         Self(of_runs.map(|(option, value)| (option.clone(), value.clone())).collect())
     }
 
-    /// As words of a command line.
+    /// Returns the options as words of a command line.
     pub fn to_args(&self) -> impl Iterator<Item = OsString> {
         self.0.iter().map(|(option, value)| {
             let mut word = OsString::from(format!("--{option}"));
@@ -71,7 +71,7 @@ impl Words {
     }
 }
 
-/// All options of `command` with their values, defaults included.
+/// Returns all options of `command` with their values, defaults included.
 pub fn values(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
     let text = |value: &OsStr| value.to_str().map_or_else(|| format!("{value:?}"), ToOwned::to_owned);
     let value = |arg: &Arg| {
@@ -95,12 +95,12 @@ impl fmt::Display for Words {
     }
 }
 
-/// Whether the error is a wrong value of an option.
+/// Returns whether clap rejected a value.
 pub fn is_of_value(error: &clap::Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation | ErrorKind::TooManyValues)
 }
 
-/// An error of clap in one line, and in the form of other errors of options if it is of a value.
+/// Formats an error of clap in one line. A rejected value has the form of this program's own messages.
 pub fn one_line(error: &clap::Error) -> String {
     let in_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let context = |kind| error.get(kind).map(ToString::to_string);
@@ -125,7 +125,7 @@ pub fn one_line(error: &clap::Error) -> String {
         } else if !value.is_empty() {
             format!(" {}", shortened(&value))
         } else if error.kind() == ErrorKind::InvalidValue {
-            // Nothing was typed, as far as clap tells.
+            // clap has no value: the option was typed without one.
             String::new()
         } else {
             " ''".into()
@@ -137,7 +137,7 @@ pub fn one_line(error: &clap::Error) -> String {
     in_line(text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "))
 }
 
-/// What a parser of the standard library rejects, in words of our own.
+/// Explains a value that a parser of the standard library rejected, without naming types of Rust.
 fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
     if error.is::<ParseFloatError>() {
         return Some("must be a number, such as 0.1".into());
@@ -148,7 +148,7 @@ fn of_number(error: &(dyn Error + 'static)) -> Option<String> {
     })
 }
 
-/// A stored value as it is typed.
+/// Returns a stored value as it would be typed.
 pub fn as_typed(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),

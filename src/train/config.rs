@@ -1,6 +1,6 @@
-//! Options of a training, typed once: what clap reads, `run.json` stores, and the training works with.
+//! The configuration of a training: clap reads it, `run.json` stores it, and the training uses it.
 //!
-//! A new option is a field with its help here, a line in `schema.rs`, and the place that uses it.
+//! To add an option, add a field with its help here, a line in `schema.rs`, and the code that uses it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use data::{Description, SampleSource, Split};
 /// gloo's all-reduce algorithms, also for builds without gloo.
 pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
-/// Maximum number of threads: more than the cores of any machine, and what every system starts.
+/// Maximum number of threads. No machine has as many cores, and every system can start as many threads.
 const MAX_THREADS: usize = 1024;
 
 bounded! {
@@ -33,14 +33,15 @@ bounded! {
     Threads(usize) = up_to(MAX_THREADS, "each takes memory and a core");
 }
 
-/// The complete configuration of a run: `config` in `run.json`, sufficient for `--resume`.
+/// The complete configuration of a run. `config` in `run.json` has the same fields, and `--resume` needs
+/// nothing else.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct RunConfig {
     /// Network to train.
     ///
-    /// convnet takes images of at least 4x4 pixels, vgg images of at least 8x8, and mlp tables as well as images.
-    /// The sizes of its layers follow the data set.
+    /// convnet takes images of at least 4x4 pixels, vgg images of at least 8x8, and mlp images as well as
+    /// tables. The sizes of the layers follow the data set.
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
     pub model: ModelKind,
     #[command(flatten)]
@@ -55,13 +56,13 @@ pub struct RunConfig {
         help_heading = "Model"
     )]
     pub init: Optional<PathBuf>,
-    /// Seed of initial weights, shuffling, augmentation and dropout, the same on every rank.
+    /// Seed of initial weights, shuffling, augmentation and dropout; the same on every rank.
     #[arg(long, default_value_t = 123, value_parser = from_0::<u64>, help_heading = "Model")]
     pub seed: u64,
     /// Fuse convolution, ReLU and pooling into one operator.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off(), help_heading = "Model")]
     pub fused: Switch,
-    /// Algorithm of convolutions with many channels on flex, where operators are fused.
+    /// Algorithm of fused convolutions on flex with 16 or more input channels.
     #[arg(
         long,
         value_name = "HOW",
@@ -76,11 +77,11 @@ pub struct RunConfig {
     /// Number of epochs.
     #[arg(long, value_name = "N", default_value = "3", help_heading = "Training")]
     pub epochs: Positive,
-    /// Gradient accumulation: batches per rank and step, with one all-reduce.
+    /// Gradient accumulation: each rank computes K batches in a step, with one all-reduce and one update.
     #[arg(long, value_name = "K", default_value = "1", help_heading = "Training")]
     pub accumulate: Positive,
-    /// Type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights,
-    /// optimizer, loss and batch norm's statistics stay in f32.
+    /// Data type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights, optimizer,
+    /// loss and batch norm's statistics stay in f32.
     #[arg(
         long,
         value_name = "TYPE",
@@ -95,8 +96,8 @@ pub struct RunConfig {
     #[command(flatten)]
     #[serde(flatten)]
     pub quantization: Quantization,
-    /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N. All but flex need a build of their
-    /// own: make build DEVICES=ndarray,tch, or DEVICES=cuda.
+    /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N. All except flex need a separate build:
+    /// make build DEVICES=ndarray,tch, or DEVICES=cuda.
     #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: DeviceKind,
     #[command(flatten)]
@@ -105,8 +106,8 @@ pub struct RunConfig {
     /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value = "1", help_heading = "Distribution")]
     pub threads: Threads,
-    /// Steps between log lines of training loss and accuracy. A line is the mean over rank 0's samples of the steps
-    /// since the last line, of this epoch; lines of whole epochs are over all ranks.
+    /// Steps between log lines of training loss and accuracy. A line is the mean over rank 0's samples since
+    /// the last line in this epoch. The line of a whole epoch is the mean over all ranks.
     #[arg(long, value_name = "STEPS", default_value = "100", help_heading = "Results")]
     pub log_every: Positive,
     /// Steps between checkpoints, in addition to the one after each epoch.
@@ -118,7 +119,7 @@ pub struct RunConfig {
         help_heading = "Results"
     )]
     pub checkpoint_every: Optional<Positive>,
-    /// Checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
+    /// Number of checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
     /// newest 3].
     #[arg(
         long,
@@ -159,10 +160,10 @@ pub struct DataOptions {
     /// Shuffle the training samples in every epoch.
     #[arg(long)]
     pub shuffle: bool,
-    /// Where a rank's samples are.
+    /// Where a rank keeps its samples.
     ///
-    /// disk reads the samples of an imported data set again for each step. auto reads from disk if the samples need
-    /// more than half of a host's memory.
+    /// With disk, a rank reads the samples of an imported data set again for each step. With auto, it does so
+    /// if the samples need more than half of a host's memory.
     #[arg(long, default_value = "auto", value_parser = one_of::<SamplesIn>())]
     pub samples_in: SamplesIn,
     /// Train on the first N samples only.
@@ -171,10 +172,10 @@ pub struct DataOptions {
     /// Test on the first N samples only.
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
     pub test_samples: Optional<Positive>,
-    /// Expected number of classes; an error if the data set has another number.
+    /// Expected number of classes; the training fails if the data set has another number.
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
     pub num_classes: Optional<Positive>,
-    /// Number of data loader workers: accepted for programs of PyTorch, and without effect.
+    /// Ignored. Programs for PyTorch have this option for the number of data loader workers.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = from_0::<usize>)]
     #[serde(skip)]
     pub num_workers: usize,
@@ -189,8 +190,8 @@ pub struct Recipe {
     /// --schedule onecycle uses --max-lr instead.
     #[arg(long, visible_alias = "optimizer-lr", value_name = "X", default_value = "0.0005")]
     pub lr: NotNegative,
-    /// Weight decay: L2 penalty, added to the gradient inside the optimizer; adamw instead
-    /// decays weights by learning rate times X (decoupled).
+    /// Weight decay: an L2 penalty that is added to the gradient inside the optimizer. adamw instead decays
+    /// the weights by learning rate times X (decoupled).
     #[arg(long, visible_alias = "optimizer-lr-decay", value_name = "X", default_value = "0.0005")]
     pub weight_decay: NotNegative,
     /// Optimizer, with PyTorch's defaults.
@@ -199,7 +200,7 @@ pub struct Recipe {
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
     #[arg(long, value_name = "X", default_value = "none", value_parser = or_none::<Below1>)]
     pub momentum: Optional<Below1>,
-    /// Learning rate schedule: step and cosine change it by epoch, onecycle by step.
+    /// Learning rate schedule: step and cosine change the rate by epoch, onecycle by step.
     #[arg(long, value_name = "NAME", default_value = "constant", value_parser = one_of::<ScheduleKind>())]
     pub schedule: ScheduleKind,
     /// OneCycle: maximum learning rate.
@@ -217,22 +218,23 @@ pub struct Recipe {
     /// L1 penalty: add X times the sum of |w| over all parameters to the objective.
     #[arg(long, value_name = "X", default_value = "0")]
     pub l1: NotNegative,
-    /// L2 penalty: add X times the sum of w^2 over all parameters to the objective; displayed
-    /// losses exclude penalties.
+    /// L2 penalty: add X times the sum of w^2 over all parameters to the objective. Displayed losses exclude
+    /// penalties.
     #[arg(long, value_name = "X", default_value = "0")]
     pub l2: NotNegative,
-    /// Label smoothing: share of each training label that is distributed over all classes, from 0
-    /// to below 1. The test loss is computed without it.
+    /// Label smoothing: share of each training label that is distributed over all classes, from 0 to below 1.
+    /// The test loss has no label smoothing.
     #[arg(long, value_name = "X", default_value = "0")]
     pub label_smoothing: Below1,
-    /// Weights of the classes in the training loss. balanced gives each class the same weight in total, however many
-    /// training samples it has. The test loss is computed without them.
+    /// Weights of the classes in the training loss. With balanced, each class has the same total weight,
+    /// whatever its number of training samples. The test loss has no weights.
     #[arg(long, default_value = "none", value_parser = one_of::<ClassWeights>())]
     pub class_weights: ClassWeights,
-    /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
+    /// Stop after N epochs without a lower test loss, and keep the checkpoint of the best epoch.
     #[arg(long, value_name = "N", default_value = "none", value_parser = or_none::<Positive>)]
     pub early_stopping: Optional<Positive>,
-    /// Augment training images, differently in each epoch: crop, flip, rotate or jitter; several as crop,flip.
+    /// Augment training images, differently in each epoch: crop, flip, rotate, jitter, or several of them,
+    /// such as crop,flip.
     #[arg(
         long,
         value_name = "NAMES",
@@ -246,15 +248,16 @@ pub struct Recipe {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ClassWeights {
-    /// All 1.
+    /// Each weight is 1.
     #[default]
     None,
-    /// Inverse to the number of training samples; their mean over the samples is 1.
+    /// The weight of a class is inverse to its number of training samples. The mean weight over the samples
+    /// is 1.
     Balanced,
 }
 
 impl ClassWeights {
-    /// The weights of classes with these numbers of training samples.
+    /// Returns the weights for classes with `samples` training samples each, or `None` if all weights are 1.
     pub fn for_counts(self, samples: &[usize]) -> Option<Vec<f32>> {
         let all: usize = samples.iter().sum();
         let classes = samples.iter().filter(|&&count| count > 0).count();
@@ -270,7 +273,7 @@ impl ClassWeights {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum SamplesIn {
-    /// In memory, if they take at most half of it.
+    /// In memory if the samples need at most half of it, otherwise on disk.
     #[default]
     Auto,
     /// In memory.
@@ -280,8 +283,8 @@ pub enum SamplesIn {
 }
 
 impl SamplesIn {
-    /// Whether samples stay on disk, of which the ranks of a host have so many bytes and which has so much memory; 0 if
-    /// that is unknown.
+    /// Returns whether samples stay on disk. `bytes` is the size of the samples of all ranks of a host, and
+    /// `memory` the memory of that host, or 0 if it is unknown.
     pub fn on_disk(self, bytes: u64, memory: u64) -> bool {
         match self {
             Self::Auto => memory > 0 && bytes > memory / 2,
@@ -295,7 +298,7 @@ impl SamplesIn {
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Distribution")]
 pub struct Communication {
-    /// Transport of the gradients; nccl between GPUs.
+    /// Transport of the gradients; nccl is for GPUs.
     #[arg(long, default_value = "mpi", value_parser = one_of::<BackendKind>())]
     pub backend: BackendKind,
     /// Network interface of gloo's connections [default: the one with a route to the other hosts].
@@ -309,7 +312,8 @@ pub struct Communication {
         value_parser = clap::builder::PossibleValuesParser::new(GLOO_ALGORITHMS)
     )]
     pub gloo_algorithm: String,
-    /// Order of summation: native (the backend's) or ordered (by rank, the same bits everywhere).
+    /// Order of the sums: native (as the backend sums) or ordered (by rank, which gives the same bits on
+    /// every backend).
     #[arg(
         long,
         value_name = "HOW",
@@ -317,7 +321,7 @@ pub struct Communication {
         value_parser = named::<Reduction, _>(Reduction::ALL.map(Reduction::name))
     )]
     pub reduce: Reduction,
-    /// Data type of the gradients' all-reduce.
+    /// Data type of the gradients in the all-reduce.
     #[arg(
         long,
         value_name = "TYPE",
@@ -325,22 +329,23 @@ pub struct Communication {
         value_parser = named::<WireType, _>(WireType::ALL.map(WireType::name))
     )]
     pub grad_dtype: WireType,
-    /// Overlap the gradients' all-reduce with backward.
+    /// Overlap the all-reduce of gradients with backward.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = on_off())]
     pub overlap: Switch,
-    /// Maximum size of a gradient bucket in MB; the first has at most 1 MB, and a network smaller
-    /// than eight buckets is split into eight of at least 1 MB.
+    /// Maximum size of a gradient bucket in MB. The first bucket has at most 1 MB. A network smaller than
+    /// eight buckets is split into eight buckets of at least 1 MB.
     #[arg(long, value_name = "MB", default_value = "25")]
     pub bucket_mb: Above0,
     /// Abort the job if a collective takes longer than this many seconds.
     ///
-    /// The error names the missing ranks; finding them takes up to 6 seconds more.
+    /// The error names the missing ranks. Finding them takes up to 6 seconds more.
     #[arg(long, value_name = "SECONDS", default_value = "120")]
     pub comm_timeout: Seconds,
 }
 
 impl RunConfig {
-    /// Sharding of the first samples of a split, and the batch size.
+    /// Returns how the samples of a split are sharded, with the limit on samples and the batch size of these
+    /// options.
     pub fn plan(&self, source: &SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let data = &self.data;
         let (limit, batch_size) = match split {
@@ -353,12 +358,13 @@ impl RunConfig {
         ShardPlan { samples: limit.map_or(all, |n| n.get().min(all)), world_size, batch_size }
     }
 
-    /// The network with initial weights.
+    /// Returns a network with initial weights.
     pub fn network(&self, dimensions: Dimensions, device: &Device) -> Network {
         Network::with_options(self.model, &self.network, dimensions, self.seed, device).fused(self.fused)
     }
 
-    /// Learning rate and momentum without a schedule. OneCycle's momentum is never 0, with any optimizer.
+    /// Returns learning rate and momentum before a schedule changes them. With OneCycle, the momentum is 0.95
+    /// for any optimizer.
     pub fn base_rate(&self) -> Rate {
         let recipe = &self.recipe;
         let momentum = match recipe.schedule {
@@ -368,7 +374,7 @@ impl RunConfig {
         Rate { lr: recipe.lr.get(), momentum }
     }
 
-    /// The schedule's values for each step, with `steps` steps in an epoch.
+    /// Returns the schedule of learning rate and momentum, for epochs of `steps` steps.
     pub fn rates(&self, steps: usize) -> Schedule {
         let recipe = &self.recipe;
         Schedule {
@@ -382,7 +388,7 @@ impl RunConfig {
         }
     }
 
-    /// The options of the transport.
+    /// Returns the options of the transport.
     pub fn transport(&self) -> Transport {
         Transport {
             interface: self.communication.interface.clone(),
@@ -399,7 +405,7 @@ impl From<&Description> for Dimensions {
 }
 
 impl DataOptions {
-    /// Lowers the limits to what the data set has of training and test samples.
+    /// Lowers the limits on training and test samples to the number of samples in the data set.
     pub fn clip(&mut self, [train, test]: [usize; 2]) {
         self.train_samples = self.train_samples.map(|limit| limit.at_most(train));
         self.test_samples = self.test_samples.map(|limit| limit.at_most(test));
@@ -407,12 +413,12 @@ impl DataOptions {
 }
 
 impl Communication {
-    /// The longest that a collective may take.
+    /// Returns the deadline of a collective.
     pub fn timeout(&self) -> Duration {
         Duration::from_secs_f64(self.comm_timeout.get())
     }
 
-    /// The options of gradient averaging.
+    /// Returns the options of gradient averaging.
     pub fn sync_options(&self) -> SyncOptions {
         let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
         SyncOptions {

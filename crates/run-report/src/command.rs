@@ -272,25 +272,26 @@ Examples:
 Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
 )]
 pub struct ReportArgs {
-    /// Runs (a folder, its run.json, or a checkpoint), sweeps, folders of profiles (`profile --json`), tables of benchmarks
-    /// (`bench fused|collectives|allreduce --csv`), or a folder of these, down to the
-    /// fifth level below it [default: results/].
+    /// Runs (a folder, its run.json, or a checkpoint), sweeps, folders of profiles (`profile --json`), tables
+    /// of benchmarks (`bench fused|collectives|allreduce --csv`), or folders that contain these, up to five
+    /// levels deep [default: results/].
     #[arg(value_name = "RUN|SWEEP|FOLDER|FILE")]
     pub paths: Vec<PathBuf>,
-    /// Output format; html writes files instead.
+    /// Output format. html writes files instead of printing.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
-    /// Print all columns, also those that do not fit the terminal.
+    /// Print all columns, even if they do not fit the terminal.
     #[arg(long)]
     pub wide: bool,
     /// Write report.html, tables (.md, .csv) and plots (.svg) to DIR
     /// [default: nothing; with --format html: results/report].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Topology of the runs that speed-up and efficiency are relative to [default: 1x1].
+    /// Topology that speed-up and efficiency are relative to [default: 1x1].
     #[arg(long, value_name = "NxC")]
     pub baseline: Option<String>,
-    /// Published figures to show for comparison: results/reference/NAME.csv [default: those that a sweep names].
+    /// Show the published figures of results/reference/NAME.csv beside the runs [default: the figures that a
+    /// sweep names].
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
 

@@ -23,10 +23,10 @@ Classes are numbered in the order of their folders' names, as by torchvision's I
 written in an order drawn from the seed, because training reads them in the order of the file."
 )]
 pub struct ImportArgs {
-    /// A folder with a folder of pictures for each class (or train/CLASS and test/CLASS or val/CLASS, or with
-    /// metadata.csv or a table of their names and classes), a table in .csv, .tsv (also .gz) or .parquet, a folder with train.csv and test.csv, NumPy's
-    /// arrays in an .npz file or a folder of .npy files, CIFAR's python batches, IDX files, or a .zip, .tar or .tar.gz
-    /// of any of these.
+    /// A folder with a folder of pictures for each class (also below train and test or val), a folder of
+    /// pictures with a table of their classes, a table (.csv, .tsv, .gz of both, .parquet), a folder with
+    /// train.csv and test.csv, NumPy's arrays (.npz, or a folder of .npy), CIFAR's python batches, IDX files,
+    /// or a .zip, .tar or .tar.gz of any of these.
     #[arg(value_name = "SOURCE")]
     pub source: PathBuf,
     /// Folder to write the data set to; created if missing.
@@ -35,52 +35,51 @@ pub struct ImportArgs {
     /// Replace an imported data set in DIR.
     #[arg(long)]
     pub overwrite: bool,
-    /// Share of each class that becomes the test split, where SOURCE has none [default: 0.2].
+    /// Share of each class that becomes the test split, if SOURCE has no test split [default: 0.2].
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub test_fraction: Option<f64>,
-    /// Which of SOURCE's folders is the test split, where there are several: test before val.
+    /// Name of the split to test, if SOURCE has several [default: test, otherwise val].
     #[arg(long, value_name = "NAME", hide_short_help = true)]
     pub test_split: Option<String>,
-    /// Order of the samples: drawn from the seed, or that of the files.
+    /// Order of the samples.
     #[arg(long, value_enum, default_value = "random", hide_short_help = true)]
     pub order: Order,
     /// Seed of the order and of the test split.
     #[arg(long, default_value_t = 7, hide_short_help = true)]
     pub seed: u64,
-    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value is for all [default: that of
-    /// the training split].
+    /// Mean of each channel of pictures scaled to 0..1, or of each feature; one value counts for all
+    /// [default: that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = finite, hide_short_help = true)]
     pub mean: Option<Vec<f32>>,
     /// Standard deviation of each channel or feature [default: that of the training split].
     #[arg(long, value_name = "X,…", value_delimiter = ',', value_parser = above_0, hide_short_help = true)]
     pub std: Option<Vec<f32>>,
-    /// Height and width of all pictures, such as 64x96, or 64 for both [default: the
-    /// pictures' own size, if all have the same one].
+    /// Height and width of all pictures, such as 64x96, or 64 for both [default: the pictures' own size, if
+    /// all pictures have the same size].
     #[arg(long, value_name = "HxW", help_heading = "Pictures")]
     pub size: Option<Size>,
-    /// How pictures of another shape get that size: cut at the longer side (crop), filled up with black (pad), or
-    /// stretched [default: crop].
+    /// How to fit pictures of another shape into that size [default: crop].
     #[arg(long, value_enum, requires = "size", help_heading = "Pictures")]
     pub fit: Option<Fit>,
-    /// Make all pictures grey [default: if all are].
+    /// Make all pictures grey [default: only if all pictures are grey].
     #[arg(long, conflicts_with = "rgb", help_heading = "Pictures")]
     pub grey: bool,
     /// Make all pictures coloured, with three channels.
     #[arg(long, help_heading = "Pictures")]
     pub rgb: bool,
-    /// Leave out files that cannot be read as pictures; without it, they are an error.
+    /// Leave out files that cannot be read as pictures. Without this option, they are an error.
     #[arg(long, help_heading = "Pictures")]
     pub skip_broken: bool,
-    /// Column of the class: its name, or its number from 1 if none has that name [default: the one called label,
-    /// class, target or species]; of arrays, the one of the labels.
+    /// Column of the class: its name, or its number from 1 if no column has that name [default: the column
+    /// named label, class, target or species]. For arrays, the name of the array of labels.
     #[arg(long, value_name = "COLUMN", help_heading = "Tables")]
     pub label: Option<String>,
-    /// Samples whose label is missing (empty, NA, NaN, null, ?) are an error, are left out (drop), or are a class of that
-    /// name (keep).
+    /// What to do with samples whose label is missing (empty, NA, NaN, null, ?): stop with an error, leave
+    /// them out (drop), or make a class of that name (keep).
     #[arg(long, value_enum, default_value = "error", hide_possible_values = true, help_heading = "Tables")]
     #[arg(value_name = "HOW")]
     pub missing_labels: MissingLabels,
-    /// Whether the first row has the names of the columns [default: if it looks like it].
+    /// Whether the first row has the names of the columns [default: detected].
     #[arg(long, value_name = "yes|no", value_enum, help_heading = "Tables")]
     pub header: Option<Header>,
     /// Columns to leave out, such as a number of each row.
@@ -91,14 +90,14 @@ pub struct ImportArgs {
 /// Whether a table's first row has the names of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Header {
-    /// It has.
+    /// The first row has the names of the columns.
     Yes,
-    /// It is a sample.
+    /// The first row is a sample.
     No,
 }
 
 impl ImportArgs {
-    /// An error if an option was given that is for pictures.
+    /// Rejects options that are only for pictures.
     pub(super) fn refuse_those_of_pictures(&self) -> Result<(), DataError> {
         let given = [
             ("size", self.size.map(|size| size.to_string())),
@@ -109,7 +108,7 @@ impl ImportArgs {
         self.refuse(given, "pictures")
     }
 
-    /// An error if an option was given that is for tables alone.
+    /// Rejects options that are only for tables.
     pub(super) fn refuse_those_of_tables(&self) -> Result<(), DataError> {
         let name = |header: Header| if header == Header::Yes { "yes" } else { "no" };
         let given = [
@@ -119,7 +118,7 @@ impl ImportArgs {
         self.refuse(given, "tables")
     }
 
-    /// An error if an option has a value, and is for other sources.
+    /// Rejects the first of the `given` options that has a value.
     fn refuse<const N: usize>(
         &self,
         given: [(&'static str, Option<String>); N],
@@ -134,19 +133,19 @@ impl ImportArgs {
     }
 }
 
-/// A share between 0 and 1, as it is typed.
+/// Parses a share between 0 and 1, both excluded.
 fn share(text: &str) -> Result<f64, String> {
     let share = text.trim().parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
     share.ok_or_else(|| "must be above 0 and below 1, such as 0.2".into())
 }
 
-/// A number that f32 has.
+/// Parses a finite f32.
 fn finite(text: &str) -> Result<f32, String> {
     let number = text.trim().parse().ok().filter(|number: &f32| number.is_finite());
     number.ok_or_else(|| "must be a number such as 0.5, from -3.4e38 to 3.4e38".into())
 }
 
-/// A number above 0 that f32 has.
+/// Parses a finite f32 above 0.
 fn above_0(text: &str) -> Result<f32, String> {
     finite(text).and_then(|number| if number > 0.0 { Ok(number) } else { Err("must be above 0".into()) })
 }
@@ -154,8 +153,8 @@ fn above_0(text: &str) -> Result<f32, String> {
 /// The order of the samples in a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// Drawn from the seed.
+    /// A random order, drawn from the seed.
     Random,
-    /// That of the files: by class and then by name, or that of the rows.
+    /// The order of the source: by class and then by name, or the order of the rows.
     Files,
 }

@@ -48,12 +48,12 @@ impl FromStr for Size {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fit {
-    /// Scaled until the shorter side fits, and cut in the middle, as torchvision's Resize and `CenterCrop` do.
+    /// Scale until the shorter side fits, then cut the middle, as torchvision's Resize and `CenterCrop` do.
     #[default]
     Crop,
-    /// Scaled until the longer side fits, between black bars.
+    /// Scale until the longer side fits, then add black bars.
     Pad,
-    /// Height and width scaled each by its own factor.
+    /// Scale height and width each by its own factor.
     Stretch,
 }
 
