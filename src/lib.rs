@@ -7,31 +7,30 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`options`] | what is typed, and its rules |
-//! | [`commands`] | one file a subcommand: puts the other modules together |
-//! | [`train`] | the loop, the step, the optimizer; options and state of a training |
-//! | [`spans`], [`profile`] | time and memory of each operator: what is recorded, and its tables |
+//! | [`options`] | the command line, and checks of options against each other |
+//! | [`commands`] | one file per subcommand; combines the other modules |
+//! | [`train`] | training loop, step and optimizer; options and state of a training |
+//! | [`spans`], [`profile`] | recorder of time and memory per operator, and the tables made of it |
 //! | [`model`] | the networks |
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
 //!
-//! ARCHITECTURE.md shows which module may use which. Ranks and collectives are in
-//! [`burn_mpi`], operators in [`burn_fused`], data sets in [`data`], the run directory in [`run_record`], tables and
-//! plots in [`run_report`], the start of jobs in [`launch`].
+//! ARCHITECTURE.md shows which module may use which. The workspace's other crates provide ranks and
+//! collectives ([`burn_mpi`]), operators ([`burn_fused`]), data sets ([`data`]), the run directory
+//! ([`run_record`]), tables and plots ([`run_report`]) and the start of jobs ([`launch`]).
 //!
 //! # The path of one training step
 //!
-//! [`data::Shard`] returns the step's samples as bytes → [`data::Normalizer`]
-//! converts them to f32 values → [`model::inputs`] makes a batch of these →
-//! [`model::Network`] computes class scores →
-//! [`burn_fused::loss`] → backward; each gradient is copied into its bucket of
-//! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
-//! [`burn_mpi::Collective`] → [`train::Optimizer`] reads the averages from the buckets
-//! and writes new weights.
+//! 1. [`data::Shard`] returns the step's samples as bytes.
+//! 2. [`data::Normalizer`] converts the bytes to f32 values, and [`model::inputs`] makes a batch of them.
+//! 3. [`model::Network`] computes class scores, and [`burn_fused::loss`] the loss.
+//! 4. Backward computes gradients. Each gradient is copied into its bucket of [`burn_mpi::GradientSync`],
+//!    which sums the buckets over all ranks by a [`burn_mpi::Collective`].
+//! 5. [`train::Optimizer`] reads the averages from the buckets and writes new weights.
 
 #![forbid(unsafe_code)]
 
-// Output to a closed pipe is no panic.
+// These macros ignore a closed pipe. The standard library's macros would panic.
 #[macro_use(eprintln, print, println)]
 extern crate terminal;
 
@@ -48,5 +47,5 @@ pub mod spans;
 pub mod train;
 mod values;
 
-/// The line before the message of a panic of this program.
+/// The line printed before a panic's own message.
 pub const INTERNAL_ERROR: &str = "internal error; please report the output below";

@@ -1,5 +1,5 @@
-//! Entry point: parses options, starts the logger, runs the command. A failure
-//! prints one line and aborts the whole job.
+//! Entry point of the program: parses options, starts the logger, runs the command. If the command fails in a
+//! job of several ranks, the process prints one line and aborts the whole job.
 
 use std::process::ExitCode;
 
@@ -10,14 +10,14 @@ use mpiburn::commands::Ending;
 use mpiburn::options::Cli;
 use mpiburn::{INTERNAL_ERROR, commands};
 
-/// Keeps freed pages: a training step allocates what the step before freed. It
-/// counts allocations for `bench step`.
+/// mimalloc, with a count of allocations for `bench step`. mimalloc keeps freed pages, because each training
+/// step allocates again what the previous step freed.
 #[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
 
-/// The tests under sanitizers and valgrind set `system_allocator`: these tools see what
-/// comes from malloc, not the blocks into which mimalloc divides its pages.
+/// The system's malloc, for tests under sanitizers and valgrind, which set `system_allocator`. These tools
+/// track blocks from malloc; they do not see the blocks into which mimalloc divides its pages.
 #[cfg(system_allocator)]
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);
@@ -33,7 +33,7 @@ fn work() -> u8 {
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
-    // Transfers also make progress during the backward of long operators.
+    // Long backwards call the poll function, so that collectives in flight make progress during them.
     burn_fused::set_poll(burn_mpi::poll);
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
@@ -54,7 +54,8 @@ fn work() -> u8 {
     }
 }
 
-/// Invalid input is an error, never a panic.
+/// Installs a panic hook that asks for a report. A panic is always a bug: invalid input is reported as an
+/// error.
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

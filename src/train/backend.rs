@@ -1,4 +1,4 @@
-//! Transports of the gradients, by the names of `--backend`.
+//! The transports that `--backend` selects.
 
 use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{Backend, Collective, CommError, Transport, World, connect};
@@ -23,15 +23,15 @@ pub enum BackendKind {
 
 display_names!(BackendKind);
 
-/// What a build without nccl says, and what to do.
+/// The error of `--backend nccl` in a build without nccl.
 const NO_NCCL: &str = "this build lacks nccl; choose mpi or gloo, or build it with `make build DEVICES=nccl`, which writes \
                        the binary to target-nccl/release";
 
 impl BackendKind {
-    /// Checks that this build includes the backend.
+    /// Checks that this build includes the transport.
     ///
     /// # Errors
-    /// What to choose, or how to build with it.
+    /// If it does not. The error says what to choose, or how to build with the transport.
     pub fn check_built(self) -> Result<(), String> {
         match self {
             Self::Mpi => Backend::Mpi.check_built(),
@@ -41,11 +41,11 @@ impl BackendKind {
         }
     }
 
-    /// Connects all ranks. NCCL takes the GPU of number `gpu`, or the first one that no lower rank of the machine
-    /// uses. All ranks must call it.
+    /// Connects all ranks, which must all call it. NCCL uses the GPU with number `gpu`, or without a number
+    /// the first GPU that no lower rank of the machine uses.
     ///
     /// # Errors
-    /// If this build lacks the backend, ranks cannot reach each other, or a rank has no GPU for NCCL.
+    /// If this build lacks the transport, ranks cannot reach each other, or a rank has no GPU for NCCL.
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect(
         self,
@@ -66,10 +66,10 @@ impl BackendKind {
         }
     }
 
-    /// The blocking operations. All ranks must call it.
+    /// Connects all ranks for the blocking collectives. All ranks must call it.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// Returns the errors of [`connect`](Self::connect).
     #[cfg_attr(not(feature = "nccl"), expect(unused_variables, reason = "NCCL alone takes a GPU"))]
     pub fn connect_primitives(
         self,
@@ -98,7 +98,7 @@ mod tests {
     fn a_build_without_nccl_says_how_to_build_it() {
         let nccl = BackendKind::Nccl;
         assert_eq!(nccl.check_built(), Err(NO_NCCL.to_owned()));
-        // Programs of tests connect without that check.
+        // Programs that skip `check_built` get the same error when they connect.
         let connect = |world: &World| nccl.connect(world, &Transport::default(), None).map(|_| ());
         let primitives =
             |world: &World| nccl.connect_primitives(world, &Transport::default(), None).map(|_| ());

@@ -1,4 +1,7 @@
-//! Samples of each step, with optional augmentation.
+//! Samples of each training step, with optional augmentation.
+//!
+//! Two processes that train the same sample in the same epoch see the same bytes: augmentation depends on the
+//! seed, the epoch and the sample's index in the data set, not on the rank or the batch.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,12 +15,13 @@ use burn_mpi::{SampleOrder as Order, ShardPlan, World};
 use data::augment::Augmentation;
 use data::{DataError, Description, Normalizer, SampleSource, Shard, Split};
 
-/// A rank's samples of one step as stored in files, with a class each; they are split into micro-batches.
+/// One rank's samples of one step: bytes as they are stored in files, and labels. A step takes them in one or
+/// several micro-batches.
 #[derive(Debug, Clone)]
 pub struct LabelledBytes<'a> {
-    /// The samples concatenated, in the file's layout.
+    /// All samples, one after the other, in the file's layout.
     pub bytes: Cow<'a, [u8]>,
-    /// A class for each sample.
+    /// The class of each sample.
     pub labels: &'a [u16],
     /// Converts the bytes to floats.
     pub normalizer: &'a Normalizer,
@@ -29,7 +33,7 @@ impl<'a> LabelledBytes<'a> {
         self.labels.len()
     }
 
-    /// The batch of a range of samples, on `device`.
+    /// Returns the normalized samples of `range` as a batch on `device`, and their classes.
     pub fn batch(&self, range: Range<usize>, device: &Device) -> (Tensor<4>, &'a [u16]) {
         let size = self.bytes.len() / self.labels.len().max(1);
         let bytes = &self.bytes[range.start * size..range.end * size];
@@ -38,8 +42,7 @@ impl<'a> LabelledBytes<'a> {
     }
 }
 
-/// Returns samples of a shard. Augmentation depends only on the seed, the epoch
-/// and the samples' indices in the data set.
+/// Reads a shard's samples and augments them.
 #[derive(Debug)]
 pub struct Batches {
     normalizer: Normalizer,
@@ -50,7 +53,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches according to `options`.
+    /// Takes augmentation and seed from `options`, shape and normalization from `description`.
     pub fn new(options: &RunConfig, description: &Description) -> Self {
         Self {
             normalizer: Normalizer::new(description),
@@ -61,10 +64,10 @@ impl Batches {
         }
     }
 
-    /// The samples `from..from + count` of `shard`, or fewer at its end.
+    /// Returns the samples `from..from + count` of `shard`, or fewer at its end.
     ///
     /// # Errors
-    /// When they are on disk and cannot be read.
+    /// If the samples are on disk and cannot be read.
     pub fn samples<'a>(
         &'a mut self,
         shard: &'a Shard,
@@ -85,10 +88,11 @@ impl Batches {
     }
 }
 
-/// This rank's samples of a split: in memory, or on disk as `options` say.
+/// Opens this rank's shard of a split, in memory or on disk as `options` say, and checks that all ranks have
+/// the same data set.
 ///
 /// # Errors
-/// If they cannot be read on some rank, or ranks have different samples.
+/// If some rank cannot read its samples, or ranks have different samples.
 pub(super) fn shard(
     world: &World,
     options: &RunConfig,
@@ -109,7 +113,7 @@ pub(super) fn shard(
     Ok((plan, shard))
 }
 
-/// The order of the samples in `epoch`.
+/// The order in which `epoch` visits the samples.
 pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
     if options.data.shuffle { Order::Shuffled { seed: options.seed, epoch } } else { Order::Sequential }
 }

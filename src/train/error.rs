@@ -1,30 +1,30 @@
-//! Errors of a training.
+//! Errors that end a training.
 
 use burn_mpi::CommError;
 use data::DataError;
 use run_record::{RecordError, quoted};
 
-/// An error of the training loop.
+/// An error that ends the training loop.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// An error between ranks.
+    /// A collective or another exchange between ranks failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// An error of the data set.
+    /// The data set is invalid or cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// The samples of a step cannot be read, on one rank.
+    /// One rank cannot read its samples of a step. Only that rank returns this error.
     #[error("{0}")]
     Samples(String),
-    /// An error of the run directory.
+    /// The run directory cannot be read or written.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// What ends the training on every rank at the same step: a value that is NaN or infinite, or a checkpoint that
-    /// does not fit the run.
+    /// The training cannot continue, and every rank returns this error at the same step. A value is NaN or
+    /// infinite, or a checkpoint does not fit the run.
     #[error("{0}")]
     Ends(String),
-    /// A signal requested a stop; every rank stops after the same step, with a
-    /// checkpoint of it.
+    /// A signal requested a stop. Every rank stops after the same step, and a checkpoint of this step is
+    /// written.
     #[error("stopped by {signal} after step {step}; go on with --resume {}", quoted(run))]
     Stopped {
         /// Name of the signal.
@@ -37,7 +37,7 @@ pub enum TrainError {
 }
 
 impl TrainError {
-    /// The error between ranks that it is, if it is one.
+    /// Returns the error between ranks, if this is one.
     pub fn comm_error(&self) -> Option<&CommError> {
         match self {
             Self::Comm(error) => Some(error),
@@ -45,7 +45,7 @@ impl TrainError {
         }
     }
 
-    /// Whether every rank of the job returns it at the same step.
+    /// Whether every rank of the job returns this error at the same step.
     pub fn is_shared(&self) -> bool {
         match self {
             Self::Comm(error) => error.is_shared(),

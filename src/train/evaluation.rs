@@ -1,4 +1,4 @@
-//! Evaluation of a network on the whole test set, each sample once.
+//! Evaluation of a network on the whole test set. Each rank tests its shard, so each sample is counted once.
 
 use std::time::{Duration, Instant};
 
@@ -13,26 +13,26 @@ use crate::model::Network;
 use crate::quant::Quantized;
 use data::{Normalizer, SampleSource, Shard, Split};
 
-/// The result of an evaluation.
+/// The result of an evaluation on all ranks.
 pub struct Tested {
     /// Each rank's tally.
     pub tallies: Vec<Tally>,
-    /// The classes of all ranks' samples, and those that the network named.
+    /// Confusion matrix over all ranks' samples.
     pub confusion: Confusion,
-    /// Seconds of inference, mean over ranks: without the loss, and without waiting for other ranks.
+    /// Seconds of inference, mean over ranks. Excludes the loss and waits for other ranks.
     pub seconds: f64,
-    /// This rank's class scores, a row for each sample, if they are kept.
+    /// This rank's class scores, one row per sample; empty unless [`Evaluation::keeps_scores`] is set.
     pub scores: Vec<f32>,
 }
 
-/// The test set of one rank, and the evaluation of a network on all of it.
+/// Tests a network: holds this rank's shard of the test set.
 pub struct Evaluation {
     /// This rank's test samples.
     pub shard: Shard,
     normalizer: Normalizer,
     batch_size: usize,
     device: Device,
-    /// Whether class scores are kept.
+    /// Whether [`Tested::scores`] is filled.
     pub keeps_scores: bool,
 }
 
@@ -40,7 +40,7 @@ impl Evaluation {
     /// Reads this rank's share of the test set.
     ///
     /// # Errors
-    /// If it cannot be read on some rank, or ranks have different test sets.
+    /// If some rank cannot read its share, or ranks have different test sets.
     pub fn load(world: &World, source: &SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
         let (plan, shard) = batches::shard(world, options, source, Split::Test, Order::Sequential)?;
         Ok(Self {
@@ -52,10 +52,11 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates `network` on every sample of the test set once; returns the same on every rank.
+    /// Evaluates `network` on the whole test set. All ranks must call it. Tallies, confusion matrix and
+    /// seconds are the same on every rank.
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If samples cannot be read or the transport fails.
     pub fn run(&self, world: &World, network: &Network) -> Result<Tested, TrainError> {
         let network = network.valid();
         self.run_with(world, |samples| {
@@ -64,10 +65,10 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates a quantized network in the same way.
+    /// Evaluates an int8 network in the same way.
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If samples cannot be read or the transport fails.
     pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Tested, TrainError> {
         self.run_with(world, |samples| {
             let mut scores = Vec::new();
@@ -78,8 +79,7 @@ impl Evaluation {
         })
     }
 
-    /// Evaluates `predict`, which returns class scores `[batch, classes]` of a
-    /// batch.
+    /// Evaluates `predict`, which returns the class scores `[batch, classes]` of a batch.
     fn run_with(
         &self,
         world: &World,

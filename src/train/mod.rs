@@ -1,6 +1,7 @@
-//! Training: the step, the loop around it, options and state.
+//! Training: one step, the loop around it, and a training's options and state.
 //!
-//! Checkpoints and curves are passed as values to `run-record`, which does not depend on the types here.
+//! `run-record` writes checkpoints and curves. It does not depend on the types of this module: it takes any
+//! serializable value.
 
 mod backend;
 mod batches;

@@ -1,7 +1,7 @@
-//! Weight update from averaged gradients: penalties, clipping, optimizer.
+//! The weight update: penalties, clipping and optimizer, applied to averaged gradients.
 //!
-//! Every rank does the same computation on the same bits, so weights stay equal
-//! without communication.
+//! Every rank does the same computation on the same bits, so weights stay equal on all ranks without
+//! communication.
 
 #[cfg(test)]
 mod tests;
@@ -34,18 +34,18 @@ pub enum OptimizerKind {
 display_names!(OptimizerKind);
 
 impl OptimizerKind {
-    /// Whether the user sets a momentum; for Adam and AdamW it is the
-    /// decay rate of their first moments.
+    /// Whether `--momentum` applies. The momentum of Adam and AdamW is the decay rate of their first moments.
     pub fn takes_momentum(self) -> bool {
         matches!(self, Self::Sgd | Self::Rmsprop)
     }
 
-    /// PyTorch's default momentum, or decay rate of the first moments.
+    /// PyTorch's default momentum, or its default decay rate of the first moments.
     pub fn default_momentum(self) -> f64 {
         if self.takes_momentum() { 0.0 } else { 0.9 }
     }
 
-    /// Names of the moments of each weight, depending on whether momentum is above 0.
+    /// Names of the moments that the optimizer keeps for each weight. `momentum` says whether the momentum is
+    /// above 0.
     pub fn moments(self, momentum: bool) -> &'static [&'static str] {
         match (self, momentum) {
             (Self::Adam | Self::Adamw, _) => &["first", "second"],
@@ -62,17 +62,17 @@ impl OptimizerKind {
 pub struct Rate {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop; for Adam and AdamW the decay rate of the
-    /// first moments, which PyTorch's schedules treat alike.
+    /// Momentum of SGD and RMSprop; decay rate of the first moments of Adam and AdamW. PyTorch's schedules
+    /// treat both alike.
     pub momentum: f64,
 }
 
 /// Mutable gradients by parameter.
 pub trait AveragedGradients {
-    /// The gradient of parameter `param`, by its index in visit order.
+    /// Returns the gradient of the parameter with index `param` in visit order.
     ///
     /// # Errors
-    /// If a parameter has no gradient; it is named.
+    /// If the parameter has no gradient; the error names it.
     fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError>;
 }
 
@@ -82,9 +82,10 @@ impl AveragedGradients for GradientSync {
     }
 }
 
-/// The optimizer of a run, with its moments. The order of an update is that of a PyTorch program which adds
-/// `l1 * sum |w|` and `l2 * sum w^2` over all its parameters to the loss, then calls
-/// `clip_grad_norm_`, then its optimizer.
+/// The optimizer of a run, with its moments.
+///
+/// An update does the same as a PyTorch program that adds `l1 * sum |w|` and `l2 * sum w^2` over all its
+/// parameters to the loss, then calls `clip_grad_norm_`, then its optimizer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
     kind: OptimizerKind,
@@ -92,13 +93,13 @@ pub struct Optimizer {
     l1: f32,
     l2: f32,
     clip_norm: Option<f64>,
-    /// By name, each as long as the parameters and in Burn's layouts.
+    /// Name and values of each moment. The values are in Burn's layouts and as many as the parameters.
     pub(super) moments: Vec<(String, Vec<f32>)>,
     updates: u64,
 }
 
 impl Optimizer {
-    /// The optimizer of a run with `length` parameters, buffers included. Its moments are zeros.
+    /// Returns the optimizer of a run with `length` parameters, including buffers. Its moments are zeros.
     pub fn new(options: &RunConfig, length: usize) -> Self {
         let recipe = &options.recipe;
         let zeros = |&name: &&str| (name.to_owned(), vec![0.0; length]);
@@ -114,8 +115,7 @@ impl Optimizer {
         }
     }
 
-    /// The parameters to update: indices in visit order, and offsets in the
-    /// flat buffer.
+    /// Returns the parameters to update: index in visit order, and range in the flat buffer.
     pub fn places(layout: &ParamLayout) -> Vec<(usize, Range<usize>)> {
         let specs = layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
         specs.map(|(index, spec)| (index, spec.range.clone())).collect()
@@ -126,10 +126,10 @@ impl Optimizer {
         self.updates
     }
 
-    /// Restores `moments` after `updates` updates.
+    /// Continues from `moments`, which `updates` updates have made.
     ///
     /// # Errors
-    /// If they belong to a different optimizer.
+    /// If `moments` belong to a different optimizer.
     pub fn restore(&mut self, moments: Vec<(String, Vec<f32>)>, updates: u64) -> Result<(), TrainError> {
         let names = |moments: &[(String, Vec<f32>)]| {
             let names: Vec<_> = moments.iter().map(|(name, _)| name.as_str()).collect();
@@ -147,11 +147,10 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Updates `params` at `places` by `gradients`, which are overwritten.
+    /// Updates `params` at `places` from `gradients`, which are overwritten.
     ///
     /// # Errors
-    /// If a parameter has no gradient; it is named. `params` must not be used
-    /// then.
+    /// If a parameter has no gradient; the error names it. `params` must not be used after an error.
     pub fn update(
         &mut self,
         places: &[(usize, Range<usize>)],
@@ -166,7 +165,7 @@ impl Optimizer {
             }
         }
         if let Some(most) = self.clip_norm {
-            // Summed in a fixed order, so that ranks get the same bits.
+            // A fixed order of the sum, so that all ranks get the same bits.
             let mut squares = 0.0;
             for (param, _) in places {
                 squares += flat::square_sum(gradients.gradient_mut(*param)?);
@@ -185,7 +184,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Updates one parameter, which is at `range` of `params`.
+    /// Updates the parameter at `range` of `params`.
     fn apply(&mut self, rate: Rate, range: Range<usize>, params: &mut [f32], grads: &[f32]) {
         let Rate { lr, momentum } = rate;
         let (weights, weight_decay) = (&mut params[range.clone()], self.weight_decay);

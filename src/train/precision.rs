@@ -1,5 +1,11 @@
-//! Mixed precision: activations and products in 16 bits; weights, optimizer, loss and
-//! batch norm statistics in f32.
+//! Mixed precision and loss scaling.
+//!
+//! With bf16 or fp16, activations and the factors of products have 16 bits. Weights, optimizer, loss and
+//! batch norm statistics stay in f32.
+//!
+//! f16 has a narrow range: small gradients would become 0. Loss scaling multiplies the loss, and therefore
+//! all gradients, by a large factor, and divides the averaged gradients by it. If a gradient overflows, the
+//! step is skipped and the factor halved.
 
 use std::ops::Range;
 
@@ -31,7 +37,7 @@ pub enum MixedPrecision {
 display_names!(MixedPrecision);
 
 impl MixedPrecision {
-    /// The type of activations.
+    /// Returns the type of activations.
     pub fn activations(self) -> DType {
         match self {
             Self::No | Self::Fp8 => DType::F32,
@@ -40,21 +46,21 @@ impl MixedPrecision {
         }
     }
 
-    /// Whether gradients may exceed the range, so that the loss is scaled.
+    /// Whether the range of gradients is so narrow that the loss has to be scaled.
     pub fn scales_loss(self) -> bool {
         self == Self::Fp16
     }
 }
 
-/// The first scale, as PyTorch's.
+/// The initial scale, the same as PyTorch's.
 const FIRST: f32 = 65536.0;
-/// Factor after an overflow, and its inverse after [`GOOD`] steps without one. Powers
-/// of two: scaling rounds nothing.
+/// The scale is multiplied by this factor after an overflow, and divided by it after [`GOOD`] steps without
+/// one. It is a power of two, so that scaling does not round.
 const BACKOFF: f32 = 0.5;
 /// Steps without an overflow before the scale grows.
 const GOOD: u32 = 2000;
 
-/// The scale, and what determines its next value. It is part of a checkpoint.
+/// The current loss scale and the counters that determine the next one. Checkpoints store it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// Factor of the loss.
@@ -72,11 +78,11 @@ impl Default for LossScale {
 }
 
 impl LossScale {
-    /// Divides the averaged gradients at `places` by the scale, and sets the next one.
-    /// Returns whether all are finite; otherwise, the step is to be skipped.
+    /// Divides the averaged gradients at `places` by the scale, and updates the scale. Returns whether all
+    /// gradients are finite; if not, the step must be skipped.
     ///
     /// # Errors
-    /// If a parameter has no gradient; it is named.
+    /// If a parameter has no gradient; the error names it.
     pub fn unscale(
         &mut self,
         places: &[(usize, Range<usize>)],
@@ -89,7 +95,7 @@ impl LossScale {
         if !finite {
             self.skipped_steps += 1;
             self.good_steps = 0;
-            // Its inverse must be finite too.
+            // The inverse of the scale must stay finite too.
             self.scale = (self.scale * BACKOFF).max(f32::MIN_POSITIVE);
             return Ok(false);
         }
@@ -147,7 +153,7 @@ mod tests {
         let samples = TensorData::new(values, [SAMPLES, channels, height, width]);
         let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
         let scores = network.forward_in(precision.activations(), Tensor::from_data(samples, &device), &place);
-        // Unscaled, the smallest gradients would lose bits in f16.
+        // Without scaling, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };
         let labels: Vec<u16> = [1, 7, 3].into_iter().cycle().take(SAMPLES).collect();
         let loss = cross_entropy(scores, &labels).loss.mul_scalar(scale);
@@ -169,8 +175,9 @@ mod tests {
         for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
             for options in [plain, more, gelu] {
                 let exact = gradients(&device, kind, &options, MixedPrecision::No);
-                // Rounding changes the maximum of some squares, and what some ReLU passes on: of few
-                // samples, or behind norms, those outweigh the rounding itself.
+                // Rounding also changes which pixel is the maximum of some pooling windows, and which values
+                // some ReLUs pass on. With few samples, or after norms, these changes outweigh the rounding
+                // error itself.
                 let off = [MixedPrecision::Bf16, MixedPrecision::Fp16].map(|precision| {
                     let found = gradients(&device, kind, &options, precision);
                     assert_eq!(found.len(), exact.len());
@@ -182,7 +189,6 @@ mod tests {
         }
     }
 
-    /// With `--features tch`.
     #[cfg(feature = "tch")]
     #[test]
     #[allow(deprecated, reason = "tch is deprecated upstream, and still supported here")]
@@ -246,7 +252,7 @@ mod loss_scale_tests {
                 LossScale { scale: FIRST / 2f32.powi(n as i32 + 1), good_steps: 0, skipped_steps: n + 1 };
             assert_eq!(scale, expected);
         }
-        // However often, gradients stay finite where they are.
+        // After any number of overflows, finite gradients stay finite.
         (0..300).for_each(|_| assert!(!step(&mut scale, [0.0, f32::NAN]).0));
         let (fits, found) = step(&mut scale, [0.0, 0.0]);
         assert!(fits && found.iter().flatten().all(|x| x.is_finite()), "{scale:?}");
@@ -259,7 +265,7 @@ mod loss_scale_tests {
         assert_eq!(scale.scale, FIRST);
         assert!(step(&mut scale, [1.0, 2.0]).0);
         assert_eq!((scale.scale, scale.good_steps), (2.0 * FIRST, 0));
-        // An overflow starts the count anew.
+        // An overflow restarts the count.
         (0..1999).for_each(|_| assert!(step(&mut scale, [1.0, 2.0]).0));
         assert!(!step(&mut scale, [1.0, f32::INFINITY]).0);
         assert!(step(&mut scale, [1.0, 2.0]).0);

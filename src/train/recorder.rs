@@ -1,4 +1,7 @@
-//! `Recorder`: the run directory as all ranks see it.
+//! Access of all ranks to the run directory.
+//!
+//! Only rank 0 reads and writes files. The other ranks call the same methods and receive rank 0's result, so
+//! all ranks fail or continue together.
 
 use std::path::Path;
 
@@ -8,26 +11,28 @@ use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
 use run_record::{Checkpoint, INT8_FILE, RecordError, RunDir, RunWriter, Start};
 
-/// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
-/// only rank 0's accesses files, and its errors are returned on every rank.
+/// Writes a run's curves, epochs and checkpoints. Every rank has a recorder and calls the same methods. Only
+/// rank 0's recorder accesses files; every rank returns its errors.
 pub struct Recorder<'w> {
     world: &'w World,
-    /// On rank 0.
+    /// Writes the files; `None` except on rank 0.
     pub writer: Option<RunWriter>,
 }
 
 impl<'w> Recorder<'w> {
-    /// Opens the curves in `dir`, which rank 0 alone has.
+    /// Opens the curves in `dir`, which is `None` except on rank 0.
     ///
     /// # Errors
-    /// As [`RunWriter::open`].
+    /// Returns the errors of [`RunWriter::open`].
     pub fn open(world: &'w World, dir: Option<RunDir>, start: Start<'_>) -> Result<Self, RecordError> {
         Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
     }
 
-    /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
-    /// before it is complete. Returns whether it is written: if it cannot be and is not the `last` of the run, a
-    /// warning and `run.json` say so.
+    /// Writes a checkpoint, and the int8 model of its weights if there is one. No rank continues before the
+    /// checkpoint is complete. Returns whether it is written.
+    ///
+    /// If a checkpoint cannot be written, the run goes on, unless the checkpoint is the `last` one. A warning
+    /// and `run.json` report the failure.
     ///
     /// # Errors
     /// If the transport fails, or the last checkpoint cannot be written.
@@ -39,8 +44,8 @@ impl<'w> Recorder<'w> {
         checkpoint: &Checkpoint<Position>,
     ) -> Result<bool, TrainError> {
         let step = checkpoint.position.step;
-        // The agreement is also the barrier: a rank gets its result only after rank 0 has written
-        // and all others have arrived.
+        // `write` is also a barrier: a rank gets the result only after rank 0 has written and all others have
+        // arrived.
         let saved = self.write(|writer| {
             let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
             let Position { best_step, most_accurate_step, .. } = checkpoint.position;
@@ -57,10 +62,10 @@ impl<'w> Recorder<'w> {
         }
     }
 
-    /// Writes on rank 0, and agrees on the result.
+    /// Calls `with` on rank 0, and returns its result on all ranks.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// If rank 0 cannot write, or the transport fails.
     pub fn write(
         &mut self,
         with: impl FnOnce(&mut RunWriter) -> Result<(), RecordError>,

@@ -1,5 +1,6 @@
-//! Learning rate schedules: a pure function of epoch and step, so that a resumed
-//! run continues exactly.
+//! Learning rate schedules.
+//!
+//! A rate is a pure function of epoch and step, so a resumed run needs no stored state to continue exactly.
 
 use std::f64::consts::PI;
 
@@ -24,21 +25,21 @@ pub enum ScheduleKind {
     OneCycle,
 }
 
-/// The learning rates of a training. OneCycle has PyTorch's defaults: it starts
-/// at 1/25 of its highest rate, reaches that after 30% of the steps, ends at
-/// 1/10,000 of its start, and moves the momentum inversely between 0.95 and
-/// 0.85.
+/// The learning rates of a training.
+///
+/// OneCycle has PyTorch's defaults. It starts at 1/25 of its highest rate, reaches the highest rate after 30%
+/// of the steps, and ends at 1/10,000 of its start. It moves the momentum inversely between 0.95 and 0.85.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// The schedule.
+    /// Kind of the schedule.
     pub kind: ScheduleKind,
     /// StepLR: epochs between decays.
     pub step_size: usize,
     /// StepLR: factor of each decay.
     pub gamma: f64,
-    /// OneCycle: the highest rate.
+    /// OneCycle: the highest learning rate.
     pub max_lr: f64,
-    /// Initial values; OneCycle has different ones.
+    /// Initial learning rate and momentum; OneCycle ignores them.
     pub base: Rate,
     /// Epochs of the training.
     pub epochs: usize,
@@ -46,22 +47,22 @@ pub struct Schedule {
     pub steps: usize,
 }
 
-/// Part of the initial learning rate below which an epoch changes next to nothing.
+/// An epoch whose learning rate is below this part of the initial rate changes weights by next to nothing.
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {
-    /// The first epoch from `epoch` on whose learning rate is 0 or below a millionth of `initial`.
+    /// Returns the first epoch from `epoch` on with a learning rate of 0 or below a millionth of `initial`.
     pub fn negligible_from(&self, epoch: usize, initial: f64) -> Option<usize> {
         let is_negligible = |epoch: &usize| {
             let lr = self.rate(*epoch, self.steps.saturating_sub(1)).lr;
             lr == 0.0 || lr < NEGLIGIBLE * initial
         };
-        // Schedules end at their lowest rate: most have no such epoch, and it is not searched for.
+        // Schedules end at their lowest rate. If the last epoch is not negligible, no epoch is.
         let last = self.epochs.checked_sub(1).filter(is_negligible)?;
         (epoch..=last).find(is_negligible)
     }
 
-    /// The rate of step `step` of epoch `epoch`, both from 0.
+    /// Returns the rate of step `step` of epoch `epoch`, both counted from 0.
     pub fn rate(&self, epoch: usize, step: usize) -> Rate {
         let Rate { lr, momentum } = self.base;
         match self.kind {
@@ -86,9 +87,8 @@ fn one_cycle(max_lr: f64, step: f64, total: f64) -> Rate {
     const RISE: f64 = 0.3;
     let (start, end) = (max_lr / 25.0, max_lr / 25.0 / 1e4);
     let (low, high) = (0.85, 0.95);
-    // Positions on the curve are counted from 0, including the last step's; the
-    // maximum may be between two steps, and before the first in very short
-    // trainings.
+    // As in PyTorch, the curve ends at position `total - 1`, the last step. The maximum may lie between two
+    // steps, and before the first step in very short trainings.
     let (top, last) = (RISE * total - 1.0, total - 1.0);
     if step <= top {
         let done = step / top;
@@ -98,7 +98,7 @@ fn one_cycle(max_lr: f64, step: f64, total: f64) -> Rate {
     Rate { lr: anneal(max_lr, end, done), momentum: anneal(low, high, done) }
 }
 
-/// Interpolates from `from` to `to` along half a cosine.
+/// Interpolates from `from` (`done` is 0) to `to` (`done` is 1) along half a cosine.
 fn anneal(from: f64, to: f64, done: f64) -> f64 {
     to + (from - to) / 2.0 * (1.0 + (PI * done).cos())
 }
@@ -143,7 +143,7 @@ mod tests {
     fn one_cycle_rises_and_falls_with_the_momentum_against_it() {
         let schedule = schedule(ScheduleKind::OneCycle, 4, 5);
         let rates: Vec<Rate> = (0..20).map(|step| schedule.rate(step / 5, step % 5)).collect();
-        // 30% of 20 steps, minus one because the first is step 0.
+        // The maximum is at 30% of 20 steps, minus one because the first step is 0.
         let (first, top, last) = (rates[0], rates[5], rates[19]);
         assert_near(&[first.lr, first.momentum], &[0.04, 0.95]);
         assert_near(&[top.lr, top.momentum], &[1.0, 0.85]);

@@ -1,4 +1,7 @@
-//! What each option of a training is: the one table, which `run.json` has as `schema`.
+//! The table of a training's options.
+//!
+//! For each option it says what the option is about, which results it affects and whether `--resume` may
+//! change it. `run.json` stores the table as `schema`, so that reports need no list of options.
 
 use std::borrow::Cow;
 
@@ -7,39 +10,39 @@ use run_record::{Affects, Part};
 use crate::model::HIDDEN;
 use crate::quant::CALIBRATION;
 
-/// Which work of the program an option has an effect on.
+/// The part of the program that an option affects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What a checkpoint's weights are of.
+    /// The network, and therefore the meaning of a checkpoint's weights.
     Network,
-    /// Every process.
+    /// Every process of the commands that run a network.
     Process,
-    /// A training step.
+    /// Training steps: those of `train`, `profile` and `bench step`.
     Step,
-    /// A whole training alone: `profile` and `bench step` have no use for it.
+    /// `train` only: `profile` and `bench step` ignore the option.
     Training,
 }
 
-/// An option of a training.
+/// Properties of one option.
 #[derive(Debug, Clone, Copy)]
 pub struct OptionSpec {
-    /// Its field in `config`; the option has dashes.
+    /// Name of the field in `config`. The option has dashes in place of underscores.
     pub field: &'static str,
-    /// What it is about.
+    /// The group of options to which it belongs.
     pub part: Part,
-    /// The work that it has an effect on.
+    /// The part of the program that it affects.
     pub scope: Scope,
-    /// What it affects.
+    /// The kind of results that it affects.
     pub affects: Affects,
-    /// Whether it can change in a resumed run: the reason why it cannot.
+    /// `Ok` if a resumed run may change the option, otherwise the reason why it may not.
     pub change: Result<(), &'static str>,
-    /// It has an effect only where another option has this value.
+    /// The option has an effect only if this other field has this value.
     pub only_with: Option<(&'static str, &'static str)>,
-    /// What it is where `config` has null.
+    /// The value in effect if `config` has null.
     pub unset: Option<usize>,
-    /// Whether it is a technique, which a published figure names where it was used.
+    /// Whether it is a technique that a published figure names if it was used.
     pub technique: bool,
-    /// Whether `-h` has it beside all others.
+    /// Whether `-h` shows it; `--help` shows all options.
     pub common: bool,
 }
 
@@ -76,8 +79,8 @@ const SAMPLES: &str = "the checkpoint counts steps of these samples";
 const PRECISION: &str = "the checkpoint's loss scale and weights are of this precision";
 const RANGES: &str = "the checkpoint's ranges are of this quantization";
 
-/// The options, in the order of `config`, which has neither `quantized`, another name of `quantize` with a value, nor
-/// `num_workers`, which has no effect.
+/// All options, in the order of the fields of `config`. `quantized` (another name for a value of `quantize`)
+/// and `num_workers` (without effect) are not in `config`.
 pub const OPTIONS: &[OptionSpec] = {
     use Affects::{Nothing, Results, Test, Times};
     use Part::{Communication, Data, Network, Process, Quantization, Recipe, Run};
@@ -149,7 +152,8 @@ pub const OPTIONS: &[OptionSpec] = {
     ]
 };
 
-/// The option of this name, which may have dashes, or of this field; none of an option that no run has.
+/// Returns the properties of the option with this name, with dashes or underscores; `None` if it is not an
+/// option of a training.
 pub fn spec(name: &str) -> Option<&'static OptionSpec> {
     let field: Cow<'_, str> = if name.contains('-') { name.replace('-', "_").into() } else { name.into() };
     OPTIONS.iter().find(|spec| spec.field == field)

@@ -1,4 +1,7 @@
-//! The position of a training, which a checkpoint has beside the weights and the optimizer's moments.
+//! The position of a training: how far it is, and its results so far.
+//!
+//! A checkpoint stores the position next to the weights and the optimizer's moments, so a resumed run goes on
+//! as if it had not been interrupted. Values that differ between ranks are stored as one entry per rank.
 
 use std::sync::Arc;
 
@@ -9,43 +12,43 @@ use crate::quant::Ranges;
 use burn_mpi::ArrivalOrder;
 use run_record::{Confusion, EpochRow, Phases};
 
-/// Position of a run.
+/// How far a run is, and its results so far.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
     /// Current epoch, from 0.
     pub epoch: usize,
-    /// Completed steps of that epoch.
+    /// Completed steps of the current epoch.
     pub step_in_epoch: usize,
     /// Completed steps of the run.
     pub step: usize,
     /// Each rank's tally of the current epoch.
     pub epoch_tallies: Vec<Tally>,
-    /// Each rank's tally of the last finished test.
+    /// Each rank's tally of the last complete test.
     pub test_tallies: Vec<Tally>,
-    /// The classes of all ranks' samples in that test, and those that the network named.
+    /// Confusion matrix of the last complete test, over all ranks.
     #[serde(default)]
     pub confusion: Confusion,
-    /// Each rank's tally of the integer model in that test; empty without one.
+    /// Each rank's tally of the int8 model in the last complete test; empty without quantization.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub int8_tallies: Vec<Tally>,
-    /// Each rank's tally of the steps of this epoch since the last point of its curves.
+    /// Each rank's tally of the current epoch's steps since the last point of the training curve.
     pub window_tallies: Vec<Tally>,
-    /// Steps of this epoch before those of that tally; none in a checkpoint of a program whose tallies went on over
-    /// the end of an epoch.
+    /// Steps of the current epoch before the first step in `window_tallies`. `None` in checkpoints of older
+    /// versions, in which a window could go on over the end of an epoch.
     #[serde(default)]
     pub window_begin: Option<usize>,
-    /// Order of the gradients in buckets, once determined.
+    /// Order in which gradients become final, which decides their buckets; `None` before the first step.
     pub arrival: Option<ArrivalOrder>,
-    /// Finished epochs; shared, so that a checkpoint has no copy of its own.
+    /// Finished epochs. The vector is shared, so that a checkpoint does not copy it.
     pub history: Arc<Vec<EpochRow>>,
-    /// With early stopping: completed steps at the end of the best epoch, whose
-    /// checkpoint is kept.
+    /// With early stopping: completed steps at the end of the best epoch. The checkpoint of this step is
+    /// kept.
     pub best_step: Option<usize>,
-    /// Finished epochs before the first one that early stopping and `--keep` compare: those before a resumed run
-    /// with another test set, or with early stopping alone, are of other tests or have no checkpoint.
+    /// Number of finished epochs that early stopping and `--keep` ignore. A resumed run that changes the test
+    /// set ignores all earlier epochs, because their tests are not comparable. A resumed run that turns early
+    /// stopping on or off ignores them, because their checkpoints may not have been kept.
     pub compared_from: usize,
-    /// Completed steps at the end of the epoch with the highest test accuracy, whose checkpoint
-    /// `--keep` keeps.
+    /// Completed steps at the end of the epoch with the highest test accuracy. `--keep` keeps its checkpoint.
     pub most_accurate_step: Option<usize>,
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,40 +56,43 @@ pub struct Position {
     /// With fp16: the loss scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// Inside an epoch: each rank's running statistics of batch norms, which the weights'
-    /// file has averaged. Empty at its end, when all ranks have the averages.
+    /// Inside an epoch: each rank's own running statistics of batch norm; the weights file has their
+    /// averages. Empty at the end of an epoch, when all ranks have the averages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buffers: Vec<Vec<f32>>,
-    /// Seconds of training loops so far. All times are means over ranks at each checkpoint.
+    /// Seconds of the training loops of finished epochs. All times here are means over ranks, taken at each
+    /// checkpoint.
     pub train_seconds: f64,
     /// Seconds of the current epoch.
     pub epoch_seconds: f64,
     /// Seconds of tests so far.
     pub test_seconds: f64,
-    /// With quantization: seconds of inference in the tests so far, of the float network and of the
-    /// integer models.
+    /// With quantization: seconds of inference in the tests so far, of the float network and of the int8
+    /// models.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference_seconds: Option<[f64; 2]>,
     /// Seconds of checkpoints, curves and comparisons of weights so far.
     pub checkpoint_seconds: f64,
-    /// Seconds before the first step so far, of each process.
+    /// Seconds from the start of a process to its first step, summed over the processes of the run so far.
     pub start_up_seconds: f64,
-    /// Each rank's seconds of waiting for gradients so far.
+    /// Seconds that each rank has waited for gradients so far.
     pub comm_seconds: Vec<f64>,
-    /// Seconds of each phase of the last [`phase_steps`](Self::phase_steps) steps, mean over ranks.
+    /// Seconds of each phase of a step, summed over the last [`phase_steps`](Self::phase_steps) steps; mean
+    /// over ranks.
     #[serde(default)]
     pub phase_seconds: Phases<f64>,
-    /// All steps so far, unless an older program, which did not note phases, made the first ones.
+    /// Number of steps that `phase_seconds` covers: all steps so far, unless an older version, which did not
+    /// record phases, made the first steps.
     #[serde(default)]
     pub phase_steps: usize,
 }
 
-/// Finished epochs for which there is room before the history grows: a megabyte, of which a run's
-/// memory has what is used. A vector that doubles leaves its smaller copies to the allocator.
+/// Epochs by which the history's capacity grows. They take about a megabyte, of which only the used pages
+/// count as memory. A vector that doubles its capacity would leave its smaller copies in the allocator.
 const ROOM: usize = 16_384;
 
 impl Position {
-    /// Appends a finished epoch to the history.
+    /// Appends a finished epoch to the history. Does not change the current epoch.
     pub fn finish(&mut self, row: EpochRow) {
         let history = Arc::make_mut(&mut self.history);
         if history.len() == history.capacity() {
@@ -95,23 +101,24 @@ impl Position {
         history.push(row);
     }
 
-    /// The finished epochs whose tests are compared with each other.
+    /// Returns the finished epochs that early stopping and `--keep` compare.
     pub fn compared(&self) -> &[EpochRow] {
         self.history.get(self.compared_from..).unwrap_or_default()
     }
 
-    /// Compares only the epochs from here on.
+    /// Makes early stopping and `--keep` ignore all epochs before the current one.
     pub fn compare_anew(&mut self) {
         self.compared_from = self.epoch;
         (self.best_step, self.most_accurate_step) = (None, None);
     }
 
-    /// Whether `epochs` epochs are complete, or early stopping with this patience has ended the training.
+    /// Whether `epochs` epochs are complete, or early stopping with this patience (in epochs) has ended the
+    /// training.
     pub fn is_done(&self, epochs: usize, early_stopping: Option<usize>) -> bool {
         self.epoch >= epochs || is_over(self.compared(), early_stopping)
     }
 
-    /// Seconds of everything that is measured so far.
+    /// Total seconds so far: start-up, training, tests and checkpoints.
     pub fn seconds(&self) -> f64 {
         self.start_up_seconds
             + self.train_seconds
@@ -121,8 +128,9 @@ impl Position {
     }
 }
 
-/// The epoch (from 1) with the lowest test loss, the first if several are equal. Losses are sums over all ranks, the
-/// same bits on each, so all ranks decide on early stopping without communication.
+/// Returns the epoch (from 1) with the lowest test loss, the first one if several are equal. Test losses are
+/// sums over all ranks and have the same bits on each rank, so all ranks decide on early stopping without
+/// communication.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
     let lowest = history.iter().fold(f64::INFINITY, |lowest, row| lowest.min(row.test_loss));
     history.iter().find(|row| row.test_loss == lowest).map(|row| row.epoch)
@@ -130,7 +138,7 @@ pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
 
 /// Whether `patience` epochs have passed since the best one.
 fn is_over(history: &[EpochRow], patience: Option<usize>) -> bool {
-    // The history may begin after the first epoch.
+    // Epochs before the first one in `history`, which may start later than epoch 1.
     let before = history.first().map_or(0, |row| row.epoch.saturating_sub(1));
     let since = before + history.len() - best_epoch(history).unwrap_or(before);
     patience.is_some_and(|patience| since >= patience)

@@ -1,4 +1,8 @@
-//! One training step on one rank.
+//! One training step on one rank: forward, backward, averaged gradients, weight update.
+//!
+//! Parameters exist twice: in `params`, one flat vector in visit order, and in the network's tensors. The
+//! optimizer updates `params`, which is also what checkpoints save and ranks compare, and then writes them
+//! into the network.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,38 +19,38 @@ use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 use run_record::Phases;
 
-/// Times of each phase, summed over steps.
+/// Time of each phase of a step, summed over steps.
 pub type StepTimes = Phases<Duration>;
 
-/// Network, optimizer and averaged gradients of one rank.
+/// Network, optimizer and gradient averaging of one rank.
 pub struct Learner<'w> {
-    /// The network, which holds copies of `params`.
+    /// The network; its tensors are copies of `params`.
     pub network: Network,
-    /// All parameters in visit order.
+    /// All parameters and buffers in visit order.
     pub params: Vec<f32>,
     /// The optimizer, with its moments.
     pub optimizer: Optimizer,
-    /// Learning rate and momentum of the next step; a schedule sets them.
+    /// Learning rate and momentum of the next step, which the trainer sets from the schedule.
     pub rate: Rate,
-    /// For quantization-aware training.
+    /// Observers and fake quantization; `None` except in quantization-aware training.
     pub quantizer: Option<Quantizer>,
-    /// Loss scaling, with fp16.
+    /// Loss scaling; `None` except with fp16.
     pub loss_scale: Option<LossScale>,
     /// Gradient averaging.
     pub sync: GradientSync,
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,
-    /// Of the training.
+    /// Options of the training.
     pub options: RunConfig,
-    /// Of the classes in the loss of training.
+    /// Weight of each class in the training loss; `None` if all classes count the same.
     pub class_weights: Option<Vec<f32>>,
     device: Device,
     times: StepTimes,
 }
 
 impl<'w> Learner<'w> {
-    /// A learner that starts from `network`, with rank 0's weights on all ranks.
+    /// Returns a learner of `network`. All ranks get rank 0's weights.
     ///
     /// # Errors
     /// If the transport fails.
@@ -83,26 +87,27 @@ impl<'w> Learner<'w> {
         Ok(learner)
     }
 
-    /// The layout of the weights.
+    /// Names, shapes and ranges of the parameters in `params`.
     pub fn layout(&self) -> &ParamLayout {
         &self.layout
     }
 
-    /// Times of each phase so far.
+    /// Time of each phase, summed over this process's steps.
     pub fn times(&self) -> StepTimes {
         let comm = self.sync.times();
         StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
     }
 
-    /// Adds to the time of getting samples.
+    /// Adds `time` to the phase that gets samples.
     pub fn count_data(&mut self, time: Duration) {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step that has `total` samples on all ranks.
-    /// Returns this rank's tally and the signals of all ranks; if the loss is NaN or
-    /// infinite on any rank, no weight has changed. With loss scaling, none has either
-    /// if an averaged gradient is.
+    /// Trains on this rank's samples of a step that has `total` samples on all ranks. Returns this rank's
+    /// tally, and the signals summed over all ranks.
+    ///
+    /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, no rank
+    /// changes a weight if an averaged gradient is NaN or infinite either.
     ///
     /// # Errors
     /// If the transport fails.
@@ -114,7 +119,7 @@ impl<'w> Learner<'w> {
     ) -> Result<(Tally, Signals), CommError> {
         let mut tally = Tally::default();
         self.quantizer.iter_mut().for_each(Quantizer::begin_step);
-        // With --accumulate, a step has several batches.
+        // With --accumulate, a step has several micro-batches.
         let (count, micro_batch) = (samples.count(), self.options.data.train_batch_size.get());
         for from in (0..count).step_by(micro_batch) {
             let range = from..(from + micro_batch).min(count);
@@ -136,13 +141,12 @@ impl<'w> Learner<'w> {
         Ok((tally, signals))
     }
 
-    /// Writes all values of `params` into the network, buffers included.
+    /// Writes all values of `params`, including buffers, into the network.
     pub fn publish(&mut self) {
         self.network = self.layout.write(self.network.clone(), &self.params);
     }
 
-    /// Averages over ranks the tensors that get no gradients (batch norm's running
-    /// statistics) and stores the means in `params`.
+    /// Averages batch norm's running statistics over ranks, and stores the means in `params` and the network.
     ///
     /// # Errors
     /// If the transport fails.
@@ -156,12 +160,12 @@ impl<'w> Learner<'w> {
         Ok(())
     }
 
-    /// This rank's tensors that get no gradients, in visit order.
+    /// Returns the values of this rank's buffers (tensors without gradients), in visit order.
     pub fn buffers(&self) -> Vec<f32> {
         self.layout.read_buffers(&self.network)
     }
 
-    /// Name of the first tensor without gradients that has a NaN or an infinity here.
+    /// Returns the name of the first buffer that has a NaN or infinite value on this rank.
     pub fn overflown_buffer(&self) -> Option<String> {
         let mut values = self.buffers().into_iter();
         let mut buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
@@ -169,7 +173,7 @@ impl<'w> Learner<'w> {
         overflown.map(|spec| spec.name.clone())
     }
 
-    /// Writes [`buffers`](Self::buffers), of the same length, into `params` and the network.
+    /// Writes `values`, as returned by [`buffers`](Self::buffers), into `params` and the network.
     pub fn set_buffers(&mut self, mut values: &[f32]) {
         for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
             let (buffer, rest) = values.split_at(spec.range.len());
@@ -179,7 +183,8 @@ impl<'w> Learner<'w> {
         self.publish();
     }
 
-    /// Positions of samples, of which the first is this rank's `from`-th of the step.
+    /// Positions, in the step's global batch, of this rank's samples from its `from`-th on. Dropout masks
+    /// depend on them.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         BatchPlace {
@@ -190,13 +195,14 @@ impl<'w> Learner<'w> {
         }
     }
 
-    /// The transport, and the ranges that are averaged over all ranks with the gradients.
+    /// Returns the gradient averaging, and the quantization ranges that are averaged over ranks with the
+    /// gradients.
     fn averaged(&mut self) -> (&mut GradientSync, &mut [f32]) {
         let Self { quantizer, network, sync, .. } = self;
         (sync, quantizer.as_mut().map_or(&mut [], |quantizer| quantizer.averaged_mut(network)))
     }
 
-    /// Class scores in training.
+    /// Returns class scores `[batch, classes]`, computed as in training: with dropout and fake quantization.
     fn forward(&mut self, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
         let network = &self.network;
         match &mut self.quantizer {

@@ -1,4 +1,7 @@
-//! Sums of losses and of correct samples, over the samples of a batch, of an epoch and of all ranks.
+//! Losses and correct samples, summed over a batch, an epoch or all ranks.
+//!
+//! Sums, not means, are stored: batches and ranks have different numbers of samples, and a mean of means
+//! would be wrong.
 
 use run_record::{CurvePoint, Metrics};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -6,22 +9,23 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Sums over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Sum of the samples' losses. JSON has no NaN or infinity, and stores null.
+    /// Sum of the samples' losses. JSON stores NaN and infinity as null, which is read as NaN.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// Samples whose highest score was that of their class.
+    /// Number of samples for which the highest class score was that of their own class.
     pub correct: f64,
-    /// Samples.
+    /// Number of samples.
     pub samples: f64,
 }
 
-/// A number, or NaN for null.
+/// Reads a number, or NaN for null.
 fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Tally {
-    /// The tally of a batch with mean loss `loss`.
+    /// Returns the tally of a batch of `samples` samples with mean loss `loss`, of which `correct` are
+    /// correct.
     pub fn from_batch(loss: f64, correct: usize, samples: usize) -> Self {
         Self { loss: loss * samples as f64, correct: correct as f64, samples: samples as f64 }
     }
@@ -43,12 +47,12 @@ impl Tally {
         100.0 * self.correct / self.samples.max(1.0)
     }
 
-    /// Loss and accuracy; `None` without samples.
+    /// Mean loss and accuracy; `None` without samples.
     pub fn metrics(&self) -> Option<Metrics> {
         (self.samples > 0.0).then(|| Metrics { loss: self.mean_loss(), accuracy: self.accuracy() })
     }
 
-    /// All ranks' tallies of one step as a point on their curves.
+    /// Returns the curve point at `step`: the metrics of each rank, and of all ranks together.
     pub fn curve_point(step: usize, ranks: &[Self]) -> CurvePoint {
         let mean = Self::total(ranks).metrics();
         CurvePoint { step, ranks: ranks.iter().map(Self::metrics).collect(), mean }

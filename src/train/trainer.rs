@@ -1,4 +1,9 @@
-//! The training loop: epochs of steps, and a test after each.
+//! The training loop: epochs of steps, and a test and a checkpoint after each epoch.
+//!
+//! All ranks run the same loop, and every decision must be the same on each of them: a rank that stops or
+//! skips alone would leave the others waiting in a collective. Decisions therefore use values that all ranks
+//! have, such as the sums of an all-reduce or the gathered tallies. A signal is not such a value, so
+//! [`Learner::step`] reduces the stop request with the gradients.
 
 mod checkpoints;
 
@@ -22,45 +27,47 @@ use launch::StopRequest;
 use run_record::files::sha256_of_f32;
 use run_record::{Curve, DataDigests, EpochRow, Phases, StepMs};
 
-/// One rank's part of a training: learner, shard and position.
+/// One rank's part of a training: data, network and optimizer, and position.
 pub struct Trainer<'w> {
-    /// All ranks.
+    /// The ranks of the job.
     pub world: &'w World,
     /// The data set.
     pub source: SampleSource,
-    /// How its training samples are dealt to ranks and steps.
+    /// Assigns training samples to ranks and steps.
     pub plan: ShardPlan,
     /// This rank's training samples.
     pub shard: Shard,
-    /// Its test samples.
+    /// This rank's test samples, and the test on them.
     pub evaluation: Evaluation,
     batches: Batches,
-    /// The network and what trains it.
+    /// The network, its optimizer and the averaging of gradients.
     pub learner: Learner<'w>,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
-    /// The position of the run.
+    /// Epoch and step reached, and results so far.
     pub position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
-    /// Steps of the epoch before those of `window_tally`.
+    /// Steps of the epoch before the first step in `window_tally`.
     window_begin: usize,
-    /// This rank's logged points that are not written yet: steps and tallies.
+    /// This rank's points of the training curve since the last checkpoint, which will write them: step and
+    /// tally.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
-    /// Of the processes before, mean over ranks.
+    /// Seconds of each phase in the processes before this one (the run was resumed), mean over ranks.
     phases_before: Phases<f64>,
     phase_steps_before: usize,
-    /// Seconds of this process's training loops on this rank.
+    /// Seconds that this rank has spent in training loops since this process started.
     loop_seconds: f64,
     stop: StopRequest,
     stopping: bool,
     steps_here: usize,
-    /// Step of the last checkpoint.
+    /// Step of the last checkpoint that was written.
     checkpoint_step: Option<usize>,
-    /// Bytes of live memory at the end of the last epoch's steps.
+    /// Bytes of live tensors after the last step of the previous epoch.
     live_after_steps: Option<usize>,
-    /// Bytes that tests and the history of epochs have allocated and kept: no step needs them.
+    /// Bytes that tests and the history of epochs allocated and still hold. They are not part of a step's
+    /// memory.
     kept_between: usize,
 }
 
@@ -68,30 +75,30 @@ pub struct Trainer<'w> {
 pub trait Watch {
     /// Called after every step, with this rank's tally of the epoch.
     fn step(&mut self, position: &Position, epoch: &Tally);
-    /// Called every `--log-every` steps of an epoch, with this rank's tally of the steps since the last call or
-    /// since the epoch began.
+    /// Called every `--log-every` steps of an epoch, with this rank's tally of the steps since the previous
+    /// call, or since the start of the epoch.
     fn line(&mut self, position: &Position, window: &Tally);
-    /// Called after every epoch, with all ranks' figures.
+    /// Called after every epoch, with the epoch's results over all ranks.
     fn epoch(&mut self, row: &EpochRow);
 }
 
-/// What a [`Trainer`] is made of, beside options.
+/// What a [`Trainer`] needs in addition to its options.
 pub struct Setup {
     /// The data set, the same on all ranks.
     pub source: SampleSource,
     /// The network to start from; all ranks get rank 0's weights.
     pub network: Network,
-    /// For quantization-aware training.
+    /// Observers and fake quantization; `None` except in quantization-aware training.
     pub quantizer: Option<Quantizer>,
-    /// Transport of the gradients.
+    /// Transport that sums the gradients.
     pub collective: Box<dyn Collective>,
-    /// Requests on any rank stop all of them.
+    /// This rank's stop request, which a signal sets. A request on any rank stops all ranks.
     pub stop: StopRequest,
 }
 
-/// Compares the samples that `--train-samples` and `--test-samples` leave out as well: files that
-/// differ there are different files, and the next run may use them. Those that cannot be read are no
-/// matter.
+/// Checks that ranks also agree on the samples that `--train-samples` and `--test-samples` leave out. Data
+/// sets that differ there are different data sets, and the next run may use these samples. Ranks that fail to
+/// read them with the same error pass the check.
 fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
@@ -105,20 +112,20 @@ fn check_unused(world: &World, source: &SampleSource, options: &RunConfig) -> Re
     Ok(())
 }
 
-/// What to do about values that grow beyond all bounds.
+/// The advice in errors about NaN and infinite values.
 const REMEDY: &str = "lower --lr or set --clip-norm";
 
-/// An int8 model, the same on every rank, and its test.
+/// The int8 model of an epoch, equal on all ranks, and its test results.
 struct TestedInt8 {
     file: Int8File,
     test: Tested,
 }
 
 impl<'w> Trainer<'w> {
-    /// A trainer at the first step.
+    /// Returns a trainer before its first step.
     ///
     /// # Errors
-    /// If a shard cannot be read, data sets differ or the transport fails.
+    /// If a shard cannot be read, ranks have different data sets or the transport fails.
     pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop } = setup;
         let (plan, shard) = batches::shard(world, options, &source, Split::Train, order_of(options, 0))?;
@@ -162,9 +169,8 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// If a loss is NaN or infinite, weights differ between ranks, a file cannot be
-    /// written or the transport fails; [`TrainError::Stopped`] after a signal, with a
-    /// checkpoint.
+    /// If a loss is NaN or infinite, weights differ between ranks, a file cannot be written or the transport
+    /// fails. Returns [`TrainError::Stopped`] after a signal, once a checkpoint is written.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         while !self.is_done() {
             if self.learner.options.data.shuffle
@@ -229,13 +235,14 @@ impl<'w> Trainer<'w> {
             if has_line {
                 watch.line(&self.position, &self.window_tally);
             }
-            // An epoch that is shorter has one point, of all its steps; its line follows with the test.
+            // An epoch of fewer than `--log-every` steps has one point, over all its steps. Its line is
+            // printed with the test.
             if has_line || (in_epoch == steps && steps < log_every) {
                 self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
                 self.window_begin = in_epoch;
             }
             let due = self.learner.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n.get()));
-            // The checkpoint of the epoch's last step follows the test.
+            // After the epoch's last step, `finish_epoch` writes the checkpoint, once the test is done.
             if (due || self.stopping) && in_epoch < steps {
                 self.count_loop(started);
                 let paused = Instant::now();
@@ -252,7 +259,7 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Adds the time since `started` to that of the epoch.
+    /// Adds the time since `started` to the epoch's seconds and to the loop's.
     fn count_loop(&mut self, started: Instant) {
         let seconds = started.elapsed().as_secs_f64();
         self.position.epoch_seconds += seconds;
@@ -290,7 +297,8 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Compares weights, writes the epoch and begins the next.
+    /// Compares weights between ranks, writes the epoch's results and a checkpoint, and begins the next
+    /// epoch.
     fn finish_epoch(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -329,7 +337,7 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Checks that all ranks have the same weights, and the same int8 model of them.
+    /// Checks that all ranks have equal weights and an equal int8 model.
     fn check_equal_models(&self, int8: Option<&TestedInt8>) -> Result<(), TrainError> {
         self.world.check_equal("the weights' digest", &self.weights_sha256())?;
         if let Some(int8) = int8 {
@@ -341,8 +349,10 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// The figures of the epoch over all ranks. The seconds of the epoch become a mean over ranks, as the waits for
-    /// gradients are: a rank may wait for a late rank longer than the late rank's loop takes.
+    /// Returns the epoch's results over all ranks.
+    ///
+    /// The epoch's seconds become a mean over ranks, as the waits for gradients are. Otherwise one rank's
+    /// wait for a late rank could exceed the epoch of the late rank.
     fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
@@ -367,7 +377,7 @@ impl<'w> Trainer<'w> {
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
         (self.window_tally, self.window_begin) = (Tally::default(), 0);
-        // The last epoch's tallies are kept for the results.
+        // The results need the tally of the last epoch.
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }
@@ -380,9 +390,9 @@ impl<'w> Trainer<'w> {
         Ok(self.world.agree(self.shard.reload(&self.source, numbers))?)
     }
 
-    /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
-    /// without quantization, and where the weights cannot be quantized, which a warning says: the
-    /// float training goes on.
+    /// Derives the int8 model of the current weights, and tests it on all ranks' shards. Returns `None`
+    /// without quantization. If the weights cannot be quantized, it logs a warning and returns `None`, and
+    /// the float training goes on.
     fn test_int8(&self) -> Result<Option<TestedInt8>, TrainError> {
         let network = || self.learner.network.valid();
         let model = match (&self.learner.quantizer, &self.post_quantizer) {
@@ -407,7 +417,7 @@ impl<'w> Trainer<'w> {
         Ok(Some(TestedInt8 { file: model.file, test }))
     }
 
-    /// The error of a training that a signal stopped after a checkpoint.
+    /// Returns the error for a training that a signal stopped, after its checkpoint.
     fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
         let signal = self.stop.signal().unwrap_or("a signal to another rank");
         let writer = recorder.writer.as_ref();
@@ -415,14 +425,15 @@ impl<'w> Trainer<'w> {
         TrainError::Stopped { signal, step: self.position.step, run }
     }
 
-    /// The error of a step in which some rank has a NaN or infinite loss; `mine` is this rank's
+    /// Returns the error for a step in which some rank's loss is NaN or infinite. `mine` is this rank's
     /// tally.
     fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
-        // As text: JSON has no NaN.
+        // `gather` sends JSON, which has no NaN, so losses are sent as text.
         let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
         let is_finite = |loss: &String| loss.parse::<f64>().is_ok_and(f64::is_finite);
         let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
-        // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
+        // In f16 the first step can already overflow, whatever the learning rate: samples or weights that fit
+        // bf16 and f32 may exceed 65504.
         let remedy = match self.learner.options.precision {
             MixedPrecision::Fp16 => {
                 "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
@@ -433,14 +444,15 @@ impl<'w> Trainer<'w> {
         Ok(self.ends(rank, format!("loss is {loss} at epoch {epoch}, step {step}; {remedy}")))
     }
 
-    /// Checks each rank's test loss.
+    /// Checks that each rank's test loss is finite.
     fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
         let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
         let epoch = self.position.epoch + 1;
         Err(self.ends(rank, format!("test loss is not finite after epoch {epoch}; {REMEDY}")))
     }
 
-    /// Checks each rank's running statistics: batch norm hides from the loss how large activations are.
+    /// Checks that each rank's running statistics of batch norm are finite. The loss does not show
+    /// activations that overflow, because batch norm rescales them.
     fn check_statistics(&self) -> Result<(), TrainError> {
         if !self.learner.layout().has_buffers() {
             return Ok(());
@@ -453,7 +465,8 @@ impl<'w> Trainer<'w> {
         Err(self.ends(rank, what))
     }
 
-    /// The error that `what` of this rank ends the training.
+    /// Returns the error that ends the training because of `what` on rank `rank`; it names the last
+    /// checkpoint.
     fn ends(&self, rank: usize, what: String) -> TrainError {
         let checkpoint = match self.checkpoint_step {
             Some(step) => format!("the last checkpoint is of step {step}"),
@@ -467,20 +480,21 @@ impl<'w> Trainer<'w> {
         sha256_of_f32(&self.learner.params)
     }
 
-    /// Seconds of each phase of this process's steps, on this rank. Their sum is the time of its loops.
+    /// Seconds of each phase of this process's steps on this rank. `rest` is the time that no other phase
+    /// measured, so the phases sum to `loop_seconds`.
     fn phases(&self) -> Phases<f64> {
         let phases = self.learner.times().map(|time| time.as_secs_f64());
         let known: f64 = phases.into_array().iter().sum();
         Phases { rest: (self.loop_seconds - known).max(0.0), ..phases }
     }
 
-    /// Milliseconds of each phase of a step at the last checkpoint, mean over ranks and steps.
+    /// Milliseconds of each phase of a step, mean over ranks and steps up to the last checkpoint.
     pub fn step_ms(&self) -> StepMs {
         let steps = self.position.phase_steps.max(1) as f64;
         self.position.phase_seconds.map(|seconds| 1e3 * seconds / steps)
     }
 
-    /// The digests of all samples in use.
+    /// Digests of the training and test samples that this run uses.
     pub fn data_digests(&self) -> DataDigests {
         let digest_of = |samples| self.source.description().digest(samples);
         DataDigests { train: digest_of(self.shard.digest()), test: digest_of(self.evaluation.shard.digest()) }

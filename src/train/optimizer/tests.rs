@@ -1,4 +1,4 @@
-//! What each kind of optimizer does with averaged gradients, at the options of a run.
+//! Checks the updates of each optimizer against values computed by hand.
 
 use super::*;
 use crate::train::RunConfig;
@@ -11,14 +11,14 @@ impl AveragedGradients for Given {
     }
 }
 
-/// The optimizer of a run with these options, and its rate.
+/// Returns the optimizer of a run with these options, and its initial rate.
 fn optimizer(options: &str, length: usize) -> (Optimizer, Rate) {
     let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
     let config = RunConfig::read(&words).unwrap();
     (Optimizer::new(&config, length), config.base_rate())
 }
 
-/// Weights after steps with these gradients.
+/// Returns the weights after one step for each of the gradients in `steps`.
 fn updated<const N: usize>(options: &str, mut params: [f32; N], steps: &[[f32; N]]) -> [f32; N] {
     let (mut optimizer, rate) = optimizer(options, N);
     for gradients in steps {
@@ -39,13 +39,13 @@ fn assert_close<const N: usize>(found: [f32; N], expected: [f32; N], context: &s
 
 #[test]
 fn each_kind_takes_the_options_of_the_run() {
-    // Steps of gradients 0.4 and -0.2 plus the L2 penalty 0.1 * weight: 0.5 and -0.4.
+    // With the L2 penalty 0.1 * weight, gradients 0.4 and -0.2 become 0.5 and -0.4.
     let (start, gradients) = ([1.0, -2.0], [0.4, -0.2]);
     let once = |options: &str| updated(&format!("--lr 0.1 {options}"), start, &[gradients]);
     assert_close(once("--optimizer adam --weight-decay 0.1"), [0.9, -1.9], "adam");
     assert_close(once("--optimizer adamw --weight-decay 0.1"), [0.89, -1.88], "adamw");
     assert_close(once("--optimizer sgd --weight-decay 0.1"), [0.95, -1.96], "sgd");
-    // The root of the mean square is a tenth of the gradient.
+    // After one step, the root of RMSprop's mean square is a tenth of the gradient.
     assert_close(once("--optimizer rmsprop --weight-decay 0.1"), [0.0, -1.0], "rmsprop");
     let twice = |options: &str| {
         let options = format!("--lr 0.1 --weight-decay 0 {options}");
@@ -54,7 +54,8 @@ fn each_kind_takes_the_options_of_the_run() {
     assert_close(twice("--optimizer sgd"), [0.96, -1.98], "no momentum");
     assert_close(twice("--optimizer sgd --momentum 0.5"), [0.94, -1.97], "sgd with momentum");
     assert_close(twice("--optimizer rmsprop --momentum 0.5"), [-0.5, -0.5], "rmsprop with momentum");
-    // Moments 0.9 * 0.1 and 0.999 * 0.001 of the gradient and its square, corrected by 0.19 and 0.001999.
+    // The second step's moments are 0.9 * 0.1 of the first gradient and 0.999 * 0.001 of its square. Their
+    // bias corrections are 0.19 and 0.001999.
     let step = 0.1 * (0.09 / 0.19) / (0.000999f32 / 0.001999).sqrt();
     assert_close(twice("--optimizer adam"), [0.9 - step, -1.9 + step], "adam's second step");
 }
@@ -87,7 +88,7 @@ fn moments_of_another_optimizer_are_refused_and_both_named() {
     assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
 }
 
-/// Gradients that plain gradient descent with step size 1 receives: the decrease of the weights.
+/// Returns the gradients that reach the optimizer: with SGD and --lr 1, they are the decrease of the weights.
 fn taken(options: &str, weights: [f32; 4], gradients: [f32; 4]) -> [f32; 4] {
     let params =
         updated(&format!("--optimizer sgd --lr 1 --weight-decay 0 {options}"), weights, &[gradients]);
@@ -106,6 +107,6 @@ fn gradients_are_clipped_by_the_norm_over_all_parameters() {
     let gradients = [3.0, 0.0, 4.0, 0.0];
     assert_eq!(taken("--clip-norm 5.1", [0.0; 4], gradients), gradients, "below the norm");
     assert_close(taken("--clip-norm 1", [0.0; 4], gradients), [0.6, 0.0, 0.8, 0.0], "clipped");
-    // Penalties are included: without them the norm is 0.
+    // The norm includes penalties; without them it would be 0.
     assert_close(taken("--clip-norm 1 --l1 1", [1.0; 4], [0.0; 4]), [0.5; 4], "of penalties");
 }

@@ -1,4 +1,7 @@
-//! Checkpoints of a training: what each rank gives to one, and what it takes from one.
+//! Writes and restores checkpoints of a training.
+//!
+//! Rank 0 writes the file, so each rank's part (tallies, times, running statistics) is gathered first. On
+//! resume, each rank reads the whole checkpoint and takes its own part.
 
 use super::Trainer;
 use crate::quant::Int8File;
@@ -8,11 +11,12 @@ use crate::train::{Position, Recorder, Tally, TrainError};
 use run_record::{Checkpoint, Curve, Phases, StepMs};
 
 impl Trainer<'_> {
-    /// Restores the position of `checkpoint`, whose weights the network has.
+    /// Restores the position and the optimizer of `checkpoint`. The network must already have the
+    /// checkpoint's weights.
     ///
     /// # Errors
-    /// If the shard of its epoch cannot be read, or the moments belong to a different
-    /// optimizer.
+    /// If the shard of the checkpoint's epoch cannot be read, the moments belong to a different optimizer, or
+    /// the order of gradients does not fit the network.
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
         self.learner.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
@@ -36,7 +40,8 @@ impl Trainer<'_> {
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
-        // One that began before the last line, with another --log-every or over the end of an epoch, is left out.
+        // Discard the window's tally if it began before the last line is due: the checkpoint was written with
+        // another `--log-every`, or its window went on over the end of an epoch.
         let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
@@ -44,7 +49,7 @@ impl Trainer<'_> {
                 Some(begin) => (own(&self.position.window_tallies), begin),
                 None => (Tally::default(), self.position.step_in_epoch),
             };
-        // A complete run has those of its last epoch, for the results.
+        // A complete run keeps the tally of its last epoch, which the results need.
         if self.position.step_in_epoch == 0 && !self.is_done() {
             self.epoch_tally = Tally::default();
         }
@@ -57,9 +62,11 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes a checkpoint whose weights have the running statistics averaged over ranks. The
-    /// training goes on with each rank's own, as if there had been no checkpoint, and
-    /// so does a resumed one.
+    /// Writes a checkpoint in the middle of an epoch.
+    ///
+    /// Its weights file contains the running statistics averaged over ranks. Its position contains each
+    /// rank's own statistics, with which both this training and a resumed one go on. A checkpoint therefore
+    /// does not change the results.
     pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
         self.check_statistics()?;
         let own = self.learner.buffers();
@@ -74,7 +81,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Replaces this rank's times in the position by means over ranks, whose sums agree.
+    /// Replaces this rank's times in the position by means over ranks, so that the phases still sum to the
+    /// total.
     fn share_times(&mut self) -> Result<(), TrainError> {
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         let ranks: Vec<(f64, Phases<f64>, f64)> =
@@ -91,8 +99,8 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes a checkpoint, with each rank's part of the position. One that cannot be written ends
-    /// the run only if it is the last.
+    /// Writes a checkpoint, with each rank's part of the position. A checkpoint that cannot be written ends
+    /// the run only if it is the last one.
     pub(super) fn checkpoint(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -100,7 +108,7 @@ impl Trainer<'_> {
     ) -> Result<(), TrainError> {
         spans::span(&spans::CHECKPOINT, || {
             let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
-            // All ranks log the same steps.
+            // All ranks have points of the same steps.
             let point = |at: usize| {
                 let tallies: Vec<Tally> = ranks.iter().map(|lines| lines[at].1).collect();
                 Tally::curve_point(ranks[0][at].0, &tallies)
@@ -116,7 +124,7 @@ impl Trainer<'_> {
             self.position.ranges =
                 self.learner.quantizer.as_ref().map(|quantizer| quantizer.ranges().clone());
             let last = self.stopping || self.is_done();
-            // Weights and moments move there and back: copies would need their memory once more.
+            // Move weights and moments into the checkpoint and back: copies would need their memory twice.
             let Learner { params, optimizer, .. } = &mut self.learner;
             let checkpoint = Checkpoint {
                 params: std::mem::take(params),
