@@ -1,39 +1,45 @@
-//! Warns of pictures in which light and dark are swapped: ink on paper, for a network that learned white on black.
+//! Warns of pictures in which light and dark are swapped, such as ink on paper for a network that learned
+//! white on black.
+//!
+//! The network names a class for such pictures as for any others, so no other output shows the mistake.
 //!
 //! The network names a class for them all the same, and nothing else tells that it is wrong.
 
-/// How much closer to the training set's mean the negative of such a picture is than the picture.
+/// A picture counts as swapped if its negative is closer to the training set's mean than the picture itself,
+/// by more than this.
 ///
-/// A training set with a mean from 0.375 to 0.625 has no such picture, whatever it shows: natural pictures are not
-/// warned of. Of MNIST's 70,000 digits none is such a picture, and every one of their negatives is.
+/// If the training set's mean is between 0.375 and 0.625, no picture can meet this, so natural pictures are
+/// never warned of. Of MNIST's 70,000 digits no picture meets it, and every negative does.
 const CLOSER: f32 = 0.25;
-/// How many of the training set's standard deviations the mean of such a picture is away from the training set's.
+/// A swapped picture's mean must also differ from the training set's mean by more than this many of its
+/// standard deviations.
 const FAR: f32 = 1.5;
-/// A warning needs such a picture among as many: of natural pictures that are darkened to a mean of 0.2, 1 % is one.
+/// A warning needs one swapped picture in this many. Of natural pictures darkened to a mean of 0.2, 1 % count
+/// as swapped.
 const FEW: usize = 10;
 
-/// The brightness of the pictures that are predicted, beside that of the training set.
+/// Compares the brightness of the pictures to predict with the training set's.
 #[derive(Debug)]
 pub struct Brightness {
-    /// Mean and standard deviation of the training set, if they are known.
+    /// Mean and standard deviation of the training set, averaged over channels; `None` if unknown.
     learned: Option<[f32; 2]>,
     pictures: usize,
     swapped: usize,
-    /// The first with light and dark swapped: its name and its mean.
+    /// Name and mean of the first swapped picture.
     first: Option<(String, f32)>,
 }
 
 impl Brightness {
-    /// Of a training set with this mean and deviation of each channel, scaled to 0..1.
+    /// Takes the mean and standard deviation of each channel of the training set, scaled to 0..1.
     pub fn of_training_set(mean: &[f32], std: &[f32]) -> Self {
         let average = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
-        // `--mean` of an import may be any number.
+        // An import's `--mean` may be any number, also outside 0..1.
         let learned = [average(mean), average(std)];
         let is_known = (0.0..=1.0).contains(&learned[0]) && learned[1] > 0.0;
         Self { learned: is_known.then_some(learned), pictures: 0, swapped: 0, first: None }
     }
 
-    /// Looks at a picture's bytes.
+    /// Counts a picture, given its bytes.
     pub fn look(&mut self, name: &str, bytes: &[u8]) {
         let Some([learned, deviation]) = self.learned else { return };
         let sum: u64 = bytes.iter().map(|&byte| u64::from(byte)).sum();
@@ -46,7 +52,7 @@ impl Brightness {
         }
     }
 
-    /// What to tell of the pictures.
+    /// Returns the warning, if enough pictures are swapped.
     pub fn warning(&self) -> Option<String> {
         let [learned, _] = self.learned?;
         let (first, mean) = self.first.as_ref().filter(|_| self.swapped * FEW >= self.pictures)?;
@@ -72,7 +78,7 @@ impl Brightness {
 mod tests {
     use super::*;
 
-    /// The warning of pictures of one value each.
+    /// Returns the warning for pictures in which all pixels have one value.
     fn warning(mean: &[f32], std: &[f32], pictures: &[u8]) -> Option<String> {
         let mut brightness = Brightness::of_training_set(mean, std);
         for (number, &value) in pictures.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Trained networks in run directories, for the commands that read one.
+//! Opens the trained network of a run, for commands such as `eval`, `predict` and `export`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, DataRecord, INT8_FILE, Intact, NamedRun, RecordError, RunDir, count};
 use terminal::table::shortened;
 
-/// A checkpoint's weights and position, and the folder that it lies in; on other ranks than 0 the weights alone.
+/// The weights, folder and position of a checkpoint. Ranks other than 0 have only the weights.
 #[derive(Default)]
 pub struct CheckpointWeights {
     pub values: Vec<f32>,
@@ -29,19 +29,20 @@ pub struct CheckpointWeights {
     pub position: Position,
 }
 
-/// A run that a command reads: its options, its data set, and its network with the weights of the checkpoint.
+/// A run opened for reading: options, data set, and network with the weights of the checkpoint.
 pub struct Opened {
     pub config: RunConfig,
     pub source: SampleSource,
-    /// On a device without autodiff.
+    /// The network, on a device without autodiff.
     pub network: Network,
     pub weights: CheckpointWeights,
 }
 
 impl Opened {
-    /// Opens on every rank the run that `path` names on rank 0's disk: with what `adapt` makes of
-    /// its options. Without another data set in `data_root`, its own must have the samples of the splits `checked` that
-    /// the checkpoint was written with.
+    /// Opens on every rank the run at `path` on rank 0's disk. `adapt` may change its options.
+    ///
+    /// With `data_root`, another data set replaces the run's. Otherwise the samples of the splits in
+    /// `checked` must be those with which the checkpoint was written.
     pub fn open(
         world: &World,
         path: &Path,
@@ -77,25 +78,25 @@ impl Opened {
         Ok(Self { config, source, network, weights })
     }
 
-    /// The int8 model beside the checkpoint.
+    /// Returns the int8 model stored in the checkpoint's folder.
     pub fn int8(&self, world: &World) -> anyhow::Result<Quantized> {
         share_int8(world, || Ok(load_int8(&self.weights, &self.config, &self.network)?))
     }
 }
 
-/// What a run that has a checkpoint has noted of its data set.
+/// What a run recorded about its data set.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Noted {
-    /// Of the network.
+    /// Input shape and number of classes of the network.
     pub dimensions: Dimensions,
     pub data: DataRecord,
 }
 
 impl Noted {
-    /// What is in `record`, of the run `path`.
+    /// Reads the description from `record`, the `run.json` of the run at `path`.
     ///
     /// # Errors
-    /// If that is not all, or no network of the run's number of parameters has the dimensions.
+    /// If the description is incomplete, or a network of these dimensions has more parameters than the run's.
     pub fn from_record(path: &Path, record: &RunRecord) -> anyhow::Result<Self> {
         let damaged = |what: String| RecordError::damaged(&path.join("run.json"), what + ": put a copy back");
         let data = record.data.clone();
@@ -116,7 +117,7 @@ impl Noted {
         Ok(Self { dimensions, data })
     }
 
-    /// Checks that a data set has the dimensions of the run's network.
+    /// Checks that a data set has the shape and the number of classes of the run's network.
     pub fn check_dimensions(&self, config: &RunConfig, data: &Description) -> Result<(), ConfigError> {
         let Dimensions { input, classes } = self.dimensions;
         if self.dimensions == data.into() {
@@ -132,7 +133,8 @@ impl Noted {
         Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
     }
 
-    /// Another data set than the run's, normalised as the run's was. Its classes must have the same order.
+    /// Returns a data set other than the run's, normalised as the run's data set was. Rejects it if its
+    /// classes are the run's in another order.
     pub fn as_trained(
         &self,
         world: &World,
@@ -184,7 +186,7 @@ impl Noted {
     }
 }
 
-/// The first names that differ, shortened, and their place.
+/// Returns the index of the first names that differ, and both names, shortened.
 fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [String; 2])> {
     const MOST: usize = 60;
     let mut pairs = found.iter().zip(expected).enumerate();
@@ -192,16 +194,16 @@ fn first_difference(found: &[String], expected: &[String]) -> Option<(usize, [St
     Some((place, [found, expected].map(|name| shortened(name, MOST))))
 }
 
-/// What a run has stored.
+/// What a run directory contains, apart from weights.
 #[derive(Serialize, Deserialize)]
 pub struct StoredRun {
     pub config: RunConfig,
-    /// The samples that the checkpoint is of.
+    /// The samples with which the checkpoint was written.
     pub samples: Samples,
     pub noted: Noted,
 }
 
-/// Reads the run that `path` names.
+/// Reads the run at `path`, which may be a run directory or one of its checkpoints.
 pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
     let NamedRun { folder: run, checkpoint } = NamedRun::at(path)?;
     let (_, record) = match RunDir::open::<RunConfig>(&run) {
@@ -217,8 +219,8 @@ pub fn stored_run(path: &Path) -> anyhow::Result<StoredRun> {
     Ok(StoredRun { noted: Noted::from_record(&run, &record)?, config: record.config, samples })
 }
 
-/// The weights of the checkpoint `path`, or of a run's last one: with early stopping
-/// the one with the lowest test loss.
+/// Loads the weights of the checkpoint at `path`. If `path` is a run, loads its last checkpoint, or with
+/// early stopping the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeights> {
     let read = |folder: PathBuf| {
         let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(&folder, &stored(layout))?;
@@ -239,8 +241,8 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<CheckpointWeigh
     Ok(best)
 }
 
-/// The quantized network beside a checkpoint's weights. It has to be a model of these weights in
-/// `network`, the run's own.
+/// Loads the int8 model in the checkpoint's folder. It must have been made from these weights, and for
+/// `network`, the run's network.
 pub fn load_int8(
     weights: &CheckpointWeights,
     config: &RunConfig,
@@ -264,8 +266,8 @@ pub fn load_int8(
     Err(RecordError::damaged(&path, wrong))
 }
 
-/// Rank 0's quantized network on every rank. What it cannot be made of or read from is
-/// every rank's error: [`Refused`](super::Refused) where something was typed wrong.
+/// Returns on every rank the int8 model that `made` returns on rank 0. If `made` fails, every rank returns
+/// the error, as [`Refused`](super::Refused) if the user's input is the cause.
 pub fn share_int8(
     world: &World,
     made: impl FnOnce() -> anyhow::Result<Quantized>,
@@ -276,7 +278,7 @@ pub fn share_int8(
     Ok(quantized(Int8File::decode(path, &bytes)?, path)?)
 }
 
-/// The network in the contents of the file `path`.
+/// Makes the int8 network from the contents of the file `path`.
 fn quantized(file: Int8File, path: &Path) -> Result<Quantized, RecordError> {
     Quantized::new(file).map_err(|error| RecordError::damaged(path, error.to_string()))
 }

@@ -1,4 +1,8 @@
-//! `run.json` against the manifest of a checkpoint, which has the configuration that the run had.
+//! Checks `run.json` and the data set against a checkpoint's manifest.
+//!
+//! The manifest contains the configuration and the digests of the samples with which the checkpoint was
+//! written. The history in `run.json` lists the options that later attempts changed. Manifest plus history
+//! must give the configuration in `run.json`; any other difference means that a file was edited or exchanged.
 
 use std::path::Path;
 
@@ -12,8 +16,8 @@ use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
 use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
 
-/// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
-/// checkpoint `folder` was written, with the changes that its history has noted since then.
+/// Checks that the configuration in `record` (of the run directory `run`) is the one with which the
+/// checkpoint `folder` was written, plus the changes that the history has recorded since then.
 pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
     let file = run.join("run.json");
     ensure!(
@@ -55,21 +59,22 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     );
 }
 
-/// The samples that a run has to go on with, by split; none without a checkpoint, or with another data set.
+/// The samples with which a run must continue, for each split. `None` without a checkpoint, or if the data
+/// set was changed since.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples([Option<Covered>; 2]);
 
-/// The samples of a split that a checkpoint was written with.
+/// The samples of one split with which a checkpoint was written.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Covered {
     digest: String,
-    /// Their number; all without one.
+    /// Number of samples; all samples if `None`.
     samples: Option<usize>,
 }
 
 impl Samples {
-    /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
-    /// attempts in `history`, or by this one's `changed`.
+    /// Returns the samples of the checkpoint with this `manifest`, or nothing if the data set was changed
+    /// since then: by earlier attempts in `history`, or by `changed`, the changes of this attempt.
     pub fn of_checkpoint(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
         if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();
@@ -82,16 +87,17 @@ impl Samples {
         Self([covered(&data.train, "train_samples"), covered(&data.test, "test_samples")])
     }
 
-    /// The digest of the training samples with their normalisation, if it is known.
+    /// Returns the digest of the training samples and their normalisation, if it is known.
     pub fn train_digest(&self) -> Option<&str> {
         self.0[0].as_ref().map(|covered| &*covered.digest)
     }
 
-    /// Checks that the samples of `split` are still those in the data set `root`, of which the run has `noted` what
-    /// is beside them; `remedy` says how to go on with other ones.
+    /// Checks that the samples of `split` in the data set `root` have not changed. `noted` is the run's
+    /// description of its data set, with which the error explains the difference. `remedy` says how to go on
+    /// with other samples.
     ///
     /// # Errors
-    /// If they are not, or cannot be read on some rank.
+    /// If the samples have changed, or some rank cannot read them.
     pub fn check(
         &self,
         world: &World,
@@ -125,7 +131,8 @@ impl Samples {
     }
 }
 
-/// What of a data set beside its samples is not as a run has `noted` it.
+/// Describes the first difference between a data set's class names or normalisation and what the run recorded
+/// in `noted`.
 fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
     let first = |found: &[String], noted: &[String]| {
         let at = found.iter().zip(noted).position(|(found, noted)| found != noted)?;
@@ -148,8 +155,8 @@ fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
     })
 }
 
-/// The changes since the checkpoint with this `manifest`: those that earlier attempts have noted in `history`, and
-/// `changed`, this one's.
+/// Returns the changes since the checkpoint with this `manifest`: those of earlier attempts in `history`,
+/// then `changed`, those of this attempt.
 pub fn changes_since<'a>(
     manifest: &Manifest,
     history: &'a [Attempt],
@@ -158,7 +165,7 @@ pub fn changes_since<'a>(
     history.iter().skip(manifest.attempt + 1).flat_map(|attempt| &attempt.changed).chain(changed)
 }
 
-/// The fields of `to` that have another value in `from`.
+/// Returns the fields with different values in `from` and `to`.
 pub fn differences(from: &Map<String, Value>, to: &Map<String, Value>) -> Vec<Change> {
     let different = from.iter().filter(|(field, value)| to[field.as_str()] != **value);
     let change = |(field, value): (&String, &Value)| Change {

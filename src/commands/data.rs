@@ -1,4 +1,4 @@
-//! `mpiburn data`: generates data sets and describes them.
+//! `mpiburn data`: generates, imports and describes data sets.
 
 use std::fmt::Write as _;
 use std::io;
@@ -32,14 +32,14 @@ pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Classes that an import lists.
+/// Maximum number of classes that an import lists.
 const SHOWN: usize = 20;
-/// Most letters of a class in the table.
+/// Maximum number of characters of a class name in the table.
 const MOST_OF_NAME: usize = 80;
 
 type Generator = fn(&Path, usize, usize, u64, AfterSample<'_>) -> io::Result<()>;
 
-/// Generates a data set of samples that take so many bytes, each with its label.
+/// Generates a data set. `sample_bytes` is the size of a sample with its label.
 fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
     match DataFormat::of_folder(out) {
@@ -72,14 +72,14 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
     }
     written.with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
-    // Few samples may lack a class.
+    // With few samples, a class may have none.
     data::open(out).with_context(|| format!("--train {train} --test {test}: too few samples"))?;
     let what = kind.generator();
     log::info!("{}: {train} training and {test} test samples of {what}, seed {seed}", out.display());
     Ok(())
 }
 
-/// Imports a data set, with a bar, and prints its classes and what to do next.
+/// Imports a data set with a progress bar, then prints its classes and the next command.
 fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if run_around(&args.out).is_some() {
         let problem = format!("--out {}: is in a run directory; choose another folder", args.out.display());
@@ -98,7 +98,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     if let Err(DataError::Stopped) = imported {
         end_of_signal(&stop);
     }
-    // A table that such a folder has may be meant all the same.
+    // A run directory is not a data set, but may contain a table that the user wants. Therefore the error is
+    // replaced only after the import has failed.
     let refused = |error| match product_at(&args.source) {
         Some(what) => {
             let source = args.source.display();
@@ -126,11 +127,11 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Options with which two ranks learn from so many samples: some hundred steps of small batches where there are few
-/// samples. Large sets take the defaults.
+/// Returns options with which two ranks learn from `samples` samples. Small sets get smaller batches and more
+/// epochs, for some hundred steps. Large sets get the defaults.
 fn recipe(samples: usize) -> String {
     const RANKS: usize = 2;
-    /// Steps in which networks were seen to learn separable classes.
+    /// Number of steps in which networks learned separable classes in experiments.
     const STEPS: usize = 500;
     const BATCH: usize = 32;
     const EPOCHS: usize = 3;
@@ -144,14 +145,14 @@ fn recipe(samples: usize) -> String {
     format!(" --shuffle --epochs {epochs}{batch} --lr 0.001")
 }
 
-/// Ends the process if a signal came, as the signal does without a handler.
+/// Ends the process if a signal arrived, in the way the signal would without a handler.
 fn end_of_signal(stop: &StopRequest) {
     if let Some(signal) = stop.number() {
         let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
 }
 
-/// Checks that samples of so many bytes fit on the disk.
+/// Checks that the samples, of `sample_bytes` bytes each, fit on the disk.
 fn check_space(out: &Path, sample_bytes: usize, train: usize, test: usize) -> anyhow::Result<()> {
     let samples = train as u128 + test as u128;
     let bytes = samples * sample_bytes as u128;
@@ -183,8 +184,8 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the data set in `root` is: its samples and their classes, of which the first and the last are listed if there
-/// are more than `most`.
+/// Describes the data set in `root`: its samples and classes. If there are more than `most` classes, lists
+/// only the first and the last ones.
 fn describe(root: &Path, source: &SampleSource, most: Option<usize>) -> anyhow::Result<String> {
     let description = source.description();
     let mut text = String::new();
@@ -253,7 +254,7 @@ fn normalisation(description: &data::Description) -> String {
     }
 }
 
-/// Number of samples of each class.
+/// Returns the number of samples of each class.
 fn count(source: &SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
     let mut counts = vec![0; source.description().classes];
     source.labels(split, source.len(split))?.iter().for_each(|&label| counts[usize::from(label)] += 1);

@@ -47,7 +47,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Loss and accuracy of a test.
+/// Formats the loss and accuracy of a test.
 pub fn shown(test: &Tally) -> String {
     format!(
         "test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)",
@@ -58,8 +58,7 @@ pub fn shown(test: &Tally) -> String {
     )
 }
 
-/// Writes the scores of all ranks' shares in the order of the test set: rank r has
-/// samples r, r + ranks, ….
+/// Writes the scores of all ranks in the order of the test set: rank r has samples r, r + ranks, ….
 fn write_logits(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
     let shares = world.gather(&mine.to_vec())?;
     on_root(world, || {

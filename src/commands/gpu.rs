@@ -1,7 +1,7 @@
-//! The GPU of each rank with `--device cuda` and `--device tch-cuda:N`.
+//! Chooses the GPU of each rank for `--device cuda` and `--device tch-cuda:N`.
 //!
-//! Without a number, ranks of a machine take its GPUs in turn; several may share one, whose
-//! gradients are sent through the host's memory.
+//! Without a number, the ranks of a machine take its GPUs in turn. Several ranks may share a GPU; their
+//! gradients are then sent through the host's memory.
 
 use burn_mpi::World;
 
@@ -9,19 +9,19 @@ use crate::device::{DeviceKind, use_gpu};
 use crate::options::{ConfigError, RunConfig};
 use crate::train::BackendKind;
 
-/// Checks that every rank has the GPU of `device`, and chooses it. All ranks call it, before
-/// anything runs on the device.
+/// Checks that every rank has the GPU of `device`, and selects it. All ranks must call it before anything
+/// runs on the device.
 ///
 /// # Errors
-/// On all ranks, what is missing on the first one that cannot run on the device.
+/// Every rank returns what is missing on the first rank that cannot use the device.
 pub fn choose(world: &World, device: DeviceKind) -> anyhow::Result<()> {
     let Some(found) = found(device) else { return Ok(()) };
     use_gpu(world.agree(number(device, local_rank(world), found))?);
     Ok(())
 }
 
-/// Why this build cannot run a job with these options, or this machine as many `ranks` of it; `None`
-/// if nothing speaks against it. Without `ranks`, the job runs on other machines.
+/// Returns why a job with these options and `ranks` ranks on this machine is impossible, or `None` if it is
+/// possible. Without `ranks` the job runs on other machines, and only the build is checked.
 pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     if let Err(error) = config.check_built() {
         return Some(error.to_string());
@@ -39,13 +39,13 @@ pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     }
 }
 
-/// The number of this rank among those of its machine.
+/// Returns the index of this rank among the ranks of its machine.
 fn local_rank(world: &World) -> usize {
     let (mine, before) = (&world.places()[world.rank()], &world.places()[..world.rank()]);
     before.iter().filter(|place| place.boot_id == mine.boot_id).count()
 }
 
-/// The number of GPUs that this process sees through the backend of `device`, or why it cannot use any;
+/// Returns the number of GPUs that this process sees through the backend of `device`, or why it can use none.
 /// `None` for a CPU device.
 fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     match device {
@@ -53,12 +53,12 @@ fn found(device: DeviceKind) -> Option<Result<usize, String>> {
         DeviceKind::Cuda(_) => Some(burn_mpi_nccl::gpus().map(|gpus| gpus.len())),
         #[cfg(feature = "tch")]
         DeviceKind::TchCuda(_) => Some(Ok(burn_fused::libtorch_gpus())),
-        // A build that lacks the device has refused it.
+        // If the build lacks a GPU device, an earlier check has rejected the option.
         _ => None,
     }
 }
 
-/// The GPU that `device` names, or that of the rank's local number.
+/// Returns the number of the GPU: the one in `device`, or one chosen by the rank's index on its machine.
 fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Result<usize, String> {
     let (wanted, others) = match device {
         DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),

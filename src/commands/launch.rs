@@ -13,10 +13,11 @@ use launch::{
     Binding, EXIT_USAGE, Hosts, Launch, LauncherKind, MpiFlavour, StopRequest, Topology, hostfile, line,
 };
 
-/// Starts the job; returns its exit code. Its ranks have the same `verbosity`, unless their command has its own.
+/// Starts the job and returns its exit code. Its ranks use `verbosity` (`-v`, `-q`), unless their command has
+/// such an option itself.
 ///
 /// # Errors
-/// When it does not start.
+/// If the job does not start.
 pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     args.how.check(args.launcher)?;
     if let Some(code) = reject(&args.program)? {
@@ -57,13 +58,13 @@ pub fn run(args: &LaunchArgs, verbosity: Vec<String>) -> anyhow::Result<i32> {
     Ok(outcome.code)
 }
 
-/// Rejects options of the ranks' command before a launcher wraps the error into its own lines; returns an exit code
-/// if clap's text was printed.
+/// Rejects invalid options of the ranks' command before the job starts; a launcher would surround the error
+/// with its own lines. Returns an exit code if clap has printed its text.
 fn reject(program: &[String]) -> Result<Option<i32>, ConfigError> {
     match read(program) {
         Err(error) if is_of_value(&error) => Err(ConfigError::Message(one_line(&error))),
         Err(error) if error.use_stderr() => {
-            // If standard error is closed, the exit code still tells.
+            // If standard error is closed, the exit code still shows the error.
             let _ = error.print();
             Ok(Some(EXIT_USAGE.into()))
         }
@@ -85,12 +86,12 @@ fn with_verbosity(verbosity: Vec<String>, program: &[String]) -> Vec<String> {
     verbosity.into_iter().chain(program.iter().cloned()).collect()
 }
 
-/// The MPI of this build.
+/// Returns the MPI implementation of this build.
 pub(super) fn mpi_flavour() -> MpiFlavour {
     if burn_mpi::lab::MPI_FLAVOUR == "mpich" { MpiFlavour::Mpich } else { MpiFlavour::OpenMpi }
 }
 
-/// The launch of this program with `program` as its arguments.
+/// Prepares a launch of this program with `program` as its arguments.
 pub(super) fn prepare(
     topology: Topology,
     launcher: LauncherKind,
@@ -103,7 +104,7 @@ pub(super) fn prepare(
     let mpi = mpi_flavour();
     let hosts = hostfile.map(|file| Hosts::read(&file, mpi)).transpose()?;
     let own = std::env::current_exe().context("cannot determine the path of this program")?;
-    // Ranks have the same working directory as this process.
+    // Ranks run in the same working directory as this process, so a path relative to it is valid.
     let here = std::env::current_dir().ok();
     let own = match here.as_deref().and_then(|here| own.strip_prefix(here).ok()) {
         Some(inside) => format!("./{}", inside.display()),
@@ -114,7 +115,7 @@ pub(super) fn prepare(
     Ok(Launch { topology, launcher, mpi, hosts, by, count_cores, binding: Binding::Core, program })
 }
 
-/// Prints the command line of a launch that does not take place.
+/// Prints the command line of a launch for `--dry-run`.
 pub(super) fn print_dry(launch: &mut Launch) -> anyhow::Result<()> {
     let unknown = launch::bind_here(launch)?;
     if !unknown.is_empty() {
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The words of tags are in two crates, of which neither uses the other.
+    /// The tags are defined in two crates, and neither depends on the other.
     #[test]
     fn the_launcher_reads_the_tags_of_ranks() {
         use burn_mpi::messages::{NOTICED, WAITS, tag, tag_lines};

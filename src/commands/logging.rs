@@ -1,4 +1,4 @@
-//! Log setup: plain lines on stderr, written around the progress bar if there is one.
+//! Log setup: plain lines on stderr, above the progress bar if there is one.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ static BARS: OnceLock<MultiProgress> = OnceLock::new();
 /// Whether `--quiet` was typed.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Starts the log at the level of the options; `RUST_LOG` overrides it.
+/// Starts the log. The options set its level, and `RUST_LOG` overrides it.
 pub fn start(verbose: u8, quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
     let level = match (quiet, verbose) {
@@ -38,14 +38,14 @@ pub fn start(verbose: u8, quiet: bool) {
     }
 }
 
-/// Whether results are printed without tables and progress bars.
+/// Whether `--quiet` suppresses tables and progress bars.
 pub(super) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// A record as it is printed, its level in `style`.
+/// Formats a log record as one printed line, with its level in `style`.
 pub fn line(record: &log::Record<'_>, style: Style) -> String {
-    // Rank 0 logs without a prefix; other ranks are named.
+    // Lines of ranks other than 0 begin with their name.
     let who = match burn_mpi::identity() {
         Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
         _ => String::new(),
@@ -57,14 +57,14 @@ pub fn line(record: &log::Record<'_>, style: Style) -> String {
     }
 }
 
-/// Whether what this process writes to stderr has colour.
+/// Whether this process writes to stderr in colour.
 pub(super) fn has_colour() -> bool {
     static COLOUR: LazyLock<bool> = LazyLock::new(|| is_on_terminal() && console::wants_colour());
     *COLOUR
 }
 
-/// Whether stderr is a terminal that moves its cursor and has colours, or a pipe that the launcher on this machine
-/// copies to one.
+/// Whether stderr is a terminal with cursor movement, or a pipe that the launcher on this machine copies to
+/// such a terminal.
 pub(super) fn is_on_terminal() -> bool {
     let of_launcher = || {
         let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
@@ -73,7 +73,7 @@ pub(super) fn is_on_terminal() -> bool {
     !console::is_dumb() && (io::stderr().is_terminal() || (Launcher::detect().is_some() && of_launcher()))
 }
 
-/// The progress bars that log lines are written around.
+/// Returns the progress bars. Log lines are written above them.
 pub(super) fn bars() -> MultiProgress {
     BARS.get_or_init(MultiProgress::new).clone()
 }

@@ -1,5 +1,7 @@
-//! Rejects what does not fit into memory before it is asked for: the kernel would end a rank without
-//! a word.
+//! Rejects networks and batches that cannot fit into memory, before the memory is allocated. The kernel would
+//! otherwise kill a rank without a message.
+//!
+//! All estimates are lower bounds: a job that might fit is not rejected.
 
 use crate::machine;
 use crate::model::{Dimensions, ModelKind, Network};
@@ -7,12 +9,14 @@ use crate::options::{ConfigError, RunConfig};
 use crate::train::MixedPrecision;
 use burn_mpi::World;
 
-/// Checks that a training step can fit beside those of the other ranks of each host. The estimate is a lower bound:
-/// weights, gradients and moments, and half of the layers' outputs of `batch` samples, since operators with pooling keep
-/// less than what they compute. Rank 0 of a run that `saves` checkpoints has the bytes of a file as well.
+/// Checks that the training steps of all ranks of a host can fit into its memory.
+///
+/// The estimate is a lower bound: weights, gradients, moments, and half of the layers' outputs for `batch`
+/// samples. Only half, because operators with pooling keep less than they compute. If the run `saves`
+/// checkpoints, rank 0 also needs the bytes of a file.
 ///
 /// # Errors
-/// The same on all ranks: which option is too large, for which host.
+/// Returns the same error on all ranks: which option is too large, for which host.
 pub fn check_step(
     world: &World,
     config: &RunConfig,
@@ -30,32 +34,33 @@ pub fn check_step(
     if config.device.is_cpu() { check_option(world, refused, &outputs, saves) } else { Ok(()) }
 }
 
-/// Checks that a training of the network can fit, before its weights are drawn.
+/// Checks that a training of the network can fit, before its weights are initialized.
 ///
 /// # Errors
-/// As of [`check_step`].
+/// Returns the errors of [`check_step`].
 pub fn check_weights(world: &World, config: &RunConfig, dimensions: Dimensions) -> anyhow::Result<()> {
     let weights = config.model.unbounded_weights(&config.network, dimensions);
     check(world, config, &Least::for_weights(config, weights, 0), true)
 }
 
-/// Numbers that a rank has in memory at least.
+/// Lower bounds on the 32-bit values that a rank has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Least {
-    /// At all times.
+    /// Values in memory at all times.
     held: u64,
-    /// During a step in addition.
+    /// Additional values during a step.
     working: u64,
-    /// On rank 0, while it writes a checkpoint, in addition.
+    /// Additional values on rank 0 while it writes a checkpoint.
     file: u64,
 }
 
 impl Least {
-    /// For a network of so many `weights`. The gradient of the `largest` tensor and the copy of it in a bucket are in
-    /// memory at the same time.
+    /// Computes the bounds for a network of `weights` weights. The gradient of the `largest` tensor and its
+    /// copy in a bucket are in memory at the same time.
     fn for_weights(config: &RunConfig, weights: u64, largest: u64) -> Self {
         let moments = config.recipe.optimizer.moments(config.base_rate().momentum > 0.0).len() as u64;
-        // Weights and gradients as flat buffers, for all ranks. The network has a copy of the weights on its device.
+        // Every device: weights and gradients as flat buffers, and moments. A CPU device also has the
+        // network's copy of the weights in this memory.
         let copies = 2 + moments + u64::from(config.device.is_cpu());
         Self {
             held: weights.saturating_mul(copies),
@@ -64,7 +69,7 @@ impl Least {
         }
     }
 
-    /// Bytes of `ranks` ranks; one of them is a rank 0 that writes checkpoints if it `saves`.
+    /// Returns the bytes that `ranks` ranks need. If `saves`, one of them is rank 0 and writes checkpoints.
     fn bytes(&self, ranks: u64, saves: bool) -> u64 {
         let each = self.held.saturating_add(self.working);
         let writer = if saves { self.file.saturating_sub(self.working) } else { 0 };
@@ -72,7 +77,7 @@ impl Least {
     }
 }
 
-/// Checks the network's size.
+/// Checks the network's size; the error names the option that sets it.
 fn check(world: &World, config: &RunConfig, least: &Least, saves: bool) -> anyhow::Result<()> {
     let option = match config.network.hidden {
         Some(hidden) if config.model == ModelKind::Mlp => ("hidden", hidden.to_string()),
@@ -109,7 +114,7 @@ fn check_option(
     }
 }
 
-/// Half of the layers' outputs of a batch, in numbers of 32 bits: those of 16 bits are half as large.
+/// Half of the layers' outputs for a batch, in units of 32 bits. Outputs of 16 bits count half.
 fn outputs(network: &Network, precision: MixedPrecision, batch: usize) -> u64 {
     let outputs = (network.flop().floats() / 2).saturating_mul(batch as u64);
     if precision == MixedPrecision::No { outputs } else { outputs / 2 }
@@ -127,17 +132,17 @@ mod tests {
         let kind = ModelKind::Vgg;
         let network =
             Network::with_options(kind, &NetworkOptions::default(), kind.dimensions(), 1, &Device::flex());
-        // The measured peak of live tensors at batch 32 is 36 MB and more.
+        // At batch 32, the measured peak of live tensors is 36 MB and more.
         let outputs_of = |batch| outputs(&network, MixedPrecision::No, batch);
         let (one, many) = (outputs_of(32), outputs_of(32_000));
         assert!((1_250_000..9_000_000).contains(&one), "{one}");
         assert_eq!(many, 1000 * one);
-        // Batch 4096 has a measured peak of 2005 MB in bf16, and 3290 MB in f32.
+        // At batch 4096, the measured peak is 2005 MB in bf16 and 3290 MB in f32.
         assert_eq!(outputs(&network, MixedPrecision::Bf16, 32), one / 2);
     }
 
-    /// Estimates are below what `train --model mlp --hidden 65536 -v` prints as its peak: 11.3 times the weights with adam,
-    /// 7.3 times with sgd.
+    /// The estimates are below the peak that `train --model mlp --hidden 65536 -v` prints: 11.3 times the
+    /// weights with adam, 7.3 times with sgd.
     #[test]
     fn moments_are_counted_and_the_file_of_a_checkpoint_on_rank_0_alone() {
         for (optimizer, each, writer) in [

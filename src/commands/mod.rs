@@ -1,4 +1,4 @@
-//! The subcommands, one file each. Errors of the libraries get their context here.
+//! The subcommands, one file each. They combine the other modules, and add context to their errors.
 
 mod bench;
 mod brightness;
@@ -42,8 +42,8 @@ use burn_mpi::World;
 use run::InUse;
 pub use run::{CommandError, Ending, Refused, print_error, run, run_as_rank, usage};
 
-/// Tells the library which option sets the deadline of collectives, and its value, which applies
-/// from MPI's start on.
+/// Sets the deadline of collectives, which applies from MPI's start on, and the option that errors name for
+/// it.
 pub fn set_deadline(command: &Command) {
     let (config, stall) = match command {
         Command::Train(args) => (&args.config, &args.stall),
@@ -56,8 +56,11 @@ pub fn set_deadline(command: &Command) {
     burn_mpi::set_stall_warning(Duration::from_secs_f64(stall.stall_warning));
 }
 
-/// All ranks compute bf16 products in the way of the slowest, since ways differ in rounding.
-/// Warns if 16 bits save memory alone: the linear layers of vgg are 2% of its products. libtorch chooses its products itself.
+/// Makes all ranks compute bf16 products with the slowest method among them, because the methods round
+/// differently.
+///
+/// Also warns if 16-bit values save memory but no time. With AVX-512 only linear layers run in bf16, which
+/// are 2% of vgg's products. libtorch chooses its products itself.
 fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     let ranks: Vec<u8> = world.gather(&(bf16_products() as u8))?;
     let least =
@@ -86,7 +89,7 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prepares this rank for work with `config`: deadline, GPU, threads, algorithm of convolutions.
+/// Prepares this rank for `config`: deadline, GPU, algorithm of convolutions, threads.
 fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     world.set_deadline(config.communication.timeout());
     gpu::choose(world, config.device)?;
@@ -94,25 +97,27 @@ fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     use_threads(config.threads.get())
 }
 
-/// One thread per rank unless more are requested. The calling thread is the first of
-/// them, so with one thread no work moves to another.
+/// Starts a pool of `threads` threads for this rank. The calling thread is the first of them, so with one
+/// thread no work moves to another thread.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
-    // A rank that is a thread may run several commands.
+    // In tests a rank is a thread, which may run several commands.
     if rayon::current_thread_index().is_none() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-        // For as long as the thread runs, which other ranks' threads do not share.
+        // The pool is never dropped: it has to live as long as this thread, and other ranks' threads have
+        // pools of their own.
         std::mem::forget(pool.build().context("cannot start threads")?);
     }
     Ok(())
 }
 
-/// The data set in `root` on every rank, of one description on all: what options have to fit is the same everywhere.
+/// Opens the data set in `root` on every rank, and checks that all ranks have the same description of it.
+/// Checks of options against the data set then have the same result on all ranks.
 fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
     let source = world.agree(::data::open(root))?;
     let data = source.description();
     let [train, test] = Split::ALL.map(|split| source.len(split));
     let Description { shape: [channels, height, width], classes, .. } = data;
-    // Names of classes and normalisation may be long.
+    // A digest stands for the class names and the normalisation, which may be long.
     let others = data.digest("");
     world.check_equal(
         "the data set",
@@ -124,10 +129,11 @@ fn open_data(world: &World, root: &Path) -> anyhow::Result<SampleSource> {
     Ok(source)
 }
 
-/// What rank 0 alone does, on whose disk runs are; `None` on the others.
+/// Does `work` on rank 0 only, because run directories are on rank 0's disk. Returns its result there, and
+/// `None` on the other ranks.
 ///
 /// # Errors
-/// Rank 0's on every rank: [`Refused`] where it is a user's.
+/// Every rank returns rank 0's error, as [`Refused`] if the user caused it.
 fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
     if world.size() == 1 {
         return work().map(Some);
@@ -145,7 +151,7 @@ fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow
     }
 }
 
-/// Warns of options that were `typed` and have no effect on what the command `does`.
+/// Warns of `typed` options that have no effect. `does` describes the command in the warning.
 fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn(&str) -> bool) {
     let ignored = typed.0.keys().filter(|option| is_ignored(option));
     let options: Vec<String> = ignored.map(|option| format!("--{option}")).collect();
@@ -154,7 +160,7 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     }
 }
 
-/// Checks that several random batches of this size fit into memory.
+/// Rejects a batch size of which several random batches might not fit into memory.
 fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
     let size = config.data.train_batch_size.get();

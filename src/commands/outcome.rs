@@ -1,4 +1,4 @@
-//! Header and results of a training: console output and `run.json`.
+//! Header and results of a training, on the console and in `run.json`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ use run_record::{
 use terminal::digits::{decimals, seconds};
 use terminal::table::{shortened, table};
 
-/// `run.json` at the start of a run.
+/// Returns the contents of `run.json` at the start of a run.
 ///
 /// # Errors
 /// If the transport fails.
@@ -68,8 +68,8 @@ fn rank_place(Place { rank, host, pid, binding, cores, boot_id }: Place) -> Rank
     RankPlace { rank, host, pid, binding, cores, boot_id }
 }
 
-/// Versions of this program, of Burn, of the compiler, of the MPI library, and of gloo where it
-/// is the run's backend.
+/// Returns the versions of this program, Burn, the compiler, the MPI library, and gloo if it is the run's
+/// backend.
 fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     let entries = [
         ("mpiburn", env!("CARGO_PKG_VERSION")),
@@ -85,8 +85,8 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
-/// Percent of CPU time that other programs used, by host. Hosts may be one machine under several
-/// names, whose CPU time is counted once.
+/// Returns the percentage of CPU time that other programs used, by host. Several hosts may be names of one
+/// machine, which counts the CPU time of all its ranks.
 fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
     let of_host = |place: &Place| {
         let same = places.iter().zip(times).filter(|(other, _)| other.boot_id == place.boot_id);
@@ -96,7 +96,8 @@ fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> 
     places.iter().filter_map(of_host).collect()
 }
 
-/// `results/convnet-1x2-mpi-20260131-235959`, in UTC.
+/// Returns the default run directory, such as `results/convnet-1x2-mpi-20260131-235959`, with the time in
+/// UTC.
 pub fn default_name(record: &RunRecord) -> PathBuf {
     let time = record.started_at.replace(['-', ':', 'Z'], "").replace('T', "-");
     let name =
@@ -104,7 +105,7 @@ pub fn default_name(record: &RunRecord) -> PathBuf {
     PathBuf::from("results").join(name)
 }
 
-/// Prints the run and where each rank runs, before the first step.
+/// Logs what the run trains and where each rank runs, before the first step.
 pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensions: Dimensions) {
     if !world.is_root() {
         return;
@@ -148,11 +149,12 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan, dimensi
     }
 }
 
-/// The results of a finished training, from all ranks. `cpu` is this rank's and its machine's CPU time during the
-/// training and the tests, `total_seconds` those from the start, with those before a resumed run's checkpoint.
+/// Gathers the results of a finished training from all ranks. `cpu` is the CPU time of this rank and of its
+/// machine during training and tests. `total_seconds` includes the time before the checkpoint of a resumed
+/// run.
 ///
 /// # Errors
-/// When the transport fails.
+/// If the transport fails, or no epoch was trained.
 pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> anyhow::Result<Results> {
     let Trainer { world, position, plan, .. } = trainer;
     let config = &trainer.learner.options;
@@ -200,7 +202,7 @@ pub fn summarize(trainer: &Trainer<'_>, cpu: CpuTime, total_seconds: f64) -> any
     })
 }
 
-/// This rank's part of the results.
+/// Returns this rank's part of the results.
 fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
     let Trainer { world, position, plan, .. } = trainer;
     let rank = world.rank();
@@ -224,13 +226,14 @@ fn rank_record(trainer: &Trainer<'_>) -> RankRecord {
     }
 }
 
-/// Prints the table of epochs, the test by class of people's own data, and one line; the others at log level debug.
+/// Prints the table of epochs, the test results by class for imported data, and one line of totals. At log
+/// level debug, prints more.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir, is_own: bool) {
     let is_detailed = log::log_enabled!(log::Level::Debug);
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
     let int8_columns = ["int8 loss", "int8 accuracy"].into_iter().filter(|_| quantized);
-    // All of them fit 80 columns on two lines.
+    // With titles on two lines, all columns fit into 80 characters.
     let space = if quantized { "\n" } else { " " };
     let header: Vec<String> =
         columns.into_iter().chain(int8_columns).map(|title| title.replacen(' ', space, 1)).collect();
@@ -273,7 +276,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     }
 }
 
-/// Prints what `run.json` and reports have too.
+/// Prints details that are also in `run.json` and in reports.
 fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let (Some(best), None) = (results.best_epoch, results.stopped_early_after) {
         println!("not stopped early: the test loss was lowest in epoch {best}");
@@ -282,7 +285,7 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     if let Some(line) = waiting(results) {
         println!("{line}");
     }
-    // Steps of earlier processes are in the lines above, and not in this one.
+    // The lines above include the steps of earlier processes, this one does not.
     let part = if sync.steps < results.steps {
         format!(" in the last {}", count(sync.steps, "step"))
     } else {
@@ -305,7 +308,8 @@ fn print_details(history: &[EpochRow], results: &Results, sync: &SyncReport) {
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
 }
 
-/// Prints the confusion matrix of up to ten classes, or the ten classes that were recognised worst.
+/// Prints the confusion matrix if there are at most ten classes, otherwise the ten classes with the lowest
+/// recall.
 fn print_classes(by_class: &ByClass) {
     const MOST: usize = 10;
     let ByClass { balanced_accuracy, largest_class_accuracy, classes, confusion_matrix } = by_class;
@@ -345,9 +349,10 @@ fn print_classes(by_class: &ByClass) {
     );
 }
 
-/// How long ranks waited for gradients, and for whom: the rank that others wait for waits least.
+/// Describes how long ranks waited for gradients, and for which rank. The rank that the others wait for waits
+/// least itself.
 fn waiting(results: &Results) -> Option<String> {
-    /// Share of the training from which a difference is one rank's.
+    /// A difference above this share of the training time is attributed to one rank.
     const NOTABLE: f64 = 0.02;
     let by_time = |a: &&RankRecord, b: &&RankRecord| a.comm_seconds.total_cmp(&b.comm_seconds);
     let least = results.per_rank.iter().min_by(by_time)?;
@@ -367,8 +372,8 @@ fn waiting(results: &Results) -> Option<String> {
     })
 }
 
-/// Peak of live tensors in this rank's steps, in MB; none for libtorch and
-/// GPUs, whose allocators are not counted.
+/// Peak of live tensors in this rank's steps, in MB. `None` for libtorch and GPUs, whose allocators are not
+/// counted.
 fn live_mb(config: &RunConfig) -> Option<f64> {
     let is_counted = matches!(config.device, DeviceKind::Flex | DeviceKind::NdArray);
     is_counted.then(|| burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))

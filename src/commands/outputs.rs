@@ -1,4 +1,4 @@
-//! The files that a command is asked to write.
+//! Output paths given on the command line.
 
 use std::path::{Path, PathBuf};
 
@@ -11,24 +11,27 @@ use data::is_data_file;
 use run_record::files::same_file;
 use run_report::{check_writable, write_file};
 
-/// The option and the file that it names, if it is given.
+/// An option and the file it names, if the option is given.
 pub type Named<'a> = (&'static str, Option<&'a PathBuf>);
 
-/// Checks the files that options name, before the work that fills them; leaves none. A new name is fine
-/// anywhere, and an earlier output is replaced. What is kept: the files of runs, sweeps, checkpoints and data
-/// sets, those that the command reads, and each other.
+/// Checks the output files before the work that fills them, so that a long job does not fail at its end.
+/// Leaves no file behind.
+///
+/// A new file may have any name, and an earlier output is replaced. Files of runs, sweeps, checkpoints and
+/// data sets are never replaced, nor are files in `read`, which the command reads. Two options must not name
+/// the same file.
 ///
 /// # Errors
-/// If one must not be replaced or cannot be written.
+/// If a file must not be replaced or cannot be written.
 pub fn check(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     check_names(outputs, read)?;
     Ok(outputs.iter().filter_map(|(_, path)| *path).try_for_each(|path| check_writable(path))?)
 }
 
-/// The same without whether they can be written.
+/// Does the checks of [`check`] on names only: not whether the files can be written.
 ///
 /// # Errors
-/// If one must not be replaced.
+/// If a file must not be replaced.
 pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     let mut named: Vec<(&str, &Path)> = Vec::new();
     for &(option, path) in outputs {
@@ -49,10 +52,11 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
     Ok(())
 }
 
-/// Checks that the file that `option` names is none that stays as it is.
+/// Rejects `path` if writing it would overwrite a file of a run, sweep, checkpoint or data set, or one in
+/// `read`. The error names `option`.
 ///
 /// # Errors
-/// If it is one, with the reason.
+/// If the file must not be replaced; the error gives the reason.
 pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     if is_data_file(path) {
         let problem = "it is a file of a data set, which is not replaced; choose another name";
@@ -61,18 +65,18 @@ pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) 
     Ok(run_report::page::check_kept(option, path, read.iter().flatten().copied())?)
 }
 
-/// The same on rank 0, which writes; another rank's file system may be another.
+/// Does [`check`] on rank 0, which writes the files. Other ranks may have other file systems.
 ///
 /// # Errors
-/// As there, on every rank.
+/// Every rank returns rank 0's error.
 pub fn check_on_root(world: &World, outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
     on_root(world, || check(outputs, read)).map(drop)
 }
 
-/// Writes `value` as JSON, replacing the file, if one is named.
+/// Writes `value` as JSON to `path`, if it is given. Replaces an existing file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub fn write_json<T: Serialize>(path: Option<&Path>, value: &T) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     let text = serde_json::to_string_pretty(value)?;

@@ -1,4 +1,4 @@
-//! `mpiburn predict`: the classes of pictures, or of the rows of tables.
+//! `mpiburn predict`: predicts the classes of pictures, or of the rows of tables.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use crate::options::{PredictArgs, RunConfig};
 use crate::quant::Quantized;
 use data::{DataError, DataFormat, Description, Element, Normalizer};
 
-/// Samples of one pass through the network.
+/// Number of samples in one pass through the network.
 const BATCH: usize = 64;
 
-/// Under mpirun, rank 0 alone predicts.
+/// Predicts on rank 0 only, also under mpirun.
 pub fn run(world: &World, args: &PredictArgs) -> anyhow::Result<()> {
     use_threads(1)?;
     on_root(world, || predict(args)).map(drop)
@@ -65,7 +65,7 @@ enum Trained {
     Int8(Box<Quantized>),
 }
 
-/// Names the classes of samples, a batch at a time.
+/// Predicts the classes of samples, one batch at a time.
 struct Predictor {
     trained: Trained,
     normalizer: Normalizer,
@@ -75,12 +75,12 @@ struct Predictor {
     classes: Vec<String>,
     features: Vec<String>,
     fit: Fit,
-    /// Pictures that wait to be read, several at a time.
+    /// Pictures that are not read yet; several are read at once, in parallel.
     unread: Vec<PathBuf>,
 }
 
 impl Predictor {
-    /// The network of a run, with what it noted of its data set.
+    /// Loads the network of a run, and the run's description of its data set.
     fn open(args: &PredictArgs) -> anyhow::Result<Self> {
         let stored = checkpoint::stored_run(&args.run)?;
         let config = RunConfig { device: DeviceKind::Flex, ..stored.config };
@@ -127,7 +127,7 @@ impl Predictor {
         })
     }
 
-    /// Predicts what is in a file or folder.
+    /// Predicts the contents of a file or folder.
     fn path(&mut self, path: &Path, lines: &mut Lines) -> anyhow::Result<()> {
         if self.element != Element::U8 {
             return self.table(path, lines);
@@ -147,7 +147,7 @@ impl Predictor {
         Ok(())
     }
 
-    /// Predicts the pictures that wait.
+    /// Reads the pictures in `unread` and predicts them.
     fn read(&mut self, lines: &mut Lines) -> anyhow::Result<()> {
         let read = |path: &PathBuf| data::import::picture(path, self.dimensions.input, self.fit);
         let read: Vec<Result<Vec<u8>, DataError>> = self.unread.par_iter().map(read).collect();
@@ -194,7 +194,7 @@ impl Predictor {
         Ok(())
     }
 
-    /// Predicts samples with these names and normalised values.
+    /// Predicts samples with these names and normalised values in one pass.
     fn pass(&mut self, names: &[String], values: Vec<f32>, lines: &mut Lines) -> anyhow::Result<()> {
         if names.is_empty() {
             return Ok(());
@@ -217,7 +217,7 @@ impl Predictor {
     }
 }
 
-/// What is printed: a line for each sample.
+/// Prints one line per sample, and counts failures.
 struct Lines {
     top: usize,
     csv: bool,
@@ -226,19 +226,19 @@ struct Lines {
 }
 
 impl Lines {
-    /// A file that could not be read.
+    /// Warns of a file that could not be read.
     fn failed(&mut self, error: &anyhow::Error) {
         self.failed[0] += 1;
         log::warn!("{error:#}");
     }
 
-    /// A row that could not be read.
+    /// Warns of a row that could not be read.
     fn failed_row(&mut self, error: &anyhow::Error) {
         self.failed[1] += 1;
         log::warn!("{error:#}");
     }
 
-    /// A row of CSV.
+    /// Prints a row of CSV.
     fn row(&self, cells: &[String]) -> anyhow::Result<()> {
         let mut row = csv::Writer::from_writer(Vec::new());
         row.write_record(cells)?;
@@ -255,7 +255,7 @@ impl Lines {
         self.row(&std::iter::once("file".to_owned()).chain(places).collect::<Vec<_>>())
     }
 
-    /// The most probable classes of a sample.
+    /// Prints the most probable classes of a sample.
     fn print(&self, name: &str, classes: &[String], scores: &[f32]) -> anyhow::Result<()> {
         let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let powers: Vec<f64> = scores.iter().map(|score| f64::from(score - most).exp()).collect();

@@ -1,5 +1,4 @@
-//! Progress of a training on rank 0: a progress bar on a terminal, plain lines
-//! elsewhere.
+//! Progress of a training, shown by rank 0: a progress bar on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -14,7 +13,7 @@ use run_record::EpochRow;
 use run_record::StepFile;
 use terminal::digits::seconds;
 
-/// Training observer that shows progress; silent on all ranks but 0.
+/// Training observer that shows progress. Prints only on rank 0.
 pub struct TrainingProgress {
     shown: bool,
     bar: Option<ProgressBar>,
@@ -22,21 +21,21 @@ pub struct TrainingProgress {
     epochs: usize,
     started: Instant,
     first_step: usize,
-    /// When the bar was drawn last.
+    /// When the bar was last drawn.
     drawn: Option<Instant>,
-    /// The file of the last step, on rank 0 of a training that notes its steps.
+    /// File with the number of the last step; `None` except on rank 0 with `--note-steps`.
     steps: Option<StepFile>,
 }
 
-/// The line of the bar, which takes what this leaves of the terminal's width.
+/// The text after the bar. The bar takes the rest of the terminal's width.
 const REST: &str = "{pos}/{len}  {msg}  {eta} left";
 
-/// Interval of the bar's updates: redrawing it for every step of a small network would
-/// take longer than the step.
+/// Interval of the bar's updates. Redrawing it for every step of a small network would take longer than the
+/// step.
 const REDRAW: Duration = Duration::from_millis(100);
 
 impl TrainingProgress {
-    /// Progress of a training that starts at `first_step`.
+    /// Shows the progress of a training that starts at `first_step`.
     pub fn new(
         shown: bool,
         plan: &ShardPlan,
@@ -49,7 +48,8 @@ impl TrainingProgress {
             let [cyan, plain] = if has_colour() { ["\x1b[36m", "\x1b[0m"] } else { [""; 2] };
             let style = ProgressStyle::with_template(&format!("{cyan}{{wide_bar}}{plain} {REST}"));
             if !io::stderr().is_terminal() {
-                // A terminal at the other end of the launcher's pipe, of unknown width: 80 columns are assumed.
+                // The terminal is at the other end of the launcher's pipe. Its width is unknown; 80 columns
+                // are assumed.
                 bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(Term::buffered_stderr())));
             }
             let bar = bars().add(ProgressBar::new(total as u64));
@@ -60,7 +60,7 @@ impl TrainingProgress {
         Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: None, steps }
     }
 
-    /// Removes the bar and the file of a completed training, whose steps are of no more use.
+    /// Removes the bar and the step file after a completed training.
     pub fn complete(self) {
         self.remove_bar();
         if let Some(steps) = self.steps {
@@ -118,20 +118,20 @@ impl Watch for TrainingProgress {
     }
 }
 
-// Lines of 80 columns, the width of a terminal that nobody has resized.
+// All lines below fit into 80 columns, the default width of a terminal.
 
-/// What the bar says of the training.
+/// Returns the text of the progress bar.
 fn message(epoch: usize, tally: &Tally, speed: f64) -> String {
     format!("epoch {epoch}  loss {}  {speed:.0} images/s", loss(tally.mean_loss(), tally.accuracy()))
 }
 
-/// The line of a step, with the seconds that are left.
+/// Returns the line of a step; `left` is the estimated number of seconds to the end.
 fn step_line(epoch: usize, step: usize, steps: usize, tally: &Tally, speed: f64, left: u64) -> String {
     let (loss, left) = (loss(tally.mean_loss(), tally.accuracy()), HumanDuration(Duration::from_secs(left)));
     format!("epoch {epoch} step {step}/{steps}: loss {loss}, {speed:.0} images/s, {left:#} left")
 }
 
-/// The line of an epoch, and one for its int8 model.
+/// Returns the line of an epoch, and a second one if it has an int8 model.
 fn epoch_lines(row: &EpochRow) -> Vec<String> {
     let lr = learning_rate(row.learning_rate);
     let seconds = if row.seconds < 100.0 { seconds(row.seconds) } else { format!("{:.0}", row.seconds) };
@@ -143,12 +143,12 @@ fn epoch_lines(row: &EpochRow) -> Vec<String> {
     std::iter::once(whole).chain(int8).collect()
 }
 
-/// A loss, with the accuracy beside it.
+/// Formats a loss and an accuracy in percent.
 fn loss(loss: f64, accuracy: f64) -> String {
     format!("{loss:.4} ({accuracy:.2}%)")
 }
 
-/// A learning rate with up to three digits.
+/// Formats a learning rate with up to three significant digits.
 pub fn learning_rate(lr: f64) -> String {
     let digits = format!("{lr:.2e}");
     let short = digits.parse().unwrap_or(lr);
@@ -159,7 +159,7 @@ pub fn learning_rate(lr: f64) -> String {
 mod tests {
     use super::*;
 
-    /// As long as they become in a training of days.
+    /// The values are as wide as they become in a training of days.
     #[test]
     fn lines_fit_80_columns() {
         let tally = Tally { loss: 12.3456e6, correct: 1e6, samples: 1e6 };

@@ -1,4 +1,4 @@
-//! `mpiburn quantize`: an int8 model of a trained network, without training it again.
+//! `mpiburn quantize`: makes an int8 model of a trained network, without training it again.
 
 use std::fs;
 use std::path::Path;
@@ -57,8 +57,8 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How to quantize the float weights; `None` with the ranges of a quantization-aware training, and the run's own
-/// weight scheme.
+/// Returns how to quantize the float weights. `None` with `--kind qat`, which uses the ranges and the weight
+/// scheme of a quantization-aware training.
 fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigError> {
     let scheme = args.weight_scheme.unwrap_or_default();
     match (args.kind, args.calibration) {
@@ -75,7 +75,8 @@ fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigErro
     }
 }
 
-/// Writes the file into a checkpoint's `folder`, which `run` must not have by a link unless it is named itself.
+/// Writes the file into a checkpoint's `folder`. Rejects a folder that `run` reaches through a symbolic link,
+/// unless the user named the folder itself.
 fn write(file: &Int8File, folder: &Path, run: &Path) -> anyhow::Result<()> {
     let path = folder.join(INT8_FILE);
     let cannot_write = |place: &Path| format!("cannot write {}", place.display());

@@ -1,5 +1,9 @@
-//! A subcommand from its start to its end: alone or as one rank of several, who prints its error, and with which exit
-//! code the process ends.
+//! Runs a subcommand from start to end, in one process or as one rank of several.
+//!
+//! The hard part is the end of a failed job. If one rank fails alone, it must abort the others, which would
+//! wait for it forever. If all ranks have the same error, one of them prints it and all exit, because an
+//! abort would add the launcher's own lines. [`Ending`] names these cases; the type of the error decides
+//! which one applies.
 
 use std::io::Write;
 
@@ -21,15 +25,15 @@ use ::data::DataError;
 use ::launch::sweep::SweepError;
 use ::launch::{EXIT_RESUMABLE, EXIT_USAGE, IN_USE, StopRequest};
 
-/// Runs a subcommand; returns the exit code of one that started other jobs.
+/// Runs a subcommand and returns its exit code.
 ///
 /// # Errors
-/// The error of the subcommand.
+/// Returns the error of the subcommand.
 pub fn run(cli: Cli) -> Result<u8, CommandError> {
     use Command::{Bench, Eval, Export, Predict, Profile, Quantize, Train};
     let program = start::fingerprint();
     let stop = match &cli.command {
-        // From here on: a signal while MPI starts requests a checkpoint as well.
+        // Listen before MPI starts, so that a signal during its start also requests a checkpoint.
         Train(args) => {
             if args.note_steps {
                 messages::tag_lines();
@@ -49,22 +53,24 @@ pub fn run(cli: Cli) -> Result<u8, CommandError> {
     run_as_rank(&world, &cli, program, &stop).map(|()| 0)
 }
 
-/// Logs that signals from here on are recorded, with the rank before MPI has started.
+/// Logs that the signal handlers are installed. MPI has not started yet, so the rank is the launcher's.
 pub(super) fn log_listening(stop: StopRequest) -> StopRequest {
     let rank = Launcher::detect().map_or(0, |launcher| launcher.rank);
     log::debug!("rank {rank}: signal handlers are installed");
     stop
 }
 
-/// Runs a subcommand that has no ranks. Several are told so; what the shell has inherited from another job does not
-/// matter.
+/// Runs a subcommand that runs in one process. If a launcher started several processes, they end with an
+/// error. Launcher variables that a shell inherited from another job do not count as a launcher.
 fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError> {
     if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
             Ok(world) if world.size() > 1 => {
                 return run_as_rank(&world, cli, program, &StopRequest::default()).map(|()| 0);
             }
-            // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
+            // Another MPI's launcher started these processes, so they cannot communicate. The launcher's rank
+            // 0 prints the error. The others exit with 0, because a failure before rank 0 has printed would
+            // end the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
                 return Err(CommandError::own(start::in_one_process(&cli.name).into()));
@@ -99,11 +105,11 @@ fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, CommandError
     ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(CommandError::own)
 }
 
-/// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
-/// is resumed or profiled those that are given.
+/// Returns what this rank will do, to compare it with the other ranks: the subcommand and its options, as
+/// `run.json` stores them. If a run is resumed or profiled, only the typed options are included.
 ///
 /// # Errors
-/// If an option of a training is wrong, which one rank alone may have.
+/// If an option of a training is wrong, which may be the case on only one rank.
 fn does(cli: &Cli) -> Result<Does, String> {
     let (config, typed, changes) = match &cli.command {
         Command::Train(args) => (&args.config, &args.typed, args.resume.is_some()),
@@ -127,10 +133,10 @@ fn does(cli: &Cli) -> Result<Does, String> {
     })
 }
 
-/// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
+/// Runs a subcommand as one rank of `world`, after a check that all ranks run the same one.
 ///
 /// # Errors
-/// The error of the subcommand.
+/// Returns the error of the subcommand, or of the check.
 pub fn run_as_rank(
     world: &World,
     cli: &Cli,
@@ -143,7 +149,7 @@ pub fn run_as_rank(
             print_shared(world, kind(&error), world.is_root().then(|| with_hint(&error)).as_deref());
             return CommandError { error, ending: Ending::Shared };
         }
-        // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
+        // A single rank has no other rank to abort, and MPI_Abort would print several lines.
         CommandError { error, ending: if world.size() > 1 { Ending::Abort } else { Ending::Own } }
     };
     match start::compare(world, does(cli), program).map_err(|error| ended_with(error.into()))? {
@@ -168,49 +174,49 @@ pub fn run_as_rank(
     result.map_err(ended_with)
 }
 
-/// Something that was typed or named cannot be done, which every rank knows.
+/// The user asked for something that cannot be done. Every rank has this error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// Rank 0 cannot use a run directory that another process uses.
+/// Another process uses the run directory. Every rank has this error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InUse(pub CommError);
 
-/// What a process does whose command failed.
+/// How a process ends after its command failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// It prints the error, and no other rank waits for it.
+    /// Prints the error and exits: no other rank waits for this one.
     Own,
-    /// It prints the error, and aborts other ranks, which may still be running.
+    /// Prints the error and aborts the other ranks, which may still be running.
     Abort,
-    /// It exits: all ranks have the error, and one has printed it.
+    /// Exits without a message: all ranks have the error, and one of them has printed it.
     Shared,
 }
 
-/// An error of a command, and what the process does.
+/// An error of a command, and how the process ends.
 pub struct CommandError {
     /// The error.
     pub error: anyhow::Error,
-    /// What the process does.
+    /// How the process ends.
     pub ending: Ending,
 }
 
 impl CommandError {
-    /// An error that no other rank has to know.
+    /// Makes an error that does not concern other ranks.
     pub fn own(error: anyhow::Error) -> Self {
         Self { error, ending: Ending::Own }
     }
 
-    /// Prints the error, unless one rank has for all.
+    /// Prints the error, unless one rank has printed it for all.
     pub fn print(&self) {
         if self.ending != Ending::Shared {
             print_error(kind(&self.error), &with_hint(&self.error));
         }
     }
 
-    /// Exit code of the process; the guard's is 3.
+    /// Exit code of the process. (The guard, which ends a job after its deadline, exits with 3.)
     pub fn exit_code(&self) -> u8 {
         const EXIT_FAILED: u8 = 1;
         if is_refusal(&self.error) {
@@ -224,10 +230,10 @@ impl CommandError {
     }
 }
 
-/// Whether something was typed wrong: an option, a network that has no int8 version, a
-/// file of the other kind.
+/// Whether the user's input is the cause: a wrong option, a network that has no int8 version, a file of the
+/// wrong kind.
 pub fn is_refusal(error: &anyhow::Error) -> bool {
-    // Not where it is the cause of another: an edited run.json.
+    // Only the outermost error counts: an option error inside another one may come from an edited run.json.
     let is_option = error.chain().next().is_some_and(|error| {
         error.is::<ConfigError>()
             || error.is::<UsageError>()
@@ -242,7 +248,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
         })
 }
 
-/// The error between ranks that is the cause of `error`, if one is.
+/// Returns the error between ranks that caused `error`, if there is one.
 pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
     error.chain().find_map(|cause| {
         cause
@@ -258,9 +264,10 @@ pub fn is_in_use(error: &anyhow::Error) -> bool {
     error.is::<InUse>() || error.downcast_ref().is_some_and(is_locked)
 }
 
-/// The kind of the line with the error, for `launch --restart`.
+/// The kind of message with which the error is printed. `launch --restart` reads it to find out which rank
+/// failed first, and which ones only noticed.
 pub fn kind(error: &anyhow::Error) -> &'static str {
-    // Of gloo, and of the system.
+    // Messages of gloo and of the system for a lost connection: another rank has failed.
     let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
     match comm_error(error) {
         _ if is_in_use(error) => IN_USE,
@@ -270,7 +277,7 @@ pub fn kind(error: &anyhow::Error) -> &'static str {
     }
 }
 
-/// Whether every rank of the job ends with this same error, so that none waits.
+/// Whether every rank of the job ends with this error, so that no rank waits for another.
 pub fn is_shared(error: &anyhow::Error) -> bool {
     comm_error(error).is_some_and(CommError::is_shared)
         || error.downcast_ref().is_some_and(TrainError::is_shared)
@@ -278,7 +285,7 @@ pub fn is_shared(error: &anyhow::Error) -> bool {
         || error.is::<Refused>()
 }
 
-/// The error in one line, with what this program offers against it.
+/// Formats the error in one line, and appends a hint on what this program offers against it.
 pub fn with_hint(error: &anyhow::Error) -> String {
     match comm_error(error).and_then(hint) {
         Some(hint) => format!("{error:#}; {hint}"),
@@ -286,7 +293,8 @@ pub fn with_hint(error: &anyhow::Error) -> String {
     }
 }
 
-/// What this program's user can do about an error of the library, which speaks of its own functions.
+/// Returns a hint on the commands of this program for an error of burn-mpi. The library's messages name only
+/// its own functions.
 fn hint(error: &CommError) -> Option<String> {
     match error {
         CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
@@ -298,13 +306,13 @@ fn hint(error: &CommError) -> Option<String> {
     }
 }
 
-/// Prints an error of the program, of this [kind](burn_mpi::messages).
+/// Prints an error as a message of this [kind](burn_mpi::messages).
 pub fn print_error(kind: &str, text: &str) {
     console::error("mpiburn", &messages::tag(kind), text, logging::has_colour());
 }
 
-/// Prints this rank's line of this kind, if it has one. The barrier keeps ranks without one from exiting
-/// first: a launcher ends the job as soon as one rank has failed.
+/// Prints this rank's `line`, if it has one, then waits for all ranks. Without the barrier a rank without a
+/// line could exit first, and the launcher ends the job as soon as one rank has failed.
 fn print_shared(world: &World, kind: &str, line: Option<&str>) {
     if let Some(line) = line {
         print_error(kind, line);
@@ -312,10 +320,11 @@ fn print_shared(world: &World, kind: &str, line: Option<&str>) {
     let _ = world.barrier();
 }
 
-/// Prints an error of the command line, once for all ranks that have it; returns the exit code.
+/// Prints an error of the command line, once if all ranks have the same one. Returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    // MPI starts once: a program that the same rank runs next needs it.
+    // Help must not start MPI: it can start only once per rank, and a program that the same rank runs next
+    // may need it.
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
             console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
@@ -324,7 +333,8 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
     let program = start::fingerprint();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
-    // A line, as of other errors of options; any other error of the command line has clap's tips, which quote it twice.
+    // Errors of values are printed in one line, like other errors of options. Other errors keep clap's text
+    // with its tips, unless the text is so long that it would be cut.
     let text = error.to_string();
     let is_long = console::message(&text).len() < text.len();
     let wrong_value = (is_of_value(error) || is_long).then(|| one_line(error));
@@ -338,7 +348,7 @@ pub fn usage(error: &clap::Error) -> u8 {
         },
         _ => {}
     }
-    // As in `print_shared`.
+    // For the same reason as in `print_shared`.
     if let Some(world) = world {
         let _ = world.barrier();
     }

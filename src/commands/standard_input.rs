@@ -1,4 +1,7 @@
-//! Names of files on standard input, one a line.
+//! Reader of file names on standard input, one per line.
+//!
+//! Users also pipe the contents of a file by mistake. A picture is recognised by its first bytes, a table by
+//! two first lines that have cell separators and do not name files.
 
 use std::ffi::OsStr;
 use std::io::BufRead;
@@ -10,7 +13,7 @@ use run_record::files::foreign;
 
 use super::Refused;
 
-/// Calls `visit` with each name; returns how many there were. Blank lines are skipped.
+/// Calls `visit` with each name, and returns the number of names. Skips blank lines.
 pub fn each_name(
     mut input: impl BufRead,
     mut visit: impl FnMut(&Path) -> anyhow::Result<()>,
@@ -49,7 +52,7 @@ pub fn each_name(
     Ok(names)
 }
 
-/// Whether a line has what separates cells, and names no file.
+/// Whether a line has a cell separator and does not name a file.
 fn is_row(line: &[u8]) -> bool {
     line.iter().any(|byte| b",;\t".contains(byte)) && !Path::new(OsStr::from_bytes(line)).exists()
 }

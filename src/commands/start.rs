@@ -1,6 +1,7 @@
-//! What all ranks of a job must have in common before the first of them works: the same binary and
-//! the same subcommand. Every process of a job comes through here, one whose command line is wrong as well,
-//! so that no rank waits for another's first collective.
+//! Checks that all ranks of a job run the same binary and the same subcommand with the same options.
+//!
+//! The comparison is the first collective of every process of a job. A process with an invalid command line
+//! takes part too, and sends its error text instead. Otherwise the other ranks would wait for it.
 
 use std::fs::File;
 use std::thread::JoinHandle;
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::Refused;
 use run_record::files::sha256_with;
 
-/// What a rank is to do.
+/// The subcommand that a rank is about to run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Does {
     /// The subcommand, such as `bench step`.
@@ -21,37 +22,39 @@ pub struct Does {
     pub options: Vec<(String, String)>,
 }
 
-/// One rank's part of the comparison.
+/// The values of one rank that are compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct RankStart {
-    /// What it does, or what is printed in its place.
+    /// The subcommand, or the error text that the rank would print.
     does: Result<Does, String>,
     /// SHA-256 of the executable.
     program: String,
     level: Level,
 }
 
-/// How a rank goes on.
+/// The result of the comparison for one rank.
 #[derive(Debug, PartialEq)]
 pub enum Verdict {
     /// All ranks run the subcommand.
     Run,
-    /// All have the same text to print, which rank 0 does for all.
+    /// All ranks have the same text to print; rank 0 prints it for all.
     Print(String),
-    /// Ranks differ: what this rank has to say of it.
+    /// Ranks differ, and the command does not run. The line that this rank prints, if any.
     Refuse(Option<String>),
 }
 
-/// Whether this process is one of several.
+/// Whether this process is one of several that a launcher started.
 pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
-/// Compares what this rank `does`, or prints in its place, with the other ranks', options included, and sets the widest
-/// SIMD level that all processors have: hosts may differ, and a run gives the same bits for any placement of ranks.
+/// Compares this rank's `does` and `program` with the other ranks', including options.
+///
+/// Also makes all ranks use the highest SIMD level that all their processors have. Hosts may have different
+/// processors, and a run must give the same bits for any placement of its ranks.
 ///
 /// # Errors
-/// If an option has another value on another rank, or the transport fails.
+/// If an option differs between ranks, or the transport fails.
 pub fn compare(
     world: &World,
     does: Result<Does, String>,
@@ -79,7 +82,7 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
         });
     };
     let refuse = |line: String| Ok(Verdict::Refuse((rank == 0).then_some(line)));
-    // Another binary first: it may be what has another subcommand.
+    // Check the binary first: a different binary may explain a different subcommand.
     if let Some(other) = all.iter().position(|start| start.program != first.program) {
         return refuse(format!(
             "{} runs another binary than {} (SHA-256 {:.12}… and {:.12}…): copy one to all machines",
@@ -109,17 +112,18 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     Ok(Verdict::Run)
 }
 
-/// The digest of this executable, which a thread reads while MPI starts; what stands in the way if it cannot be
-/// read, which is the same on all ranks or is a difference that one should know of.
+/// Computes SHA-256 of this executable in a thread while MPI starts. If the executable cannot be read, the
+/// error text takes the place of the digest. The text is the same on all ranks, or its difference is reported
+/// like that of a digest.
 pub type Fingerprint = JoinHandle<String>;
 
-/// Begins to read the executable, if there are ranks to compare it with.
+/// Starts to read the executable, if there are other ranks to compare it with.
 pub fn fingerprint() -> Option<Fingerprint> {
     let digest = || sha256_with(&[], File::open("/proc/self/exe")?);
     has_peers().then(|| std::thread::spawn(move || digest().unwrap_or_else(|error| error.to_string())))
 }
 
-/// The error of a subcommand that has no ranks.
+/// Returns the error of a subcommand that has no ranks, started under a launcher.
 pub fn in_one_process(name: &str) -> Refused {
     Refused(format!("mpiburn {name} runs in one process: start it without mpirun or srun"))
 }

@@ -1,4 +1,4 @@
-//! What profiles and benchmarks work on: a run's network and samples, or initial weights and noise.
+//! The network and samples of profiles and benchmarks: those of a run, or initial weights and noise.
 
 use std::path::Path;
 
@@ -19,15 +19,16 @@ use data::{DataError, Normalizer, SampleSource, Shard, Split};
 /// A network and its samples, the same on every rank.
 pub struct Subject {
     pub config: RunConfig,
-    /// On a device without autodiff.
+    /// The network, on a device without autodiff.
     pub network: Network,
     pub source: SampleSource,
-    /// The network's int8 model, if one is asked for.
+    /// The network's int8 model, if it was requested.
     pub int8: Option<Quantized>,
 }
 
 impl Subject {
-    /// Initial weights, and as many `samples` of noise, on which an int8 model is calibrated.
+    /// Makes a network with initial weights and `samples` samples of noise. If `int8`, its int8 model is
+    /// calibrated on these samples.
     pub fn initial(world: &World, config: RunConfig, samples: usize, int8: bool) -> anyhow::Result<Self> {
         set_up(world, &config)?;
         let dimensions = config.model.dimensions();
@@ -38,26 +39,26 @@ impl Subject {
         Ok(Self { config, network, source, int8 })
     }
 
-    /// What a run has trained, and the int8 model beside it.
+    /// Takes the network and data set of a run, and if `int8` the int8 model in its checkpoint's folder.
     pub fn of_run(world: &World, opened: Opened, int8: bool) -> anyhow::Result<Self> {
         let int8 = int8.then(|| opened.int8(world)).transpose()?;
         let Opened { config, source, network, .. } = opened;
         Ok(Self { config, network, source, int8 })
     }
 
-    /// Bytes of a checkpoint's file of these weights.
+    /// Returns the size in bytes of a checkpoint's file with these weights.
     pub fn float_bytes(&self) -> anyhow::Result<usize> {
         let layout = self.network.parameters();
         Ok(weights_file(&layout::stored(&layout), &layout.read(&self.network))?.len())
     }
 }
 
-/// Bytes of the file of an int8 model.
+/// Returns the size in bytes of the file of an int8 model.
 pub fn int8_bytes(int8: &Quantized) -> anyhow::Result<usize> {
     Ok(int8.file.encode(Path::new(INT8_FILE))?.len())
 }
 
-/// The learner of steps that are measured.
+/// Returns a learner for steps that are measured.
 pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> anyhow::Result<Learner<'w>> {
     let backend = config.communication.backend;
     let collective = backend.connect(world, &config.transport(), config.device.gpu())?;
@@ -65,11 +66,11 @@ pub fn learner<'w>(world: &'w World, config: &RunConfig, network: Network) -> an
     Ok(Learner::new(world, config, network, quantizer, collective)?)
 }
 
-/// Number of different batches, used in turn: a single one would be memorised in training, and a loss of 0 has
-/// gradients unlike those of training.
+/// Number of different batches, which are used in turn. A single batch would be memorised in training, and
+/// gradients at a loss of 0 are not representative.
 pub const BATCHES: usize = 16;
 
-/// Samples of this rank in whole batches, over and over.
+/// Whole batches of this rank's samples, in an endless cycle.
 pub struct BatchCycle {
     shard: Shard,
     normalizer: Normalizer,
@@ -79,7 +80,7 @@ pub struct BatchCycle {
 }
 
 impl BatchCycle {
-    /// The first samples of `split`.
+    /// Takes the first samples of `split`.
     pub fn open(
         world: &World,
         config: &RunConfig,
@@ -100,7 +101,7 @@ impl BatchCycle {
         Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
     }
 
-    /// The next batch; after the last, the first.
+    /// Returns the next batch; after the last one, the first again.
     ///
     /// # Errors
     /// If samples on disk cannot be read.

@@ -1,4 +1,7 @@
 //! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
+//!
+//! A sweep can be interrupted and started again at any time. At each start it looks at the run directories:
+//! it skips completed runs, resumes interrupted ones from their last checkpoint, and starts the others.
 
 mod earlier;
 mod run_options;
@@ -20,10 +23,10 @@ use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, checkpoint, lock};
 use terminal::digits::{decimals, seconds};
 
-/// Starts the runs that are not completed; returns the exit code.
+/// Starts the runs that are not completed, and returns the exit code.
 ///
 /// # Errors
-/// When the sweep file is invalid, or the folder has results of other options.
+/// If the sweep file is invalid, or the folder has results of other options.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let sweep = Sweep::read(args)?;
     let (mut record, before) = sweep.look()?;
@@ -46,14 +49,14 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     Ok(closing(&record, folder, stopped))
 }
 
-/// The runs of a sweep file.
+/// The runs of a sweep file, and where their results are.
 struct Sweep<'a> {
     args: &'a SweepArgs,
     file: SweepFile,
     runs: Vec<PlannedRun>,
-    /// One for each run.
+    /// The configuration of each run.
     configs: Vec<RunConfig>,
-    /// Where the runs are.
+    /// The folder that contains the run directories.
     folder: PathBuf,
 }
 
@@ -67,7 +70,8 @@ impl<'a> Sweep<'a> {
             let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
             bail!(Refused(format!("--only {text}: {problem}")));
         }
-        // Whoever meant a section of the sweep itself would miss it without a word.
+        // The user may have meant a section of the sweep file and misspelt its name, so the log says that it
+        // is taken as a scale.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
             log::info!(
                 "[{name}] in {} is a scale: it is used with --scale {name} alone",
@@ -83,7 +87,7 @@ impl<'a> Sweep<'a> {
         Ok(Self { args, file, runs, configs, folder })
     }
 
-    /// What is to be done, and what the folder has from before of each run.
+    /// Returns the state of each run, and what an earlier start of the sweep left of it in the folder.
     fn look(&self) -> anyhow::Result<(SweepRecord, Vec<Earlier>)> {
         let Self { args, file, .. } = self;
         let mut record = SweepRecord {
@@ -96,19 +100,19 @@ impl<'a> Sweep<'a> {
             runs: Vec::new(),
         };
         let mut before = Vec::new();
-        // The answers of launchers so far: looking up an unknown host can take seconds.
+        // Results of `impossible` by launcher and topology: looking up an unknown host can take seconds.
         let mut asked = BTreeMap::new();
         for (run, config) in self.runs.iter().zip(&self.configs) {
             let PlannedRun { topology, launcher, .. } = *run;
             let found = earlier(&self.folder.join(&run.name), run, config)?;
             let of_launcher =
                 asked.entry((topology, launcher)).or_insert_with(|| self.impossible(topology, launcher));
-            // Slurm starts ranks on other machines than this one.
+            // Slurm starts ranks on other machines, so this machine's GPUs do not matter.
             let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
             let reason = of_launcher.clone().or_else(|| gpu::impossible(config, here));
             let (state, error) = match (&found, reason) {
                 (Earlier::Completed(_), _) => (RunState::Completed, None),
-                // The others start; a run that --only leaves out does not fail.
+                // An unreadable run fails, and the others start. A run that --only excludes does not fail.
                 (Earlier::Unreadable(error), _) if chosen(args, &run.name) => {
                     (RunState::Failed, Some(error.to_string()))
                 }
@@ -122,9 +126,9 @@ impl<'a> Sweep<'a> {
         Ok((record, before))
     }
 
-    /// Why no job can be made on `topology` by `launcher`.
+    /// Returns why `launcher` cannot start a job on `topology`, or `None` if it can.
     fn impossible(&self, topology: Topology, launcher: LauncherKind) -> Option<String> {
-        // A script in the launcher's place knows its own machines.
+        // A script that replaces the launcher chooses the machines itself.
         if self.args.how.script(launcher).is_some() {
             return None;
         }
@@ -140,7 +144,7 @@ impl<'a> Sweep<'a> {
             let resumes = matches!(before, Earlier::Interrupted);
             let printed = self.command(run, resumes).and_then(|mut launch| print_dry(&mut launch));
             match (printed, planned.state, &planned.error) {
-                // Such as two ranks without a launcher, which have no command line.
+                // Some skipped runs have no command line, such as two ranks without a launcher.
                 (Err(_), RunState::Skipped, Some(reason)) => log::info!("skipped: {}: {reason}", run.name),
                 (printed, ..) => printed?,
             }
@@ -158,7 +162,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// The launch of a run, from the beginning or from its last checkpoint.
+    /// Prepares the launch of a run, from its first step or from its last checkpoint.
     fn command(&self, run: &PlannedRun, resumes: bool) -> anyhow::Result<launch::Launch> {
         let mut program = vec!["train".to_owned()];
         let out = self.folder.join(&run.name).display().to_string();
@@ -172,7 +176,7 @@ impl<'a> Sweep<'a> {
         prepare(run.topology, run.launcher, &self.args.how, hostfile, program)
     }
 
-    /// Starts the waiting runs; returns whether it was stopped.
+    /// Starts the waiting runs. Returns whether a signal stopped the sweep.
     fn make(&self, record: &mut SweepRecord) -> anyhow::Result<bool> {
         let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
         let total = self.runs.len();
@@ -183,7 +187,7 @@ impl<'a> Sweep<'a> {
             if stop.signal().is_some() {
                 return Ok(true);
             }
-            // Other runs have taken their time: another process may have gone on with this one.
+            // Look again: another process may have continued this run while the sweep worked on others.
             let ended = self.earlier(at).and_then(|before| match before {
                 Earlier::Completed(_) => Ok(Some("another process has completed it".into())),
                 Earlier::Unreadable(error) => Err(error.into()),
@@ -214,7 +218,8 @@ impl<'a> Sweep<'a> {
         earlier(&self.folder.join(&run.name), run, &self.configs[at])
     }
 
-    /// Counts failed runs that another process has completed meanwhile: the job of a sweep that was killed.
+    /// Marks failed runs as completed if another process has completed them since, for example the job of a
+    /// sweep that was killed.
     fn count_others(&self, record: &mut SweepRecord) -> anyhow::Result<()> {
         for at in 0..self.runs.len() {
             if record.runs[at].state == RunState::Failed
@@ -229,7 +234,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Leaves what a completed run's checkpoints are for: its weights. With a `--keep` they stay as they are.
+    /// Reduces a completed run's checkpoints to their weights, unless the run has `--keep`.
     fn reduce(&self, at: usize, record: &SweepRecord) {
         if self.configs[at].keep.is_some() {
             return;
@@ -239,7 +244,7 @@ impl<'a> Sweep<'a> {
         let is_other = |other: &&SweepRun| other.state == RunState::Completed && other.name != *name;
         let others: Vec<_> =
             record.runs.iter().filter(is_other).map(|other| checkpoints(&other.name)).collect();
-        // Of a run that goes on, the optimizer's state is in use.
+        // Lock the run: if another process continues it, the optimizer's state is in use.
         let reduced =
             lock(&self.folder.join(name)).and_then(|_lock| checkpoint::reduce(&checkpoints(name), &others));
         if let Err(error) = reduced {
@@ -247,7 +252,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Starts a run; returns its summary, or `None` if it was stopped.
+    /// Starts a run and waits for its end. Returns its summary, or `None` if a signal stopped it.
     fn make_one(
         &self,
         run: &PlannedRun,
@@ -280,18 +285,18 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// The name of the sweep: of its file without the ending.
+/// Returns the name of the sweep: the name of its file without the ending.
 fn name_of(args: &SweepArgs) -> String {
     args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The command as it was typed, all options included.
+/// Returns the command as it was typed, with all options.
 fn typed() -> Vec<String> {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     std::iter::once("mpiburn".to_owned()).chain(words).collect()
 }
 
-/// The command for all runs: without `--only`.
+/// Returns the command for all runs: `words` without `--only`.
 fn without_only(words: &[String]) -> Vec<String> {
     let own = words.iter().position(|word| word == "--").unwrap_or(words.len());
     let is_value = |at: usize| at > 0 && at < own && words[at - 1] == "--only";
@@ -304,7 +309,7 @@ fn chosen(args: &SweepArgs, name: &str) -> bool {
     args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
 }
 
-/// Reports completed and failed runs; returns the exit code.
+/// Logs the numbers of completed and failed runs, and returns the exit code.
 fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));

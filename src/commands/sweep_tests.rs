@@ -1,4 +1,4 @@
-//! Checks every sweep file and every file of published figures of this project.
+//! Checks every sweep file and every file of published figures in this repository.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,14 @@ fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The arguments of `mpiburn sweep FILE`.
+/// Returns the arguments of `mpiburn sweep FILE`.
 fn typed(file: &Path) -> SweepArgs {
     let command = SweepArgs::augment_args(clap::Command::new("sweep").no_binary_name(true));
     let matches = command.try_get_matches_from([file]).expect("a path is enough");
     SweepArgs::from_arg_matches(&matches).expect("valid arguments")
 }
 
-/// The sweep's runs at `scale`, each with options that `train` accepts.
+/// Returns the sweep's runs at `scale`, after a check that `train` accepts their options.
 fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String> {
     let file = SweepFile::read(path, &options()).map_err(|error| error.to_string())?;
     let runs = plan(&file, scale).map_err(|error| error.to_string())?;
@@ -62,7 +62,7 @@ fn every_run_of_every_sweep_has_a_valid_configuration() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The run as it would be read after its completion.
+/// Returns the run as a report would read it after its completion.
 fn done(planned: &PlannedRun) -> Run {
     let words: Vec<String> = planned
         .options
@@ -78,7 +78,7 @@ fn done(planned: &PlannedRun) -> Run {
     completed(&config, planned.topology, launcher)
 }
 
-/// A misspelt column, or a value that no run has, would silently omit our figures.
+/// A misspelt column, or a value that no run has, would silently leave the column `ours` empty.
 #[test]
 fn every_published_table_matches_runs_of_its_sweep() {
     let mut referred = BTreeSet::new();
@@ -111,7 +111,7 @@ fn every_published_table_matches_runs_of_its_sweep() {
     assert_eq!(files("results/reference", "csv").into_iter().collect::<BTreeSet<_>>(), referred);
 }
 
-/// What reports know of the program, and of burn-mpi.
+/// Checks constants that run-report repeats, because it depends neither on this program nor on burn-mpi.
 #[test]
 fn reports_compute_with_the_values_of_the_program() {
     use run_report::{collectives, cost_model};

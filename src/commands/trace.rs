@@ -1,4 +1,7 @@
-//! `--trace`: one time line of all ranks, of a training or a profile.
+//! `--trace`: records one time line of all ranks, of a training or a profile.
+//!
+//! Each rank logs spans on its own clock. The clocks are compared before and after the recorded steps, so
+//! that rank 0 can put all spans on one time axis.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -16,7 +19,7 @@ use burn_mpi::lab::ClockOffset;
 use burn_mpi::{CommError, World};
 use run_record::is_of_run;
 
-/// Steps of a time line unless they are named.
+/// Steps that are recorded without `--trace-steps`.
 const DEFAULT: RangeInclusive<usize> = 20..=40;
 
 /// A time line that is being recorded.
@@ -31,16 +34,16 @@ pub struct Tracing {
 /// Checks on rank 0 that the file can be written.
 ///
 /// # Errors
-/// If it cannot, on every rank.
+/// Every rank returns the error if rank 0 cannot write the file.
 pub fn check_writable(world: &World, args: &TraceArgs) -> anyhow::Result<()> {
     let Some(path) = &args.trace else { return Ok(()) };
     on_root(world, || TraceFile::check(path).with_context(|| cannot_write(path))).map(drop)
 }
 
-/// Checks the place of a file in the run directory `out`, which may not be there yet.
+/// Checks a file name in the run directory `out`, which may not exist yet.
 ///
 /// # Errors
-/// If it is below one of its folders, or a file that the run writes.
+/// If the file is in a folder of the run directory, or is a file that the run writes itself.
 pub fn check_in_run(path: &Path, out: &Path) -> Result<(), ConfigError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     if path.parent() != Some(out) || is_of_run(name) {
@@ -54,10 +57,10 @@ fn cannot_write(path: &Path) -> String {
     format!("--trace {}: cannot be written", path.display())
 }
 
-/// The steps to record, of those after `done` up to `total`; none without `--trace`.
+/// Returns the steps to record, from those after `done` up to `total`; `None` without `--trace`.
 ///
 /// # Errors
-/// If the run does not have them.
+/// If the run does not have the steps of `--trace-steps`.
 pub fn steps(
     args: &TraceArgs,
     done: usize,
@@ -83,7 +86,7 @@ pub fn steps(
 }
 
 impl Tracing {
-    /// Compares the clocks of all ranks, before the steps.
+    /// Starts a time line: compares the clocks of all ranks before the first step.
     ///
     /// # Errors
     /// If MPI fails.
@@ -109,13 +112,13 @@ impl Tracing {
         })
     }
 
-    /// An empty log of the steps to record, on this rank's clock.
+    /// Returns an empty log for the steps to record, on this rank's clock.
     pub fn log(&self) -> Log {
         Log::new(self.since, self.steps.clone())
     }
 
-    /// Gathers what `recorder` has logged on every rank; rank 0 writes the file and logs which rank
-    /// waited for which. All ranks call it.
+    /// Gathers what `recorder` has logged on every rank. Rank 0 writes the file, and logs the longest wait of
+    /// one rank for another. All ranks must call it.
     ///
     /// # Errors
     /// If the transport fails, or the file cannot be written.
@@ -150,13 +153,13 @@ impl Tracing {
         Ok(())
     }
 
-    /// Ends a training: writes the file if all ranks ended after the same step, and otherwise logs
-    /// that there is none.
+    /// Ends the time line of a training: writes the file if all ranks ended after the same step, and
+    /// otherwise warns that it is not written.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish) after a training without an error.
+    /// Returns the errors of [`finish`](Self::finish) if the training succeeded.
     pub fn finish_training(self, world: &World, result: Result<(), &TrainError>) -> anyhow::Result<()> {
-        // Of a step that an error ended.
+        // An error may have ended the training inside a step.
         end_batch();
         let recorder = SpanRecorder::stop().unwrap_or_default();
         let path = self.path.clone();

@@ -1,4 +1,4 @@
-//! `mpiburn train`: puts a training together and writes down what came of it.
+//! `mpiburn train`: prepares a training, runs it and records its results.
 
 mod prepare;
 mod resume;
@@ -35,14 +35,15 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
     ended
 }
 
-/// The phases of a training; `begun` becomes the directory of a new run, on rank 0, once it is there.
+/// Runs all phases of a training. On rank 0, sets `begun` to the directory of a new run as soon as the
+/// directory exists, so that the caller can record a failure in it.
 fn phases(
     world: &World,
     args: &TrainArgs,
     stop: StopRequest,
     begun: &mut Option<RunDir>,
 ) -> anyhow::Result<()> {
-    // MPI has started before; the run counts from the start of the process.
+    // The time of the run starts with the process, not here: MPI has already started.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let Agreed { config, resumed, noted, source, plan, total } = agree(world, args)?;
@@ -62,7 +63,7 @@ fn phases(
     }
     print_header(world, &record, &plan, dimensions);
     (begin.complete, begin.samples) = world.broadcast(&(begin.complete, begin.samples))?;
-    // All ranks get rank 0's.
+    // Only rank 0 has weights; the trainer broadcasts them.
     let network = match begin.weights.take() {
         Some(weights) => layout.write(network, &weights),
         None => network,
@@ -89,7 +90,7 @@ fn phases(
         trainer.restore(checkpoint)?;
     }
     record.data = data_record(&trainer);
-    // The old run goes with what can fail at the start behind it.
+    // Delete the old run only after everything that can fail at the start has succeeded.
     let emptied = match &begin.dir {
         Some(dir) if begin.replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
         _ => Ok(()),
@@ -98,12 +99,12 @@ fn phases(
     train(args, started, begin, record, trainer, tracing)
 }
 
-/// A training whose options fit its data set, the same on all ranks.
+/// Options of a training that fit its data set, the same on all ranks.
 struct Agreed {
     config: RunConfig,
-    /// The run that is resumed, on rank 0.
+    /// The run to resume; `None` except on rank 0.
     resumed: Option<Resumed>,
-    /// What the resumed run has noted of its data set.
+    /// What the run to resume recorded about its data set.
     noted: Option<Noted>,
     source: SampleSource,
     plan: ShardPlan,
@@ -111,7 +112,7 @@ struct Agreed {
     total: usize,
 }
 
-/// Opens the data set, and checks the options against it.
+/// Determines the configuration, opens the data set, and checks the options against it.
 fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
     let (mut config, resumed, noted) = configure(world, args)?;
     let mut source = super::open_data(world, &config.data.data_root)?;
@@ -121,7 +122,8 @@ fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
             source = noted.as_trained(world, &config, source)?;
         }
     }
-    // From what all ranks have: rank 0 alone has the run that is resumed.
+    // Computed from options, not from `resumed`, which only rank 0 has: the result must be equal on all
+    // ranks.
     let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
     clip_limits(world, &mut config, &source, is_noted);
     let plan = config.plan(&source, Split::Train, world.size());
@@ -134,8 +136,8 @@ fn agree(world: &World, args: &TrainArgs) -> anyhow::Result<Agreed> {
     Ok(Agreed { config, resumed, noted, source, plan, total })
 }
 
-/// Prepares this rank for the configuration that all ranks have and this build can run. Also returns the run that is
-/// resumed, on rank 0, and what that run noted.
+/// Determines the configuration, equal on all ranks, checks that this build can run it, and prepares this
+/// rank for it. Also returns the run to resume (on rank 0) and what it recorded about its data set.
 fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>, Option<Noted>)> {
     check_world_size(args, world)?;
     let (config, resumed, noted) = match &args.resume {
@@ -156,15 +158,15 @@ fn configure(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Opti
 fn connect(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collective>> {
     let (backend, transport, gpu) = (config.communication.backend, config.transport(), config.device.gpu());
     let collective = backend.connect(world, &transport, gpu)?;
-    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with the first one
-    // on the GPU.
+    // With NCCL, small exchanges stay on MPI: a second communicator would compete with the first one on the
+    // GPU.
     if backend == BackendKind::Gloo {
         world.exchange_over(backend.connect_primitives(world, &transport, gpu)?);
     }
     Ok(collective)
 }
 
-/// What `run.json` notes of the samples.
+/// Returns the description of the samples for `run.json`.
 fn data_record(trainer: &Trainer<'_>) -> DataRecord {
     let (source, test) = (&trainer.source, &trainer.evaluation.shard);
     let Description { shape, element, classes, class_names, mean, std, .. } = source.description().clone();
@@ -187,12 +189,12 @@ fn data_record(trainer: &Trainer<'_>) -> DataRecord {
     }
 }
 
-/// Whether the time line is to be in the run directory.
+/// Whether the file of `--trace` is in the run directory.
 fn trace_is_in_run(args: &TrainArgs) -> bool {
     args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out))
 }
 
-/// Trains from the beginning, or goes on from a checkpoint, and writes down what came of it.
+/// Trains from the first step or from a checkpoint, and records the results.
 fn train(
     args: &TrainArgs,
     started: Instant,
@@ -214,17 +216,17 @@ fn train(
     let start = Start { step, history, curves, origin, keep: config.keep.map(Positive::get), has_int8 };
     let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
     if complete {
-        // Its record has what a process that trains nothing cannot measure again.
+        // Keep run.json: it has measurements that a process without training cannot repeat.
         if let Some(dir) = &dir {
             let shown = quoted(dir.path().display());
             log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
         }
         return Ok(world.barrier()?);
     }
-    // Before run.json changes, which says that this process has begun.
+    // Create the step file before run.json says that this process has started.
     let noted = dir.as_ref().filter(|_| args.note_steps).map(|dir| StepFile::create(dir, step));
     let steps = world.agree(noted.transpose())?;
-    // Not before: a run that is refused stays as it was.
+    // Write run.json only now, so that a rejected start leaves the run as it was.
     world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
     let mut progress = TrainingProgress::new(world.is_root(), &plan, config.epochs.get(), step, steps);
     trainer.position.start_up_seconds += started.elapsed().as_secs_f64();
@@ -254,7 +256,7 @@ fn train(
     Ok(())
 }
 
-/// Says where the run goes on, and warns of what it cannot learn.
+/// Logs where a resumed run continues, and warns of settings with which it learns next to nothing.
 fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
     let (plan, position) = (trainer.plan, &trainer.position);
     if position.step > 0 {
@@ -267,7 +269,7 @@ fn say_start(trainer: &Trainer<'_>, config: &RunConfig) {
     }
 }
 
-/// Writes down that a training stopped or failed; returns its error.
+/// Records in run.json that a training stopped or failed, and returns its error.
 fn note_end_without_results(
     world: &World,
     dir: Option<&RunDir>,
@@ -280,7 +282,8 @@ fn note_end_without_results(
         record.status = if stopped { Status::Stopped } else { Status::Failed };
         record.error = Some(error.to_string());
         record.ended_at = Some(now());
-        // On a full disk this fails too; what ended the run is every rank's error.
+        // This may fail too, for example on a full disk. The error that ended the run is still the one to
+        // return.
         if let Err(error) = dir.write_record(&record) {
             log::debug!("{error}");
         }
@@ -289,16 +292,17 @@ fn note_end_without_results(
         tracing.finish_training(world, Err(&error))?;
     }
     if stopped {
-        // MPICH's ranks were seen to wait for each other forever where some
-        // shut down while others still had messages on the way.
+        // Without this barrier, MPICH's ranks sometimes waited for each other forever: some shut down while
+        // others still had messages in flight.
         world.barrier()?;
     }
     Err(error.into())
 }
 
-/// Warns of a training on own data that is too short to learn: the defaults are for sets of many thousand samples.
+/// Warns if a training on imported data is too short. The default options suit data sets of many thousand
+/// samples.
 fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
-    /// Networks were seen to learn small tables from here on.
+    /// Number of steps from which on networks learned small tables in experiments.
     const FEW: usize = 100;
     let all = epochs * steps;
     if all < FEW {
@@ -316,8 +320,8 @@ fn warn_of_few_steps(epochs: usize, steps: usize, batch_size: usize) {
     }
 }
 
-/// Warns of epochs from `epoch` on whose learning rate changes nothing any more. `first` is the rate of the run's first
-/// epoch, 0 in a new run.
+/// Warns of epochs, from `epoch` on, with a learning rate so low that they change next to nothing. `first` is
+/// the rate of the run's first epoch, 0 in a new run.
 fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize, first: f64) {
     let initial = schedule.rate(0, 0).lr.max(first);
     let Some(from) = schedule.negligible_from(epoch, initial) else { return };

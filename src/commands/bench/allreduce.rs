@@ -1,9 +1,9 @@
-//! `mpiburn bench allreduce`: latency and bandwidth by size and backend, measured as in
-//! the OSU micro-benchmarks.
+//! `mpiburn bench allreduce`: measures latency and bandwidth by size and backend, with the method of the OSU
+//! micro-benchmarks.
 //!
-//! Backends alternate within each iteration, so that other load on the machine affects
-//! all of them alike. A barrier before each call, which is not timed, starts the ranks
-//! together; the latency of a call is the mean over ranks, as in OSU's.
+//! Backends alternate within each iteration, so that other load on the machine affects all of them alike. An
+//! untimed barrier before each call starts the ranks together. The latency of a call is the mean over ranks,
+//! as in OSU's benchmarks.
 
 use clap::ValueEnum;
 use half::{bf16, f16};
@@ -18,10 +18,10 @@ use run_report::allreduce::latency_plot;
 use run_report::plots::Plot;
 use run_report::{LatencyRow, benchmarks};
 
-/// Up to this size, calls are short, and many are needed to measure their spread.
+/// Up to this size in bytes, calls are short, and many of them are needed to measure their spread.
 const SMALL: usize = 64 << 10;
 
-/// A method to time: a backend and its order of summation.
+/// An all-reduce method to time: a backend and its order of summation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AllReduceMethod {
     name: &'static str,
@@ -60,7 +60,7 @@ fn sizes_of(args: &AllreduceArgs) -> Result<Vec<usize>, ConfigError> {
     sizes::parse(&args.sizes, args.dtype.bytes()).map_err(refused)
 }
 
-/// The methods in the list `names`; all of this build if there is none.
+/// Returns the methods in the list `names`, or all methods of this build without a list.
 fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     let Some(names) = names else {
         return Ok(METHODS.into_iter().filter(|m| m.backend.check_built().is_ok()).collect());
@@ -81,8 +81,8 @@ fn methods(names: Option<&str>) -> Result<Vec<AllReduceMethod>, ConfigError> {
     Ok(chosen)
 }
 
-/// Times every size with every method: one row each, in that order. Methods of a backend that a rank has no GPU for
-/// are left out, unless they were named.
+/// Times every size with every method, and returns one row for each, ordered by size. Methods of a backend
+/// for which a rank has no GPU are left out, unless the user named them.
 fn measure(
     world: &World,
     args: &AllreduceArgs,
@@ -116,8 +116,8 @@ fn measure(
     Ok(rows)
 }
 
-/// This rank's times in µs for one size: `iterations` of the first method, then of the
-/// next.
+/// Returns this rank's times in µs for one size: `iterations` times of the first method, then of the next
+/// one.
 fn time_size(
     world: &World,
     dtype: WireType,
@@ -137,7 +137,7 @@ fn time_size(
         let mut buffer = wire(dtype, bytes / dtype.bytes(), term);
         call(method, &mut buffer)?;
         world.agree(check(method, &buffer, world.size()))?;
-        // Zeros: repeated sums of other values would overflow the type.
+        // Further sums are of zeros: repeated sums of other values would overflow the type.
         buffer.bytes_mut().fill(0);
         buffers.push(buffer);
     }
@@ -153,17 +153,17 @@ fn time_size(
     Ok(times)
 }
 
-/// Untimed calls at the start, which set up connections and pages.
+/// Returns the number of untimed calls at the start, which set up connections and pages.
 fn warm_up(iterations: usize) -> usize {
     (iterations / 10).max(5)
 }
 
-/// Every rank's value at index `i` of the first sum.
+/// Returns the value at index `i` that every rank contributes to the first sum.
 fn term(i: usize) -> f32 {
     (i % 7 + 1) as f32
 }
 
-/// A buffer of `length` values.
+/// Makes a buffer of `length` values.
 fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     let values = (0..length).map(value);
     match dtype {
@@ -173,8 +173,7 @@ fn wire(dtype: WireType, length: usize, value: impl Fn(usize) -> f32) -> Wire {
     }
 }
 
-/// Checks the first sum with the tolerance of the type: 16-bit types may be rounded
-/// after each addition.
+/// Checks the first sum. The tolerance depends on the type: 16-bit types may be rounded after each addition.
 fn check(method: &AllReduceMethod, sum: &Wire, ranks: usize) -> Result<(), String> {
     let right = |rounding: f32| {
         move |(i, value): (usize, f32)| {

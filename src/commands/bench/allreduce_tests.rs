@@ -1,10 +1,10 @@
-//! Tests of the options, and of the detection of a wrong sum.
+//! Checks the parsing of options and the detection of wrong sums.
 
 use super::*;
 use crate::options::{BenchKind, Cli, Command, one_line};
 use clap::Parser;
 
-/// Type, sizes and names of the methods.
+/// Element type, sizes, and names of the methods.
 type Chosen = (WireType, Vec<usize>, Vec<&'static str>);
 
 fn chosen(options: &[&str]) -> Result<Chosen, ConfigError> {

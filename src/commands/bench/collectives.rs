@@ -1,5 +1,5 @@
-//! `mpiburn bench collectives`: the operations that each backend supports, determined
-//! by calling each and checking its result.
+//! `mpiburn bench collectives`: determines the operations that each backend supports, by calling each one and
+//! checking its result.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -21,13 +21,15 @@ use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
 
-/// Delay of one rank before the barrier that is checked, which is wrong if another rank leaves it before this one enters
-/// it, by more than half of the delay and the errors of the clocks. Ranks that are late themselves may hide that, but
-/// make no correct barrier wrong.
+/// Delay of one rank before the barrier that is checked.
+///
+/// The barrier is wrong if a rank leaves it before another rank enters it, by more than half of this delay
+/// plus the errors of the clocks. Ranks that are late for other reasons may hide a wrong barrier, but cannot
+/// make a correct one look wrong.
 const LATE: Duration = Duration::from_millis(100);
 
-/// One call of an operation of [`Primitives`], with the rank that is its root: its time, none if this rank does not
-/// take part, and whether its result is right.
+/// Calls one operation of [`Primitives`]; the last argument is the root rank. Returns the time of the call
+/// (`None` if this rank does not take part), and whether the result is right.
 type PrimitiveCall = fn(&mut dyn Primitives, &World, usize) -> Result<(Option<Duration>, bool), CommError>;
 
 const OPERATIONS: [(&str, PrimitiveCall); 11] = [
@@ -74,7 +76,7 @@ const OPERATIONS: [(&str, PrimitiveCall); 11] = [
 
 const BARRIER: &str = "barrier";
 
-/// A rank's times of an operation in µs, none if it did not take part, or the problem: [`WRONG`] or
+/// A rank's times of an operation in µs (none if the rank does not take part), or the problem: [`WRONG`] or
 /// [`NOT_SUPPORTED`].
 type Trial = Result<Vec<f64>, String>;
 
@@ -120,8 +122,8 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// The operations of `backend`, or why it has none here: it is not in this build, or a rank has no
-/// GPU for it.
+/// Returns the operations of `backend`, or why it has none: it is not in this build, or a rank has no GPU for
+/// it.
 fn connect(
     world: &World,
     backend: BackendKind,
@@ -139,7 +141,7 @@ fn ended_with(trial: &Trial, problem: &str) -> bool {
     trial.as_ref().is_err_and(|found| found == problem)
 }
 
-/// The median in µs of all ranks' trials of one operation, or why there is none.
+/// Returns the median time in µs of one operation over all ranks' trials, or why there is none.
 fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     for problem in [WRONG, NOT_SUPPORTED] {
         if trials.iter().any(|trial| ended_with(trial, problem)) {
@@ -152,8 +154,8 @@ fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     median_of((0..calls).map(mean).collect()).ok_or(NEEDS_2_RANKS)
 }
 
-/// Calls `operation` on all ranks. A wrong result does not end it, because the other
-/// ranks would wait for this one.
+/// Calls `operation` on all ranks, `iterations` times after a warm-up. Continues after a wrong result,
+/// because the other ranks would wait for this one.
 fn attempt(
     operation: PrimitiveCall,
     on: &mut dyn Primitives,
@@ -175,7 +177,8 @@ fn attempt(
     Ok(problem.map_or(Ok(times), |problem| Err(problem.to_owned())))
 }
 
-/// A message from each even rank to the next one. Each side's time is that of its own operation.
+/// Sends a message from each even rank to the next rank. If `of_sender`, the senders return their time,
+/// otherwise the receivers.
 fn with_peer(
     on: &mut dyn Primitives,
     world: &World,
@@ -197,16 +200,16 @@ fn with_peer(
     Ok((is_timed.then_some(time), sends || part == message(peer, 0)))
 }
 
-/// A rank's passage through a barrier, in ns on the clock of rank 0.
+/// When a rank entered and left a barrier, in ns on the clock of rank 0.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Passage {
     entered: i64,
     left: i64,
-    /// Bound of the clock's error.
+    /// Upper bound of the clock's error, in ns.
     error: i64,
 }
 
-/// Whether the barrier waits for the last rank, which is delayed.
+/// Delays the last rank, and returns whether the barrier waits for it.
 fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommError> {
     let since = Instant::now();
     let clock = world.clock_offsets(|| since.elapsed())?[world.rank()];
@@ -221,7 +224,7 @@ fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommErr
     Ok(all_waited(&world.gather(&passage)?))
 }
 
-/// Whether no rank left before another entered.
+/// Whether no rank left the barrier before another rank entered it.
 fn all_waited(ranks: &[Passage]) -> bool {
     let is_early = |rank: &Passage, other: &Passage| {
         let margin = rank.error + other.error + LATE.as_nanos() as i64 / 2;
@@ -230,22 +233,22 @@ fn all_waited(ranks: &[Passage]) -> bool {
     !ranks.iter().any(|rank| ranks.iter().any(|other| is_early(rank, other)))
 }
 
-/// The message of rank `from` to rank `to`.
+/// Returns the message of rank `from` to rank `to`.
 fn message(from: usize, to: usize) -> Vec<u8> {
     (0..BYTES).map(|i| (from * 59 + to * 101 + i * 7 + 1) as u8).collect()
 }
 
-/// The messages of this rank to all others, one after the other.
+/// Returns the messages of this rank to all ranks, one after the other.
 fn messages_from(world: &World) -> Vec<u8> {
     (0..world.size()).flat_map(|to| message(world.rank(), to)).collect()
 }
 
-/// The messages of all ranks to rank `to`.
+/// Returns the messages of all ranks to rank `to`, one after the other.
 fn messages_to(world: &World, to: usize) -> Vec<u8> {
     (0..world.size()).flat_map(|from| message(from, to)).collect()
 }
 
-/// The contribution of `rank` to a sum.
+/// Returns the contribution of `rank` to a sum.
 fn term(rank: usize, parts: usize) -> Wire {
     sum(rank..rank + 1, parts)
 }
@@ -254,7 +257,8 @@ fn zeros(parts: usize) -> Wire {
     Wire::F32(vec![0.0; parts * BYTES / size_of::<f32>()])
 }
 
-/// The sum of the contributions of `ranks`: `parts` of `BYTES`. Small integers have exact sums.
+/// Returns the sum of the contributions of `ranks`: `parts` parts of `BYTES` bytes. The values are small
+/// integers, so their sums are exact.
 fn sum(ranks: Range<usize>, parts: usize) -> Wire {
     let value = |i: usize| ranks.clone().map(|rank| ((rank * 5 + i) % 11) as f32).sum();
     Wire::F32((0..parts * BYTES / size_of::<f32>()).map(value).collect())

@@ -1,4 +1,4 @@
-//! Tests of the cells, and of what ranks send.
+//! Checks the summary of trials, the barrier test, and the messages that ranks send.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! `mpiburn bench fused`: fused convolution and ReLU compared with Burn's two operators
-//! on each compute backend.
+//! `mpiburn bench fused`: compares fused convolution and ReLU with Burn's two operators on each compute
+//! backend.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const TEST_BATCH: usize = 128;
 
-/// Steps of one row before the next row continues, so that a change in the machine's
-/// speed affects all rows.
+/// Number of steps of one row before the next row continues. Rows alternate, so that a change in the
+/// machine's speed affects all of them.
 const TURN: usize = 10;
 
 /// An implementation of the network.
@@ -40,7 +40,7 @@ struct Way {
     fused: bool,
 }
 
-/// The table's rows, in order.
+/// The implementations, in the order of the table's rows.
 const WAYS: [Way; 4] = [
     Way { name: "fused", device: DeviceKind::Flex, fused: true },
     Way { name: "unfused", device: DeviceKind::Flex, fused: false },
@@ -83,7 +83,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rows of the table.
+/// Returns the number of layers and the implementation of each row of the table.
 fn ways(args: &FusedArgs) -> impl Iterator<Item = (usize, Way)> {
     args.layers.iter().flat_map(|&layers| WAYS.map(|way| (layers, way)))
 }
@@ -124,9 +124,8 @@ fn measure(
 /// ReLU(Conv2d(C→C, 3x3, pad 1)), `layers` times with the same weights, then
 /// Linear(C·28·28→10), for `[batch, 1, 28, 28]`.
 ///
-/// The report that the table reproduces applied one convolution N times, so its input
-/// and output have the same shape; with several channels, the image is repeated over
-/// them.
+/// The table reproduces a report that applied one convolution N times, so input and output of the convolution
+/// have the same shape. With several channels, the image is repeated over them.
 #[derive(Module, Debug)]
 struct RepeatedConv {
     conv: Conv2d,
@@ -170,12 +169,12 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// An untrained network. All networks of the same options and layers have the same
+    /// Makes an untrained network. All networks with the same options and number of layers have the same
     /// initial weights on every device.
     fn new(layers: usize, args: &FusedArgs, way: Way) -> Self {
         let init = |device: &Device| RepeatedConv::init(layers, args.channels, device);
-        // Random generators differ between devices: the weights are always drawn on
-        // flex, which every build has.
+        // Random generators differ between devices, so the weights are always drawn on flex, which every
+        // build has.
         let flex = Device::flex();
         let drawn = seeded(args.seed, &flex, || {
             let drawn = init(&flex);
@@ -188,11 +187,11 @@ impl Candidate {
         Self { way, network, optimizer, lr: args.lr, device, forward: Vec::new(), backward: Vec::new() }
     }
 
-    /// One training step; returns its loss.
+    /// Does one training step and returns its loss.
     fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u16]) -> f64 {
         let images = inputs(normalizer.values(bytes), normalizer.shape(), &self.device.clone().autodiff());
         let began = Instant::now();
-        // The loss includes its value, so forward is complete on lazy backends as well.
+        // `cross_entropy` reads the value of the loss, so forward is complete here on lazy backends as well.
         let Score { loss, value, .. } = cross_entropy(self.network.forward(images, self.way.fused), labels);
         let forwarded = Instant::now();
         let gradients = GradientsParams::from_grads(loss.backward(), &self.network);
@@ -202,7 +201,7 @@ impl Candidate {
         value
     }
 
-    /// Accuracy in percent.
+    /// Returns the accuracy on `test` in percent.
     fn accuracy(&self, normalizer: &Normalizer, test: &Shard) -> Result<f64, DataError> {
         let network = self.network.valid();
         let mut right = 0;

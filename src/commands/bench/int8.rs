@@ -1,4 +1,4 @@
-//! `mpiburn bench int8`: an int8 model against the float network that it was made of.
+//! `mpiburn bench int8`: compares an int8 model with the float network from which it was made.
 
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,14 @@ use data::{Normalizer, Shard, Split};
 use run_record::Method;
 use terminal::table::table;
 
-/// Images of one inference.
+/// Numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Rounds that are timed at least, and how long a batch size may take beyond them.
+/// Minimum number of timed rounds, and the time after which a batch size gets no more than these.
 const LEAST: usize = 5;
 const MOST: Duration = Duration::from_secs(10);
-/// Samples of an accuracy's batch.
+/// Batch size of the accuracy test.
 const TEST_BATCH: usize = 128;
-/// Samples of noise, without a checkpoint.
+/// Number of noise samples, used without a checkpoint.
 const NOISE: usize = 256;
 
 /// One measurement, and one line of the CSV file.
@@ -39,11 +39,11 @@ struct Int8Row {
     median_ms: f64,
     bytes_allocated: u64,
     checkpoint_bytes: usize,
-    /// In percent; none without a checkpoint.
+    /// In percent; `None` without a checkpoint.
     test_accuracy: Option<f64>,
 }
 
-/// The JSON file.
+/// Contents of the JSON file.
 #[derive(Debug, Serialize)]
 struct Int8Report<'a> {
     network: ModelKind,
@@ -94,7 +94,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The method of the int8 model, and the rows of each batch size.
+/// Returns the quantization method of the int8 model, and three rows for each batch size.
 fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(Method, Vec<Int8Row>)> {
     let Some(int8) = &subject.int8 else { unreachable!("it was asked for") };
     let (float_bytes, int8_bytes) = (subject.float_bytes()?, int8_bytes(int8)?);
@@ -120,7 +120,7 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     }
     let mut rows = Vec::new();
     for batch in BATCHES {
-        // Samples again from the first, where a test set is smaller than a batch.
+        // If the test set is smaller than a batch, its samples are repeated.
         let whole = normalizer.values(&shard.read(0, batch)?.0);
         let shape = source.description().shape;
         let size: usize = shape.iter().product();
@@ -142,7 +142,8 @@ fn measure(world: &World, subject: Subject, args: &Int8Args) -> anyhow::Result<(
     Ok((method, rows))
 }
 
-/// Times of each candidate's inferences, which take turns, and the bytes that one after the first allocates.
+/// Times inferences of the candidates in turn. Returns for each candidate its times, and the bytes that one
+/// inference after the first allocates.
 fn time(candidates: &mut [&mut dyn FnMut()], iterations: usize) -> Vec<(Vec<Duration>, u64)> {
     let mut measured = vec![(Vec::with_capacity(iterations), 0); candidates.len()];
     candidates.iter_mut().for_each(|infer| infer());

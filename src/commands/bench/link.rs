@@ -1,8 +1,8 @@
-//! `mpiburn bench link`: time of a message between two ranks, by size.
+//! `mpiburn bench link`: measures the time of a message between two ranks, by size.
 //!
-//! Both ranks send at once, as in an all-reduce; a ping-pong would leave each direction
-//! idle half of the time. The pause before a message matters as well: shapers and
-//! switches forward messages faster after a pause.
+//! Both ranks send at once, as in an all-reduce. In a ping-pong each direction would be idle half of the
+//! time. The pause before a message matters as well: shapers and switches forward messages faster after a
+//! pause.
 
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ use run_report::allreduce::human_size;
 use run_report::link::{Link, LinkRow};
 use terminal::table::table;
 
-/// Untimed exchanges at the start: the first opens connections, and TCP's window grows
-/// over the next.
+/// Number of untimed exchanges at the start. The first opens connections, and TCP's window grows over the
+/// next ones.
 const WARM_UP: usize = 5;
 /// Time limit of the exchanges of one size.
 const BUDGET: Duration = Duration::from_secs(1);
@@ -45,7 +45,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     for bytes in sizes {
         let times = time_size(world, primitives.as_mut(), bytes, args.iterations, pause)?;
         let row = LinkRow::of_exchanges(&backend.to_string(), bytes, times);
-        // Rank 0's clock, so that both ranks stop at the same size.
+        // Both ranks use rank 0's time, so that they stop at the same size.
         let one_way_us = world.broadcast(&row.one_way_us)?;
         rows.push(row);
         if args.sizes.is_none() && one_way_us > LONGEST.as_secs_f64() * 1e6 {
@@ -56,7 +56,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Exchanges of one size in µs.
+/// Returns the times of exchanges of one size, in µs.
 fn time_size(
     world: &World,
     on: &mut dyn Primitives,
@@ -72,7 +72,7 @@ fn time_size(
     for _ in 0..WARM_UP {
         slowest = slowest.max(exchange(on, &mine, &mut both, pause)?);
     }
-    // Both sides need the same count, so rank 0's time is used.
+    // Both ranks need the same count, so both use rank 0's time.
     let slowest = world.broadcast(&slowest)?;
     let fitting = (BUDGET.as_secs_f64() * 1e6 / slowest.max(1.0)) as usize;
     let count = iterations.unwrap_or(fitting.clamp(10, 1000));
@@ -85,7 +85,7 @@ fn time_size(
     Ok(times)
 }
 
-/// Each rank's message goes to the other: an all-gather of two.
+/// Sends each rank's message to the other, as an all-gather of two ranks. Returns the time in µs.
 fn exchange(
     on: &mut dyn Primitives,
     mine: &[u8],
@@ -93,7 +93,7 @@ fn exchange(
     pause: Duration,
 ) -> Result<f64, CommError> {
     let idle = Instant::now();
-    // Busy-waits like computation: a sleeping rank would wake up late.
+    // Wait in a busy loop, as if computing: a sleeping rank would wake up late.
     while idle.elapsed() < pause {
         std::hint::spin_loop();
     }

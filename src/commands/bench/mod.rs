@@ -1,4 +1,4 @@
-//! `mpiburn bench`: benchmarks of the transports, of a step and of an operator.
+//! `mpiburn bench`: benchmarks of transports, training steps and operators.
 
 mod allreduce;
 mod collectives;
@@ -46,14 +46,14 @@ fn warn_if_not_representative(world: &World) {
     }
 }
 
-/// Refuses more than one rank for `what` is measured.
+/// Rejects more than one rank. `what` names in the error what is measured.
 fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
     let why = || format!("{what} is measured on one rank; start it without mpirun");
     let refused = || ConfigError::new("world-size", world.size(), why());
     (world.size() == 1).then_some(()).ok_or_else(refused)
 }
 
-/// The time of a call that all ranks begin together.
+/// Returns the time of a call that all ranks begin together, after a barrier.
 fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<Duration, CommError> {
     world.barrier()?;
     let started = Instant::now();
@@ -61,7 +61,7 @@ fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<
     Ok(started.elapsed())
 }
 
-/// Why `backend` is left out, in two words, if a rank has no GPU for it. All ranks must call it.
+/// Returns in two words why `backend` is left out, if a rank has no GPU for it. All ranks must call it.
 #[cfg(feature = "nccl")]
 fn has_no_gpu(world: &World, backend: BackendKind) -> Result<Option<&'static str>, CommError> {
     if backend != BackendKind::Nccl {
@@ -76,24 +76,24 @@ fn has_no_gpu(world: &World, backend: BackendKind) -> Result<Option<&'static str
     Ok(refusal.map(|refusal| refusal.reason.short()))
 }
 
-/// No backend of this build needs a GPU.
+/// Returns `None`: no backend of this build needs a GPU.
 #[cfg(not(feature = "nccl"))]
 fn has_no_gpu(_: &World, _: BackendKind) -> Result<Option<&'static str>, CommError> {
     Ok(None)
 }
 
-/// Prints a table of `rows`, and writes them to the file of `--csv`: rank 0's work.
+/// Prints the table, and writes `rows` to the file of `--csv`. Called on rank 0 only.
 fn publish<R: Serialize>(heading: &str, table: &Table, csv: Option<&Path>, rows: &[R]) -> anyhow::Result<()> {
     println!("{heading}\n{table}");
     Ok(csv.map_or(Ok(()), |path| write_csv(path, rows))?)
 }
 
-/// Description of the job, such as `2 ranks (1x2), Open MPI v4.1.4`.
+/// Describes the job, such as `2 ranks (1x2), Open MPI v4.1.4`.
 fn job(world: &World) -> String {
     format!("{} ({}), {}", count(world.size(), "rank"), topology(world.places()), world.mpi_library())
 }
 
-/// The median of `times` in milliseconds; 0 if there are none.
+/// Returns the median of `times` in milliseconds; 0 if there are none.
 pub fn median_ms(times: &[Duration]) -> f64 {
     median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
 }

@@ -1,14 +1,14 @@
 //! Parser of message sizes.
 
-/// The largest message: MPI counts elements in C ints, far above this, and it fits into
-/// memory several times.
+/// Largest message in bytes. MPI counts elements in C ints, whose maximum is far higher; several such
+/// messages fit into memory.
 const LARGEST: usize = 1 << 30;
 
-/// Parses `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB; a range doubles its first size
-/// up to its last. Each is a multiple of `width`, the bytes of a value.
+/// Parses a list such as `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB. A range doubles its first size up to
+/// its last. Each size must be a multiple of `width`, the bytes of a value.
 ///
 /// # Errors
-/// The invalid part, and what is wrong with it.
+/// Returns the invalid part and what is wrong with it.
 pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -37,7 +37,7 @@ fn powers_of_two(part: &str, first: usize, last: usize) -> Result<Vec<usize>, St
         .collect())
 }
 
-/// One size in bytes.
+/// Parses one size and returns it in bytes.
 fn size(text: &str) -> Result<usize, String> {
     const EXAMPLES: &str = "write bytes, KiB or MiB, such as 4 or 64KiB";
     let units = [("KiB", 1 << 10), ("MiB", 1 << 20), ("B", 1)];

@@ -1,4 +1,9 @@
-//! `mpiburn bench step`: breakdown of the time of one training step.
+//! `mpiburn bench step`: breaks down the time of one training step.
+//!
+//! On several ranks, steps run in two modes: with all-reduces that overlap backward, and with all-reduces
+//! after it. The difference between the two is the communication that backward hides. A matrix product and an
+//! all-gather, which are timed as well, show how far the step is from the speed of the processor and of the
+//! network.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +27,8 @@ use crate::train::{LabelledBytes, Learner, MixedPrecision, Scope, spec};
 use data::Split;
 use data::generate::noise;
 
-/// Steps between changes of mode; modes with and without overlap alternate, so that a
-/// change in the machine's speed affects both.
+/// Number of steps between changes of mode. The modes alternate, so that a change in the machine's speed
+/// affects both.
 const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
@@ -61,11 +66,11 @@ fn configure(world: &World, args: &StepArgs) -> anyhow::Result<RunConfig> {
     Ok(config)
 }
 
-/// What this rank has measured.
+/// The measurements of this rank.
 struct Measured {
-    /// Steps with overlap, and on several ranks those without: one rank has no communication.
+    /// Steps with overlap and, on several ranks, steps without. One rank has no communication.
     modes: Vec<TimedSteps>,
-    /// Times of matrix products, before the steps and after them.
+    /// Times of matrix products, some before the steps and some after them.
     products: Vec<Duration>,
     /// Bytes of gradients that the rank sends in a step.
     gradient_bytes: usize,
@@ -110,7 +115,8 @@ struct TimedSteps {
 }
 
 impl TimedSteps {
-    /// Has memory for all steps at once: a vector that grows is copied between them, with page faults of its own.
+    /// Allocates memory for all steps. A vector that grows would be copied between steps, and its page faults
+    /// would count as theirs.
     fn with_capacity(steps: usize) -> Self {
         let (phases, times) = (Vec::with_capacity(steps), Vec::with_capacity(steps));
         Self { phases, times, allocations: 0, page_faults: 0 }
@@ -143,11 +149,11 @@ impl TimedSteps {
     }
 }
 
-/// Median time in ms, on this rank, of an all-gather in which each rank receives as many bytes as in
-/// a ring all-reduce of `bytes`: 2(n-1)/n times as many on n ranks. `None` on one rank. All ranks
+/// Returns this rank's median time in ms of an all-gather in which each rank receives as many bytes as in a
+/// ring all-reduce of `bytes` bytes: 2(n-1)/n times `bytes` on n ranks. `None` on one rank. All ranks must
 /// call it with the same number.
 fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
-    /// Untimed exchanges: the first opens connections, and TCP's window grows over the next.
+    /// Number of untimed exchanges. The first opens connections, and TCP's window grows over the next ones.
     const WARM_UP: usize = 3;
     const TIMED: usize = 9;
     if world.size() == 1 || bytes == 0 {
@@ -159,21 +165,21 @@ fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<
     let mut all = vec![0; mine.len() * world.size()];
     let mut times: Vec<Duration> = Vec::new();
     for _ in 0..WARM_UP + TIMED {
-        // A rank that is late is waited for here, so that only bytes are timed.
+        // `timed` waits for late ranks before it starts the clock, so only the transfer is timed.
         times.push(timed(world, || primitives.all_gather(&mine, &mut all))?);
     }
     Ok(Some(median_ms(&times[WARM_UP..])))
 }
 
-/// One measured step. `make icount` counts the instructions between entry and return of the
-/// function of this name, so it is never inlined.
+/// Does one measured step. `make icount` counts the instructions between entry and return of this function,
+/// found by its name, so it must not be inlined.
 #[inline(never)]
 fn measured_step(learner: &mut Learner<'_>, samples: &LabelledBytes, total: usize) -> Result<(), CommError> {
     learner.step(samples, total, false).map(|_| ())
 }
 
-/// Makes the operators use the SIMD level `name`, one of those up to the level that the ranks
-/// have agreed on.
+/// Makes the operators use the SIMD level `name`. It must not be higher than the level on which the ranks
+/// have agreed.
 fn select_level(name: &str) -> Result<(), ConfigError> {
     let common: Vec<_> = Level::available().filter(|&level| level <= Level::current()).collect();
     let Some(level) = common.iter().find(|level| level.name() == name) else {
@@ -185,8 +191,8 @@ fn select_level(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Milliseconds per step, mean over all ranks. Phases are medians over steps like the whole step: a slow
-/// step of thirty in one mode would otherwise count as communication that the other hides.
+/// Returns milliseconds per step, mean over all ranks. Phases are medians over steps, as the whole step is.
+/// With means, one slow step of thirty in the mode without overlap would count as hidden communication.
 fn timing(world: &World, steps: &TimedSteps) -> anyhow::Result<Timing> {
     let parts = std::array::from_fn(|phase| {
         median_ms(&steps.phases.iter().map(|times| times[phase]).collect::<Vec<Duration>>())
@@ -203,8 +209,8 @@ fn mean_over_ranks<const N: usize>(world: &World, mine: [f64; N]) -> anyhow::Res
     Ok(sums.map(|sum| sum / world.size() as f64))
 }
 
-/// The measurements and their configuration. Times are in milliseconds; times and
-/// counters are means over ranks.
+/// The measurements and their configuration. Times are in milliseconds. Times and counters are means over
+/// ranks.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepReport {
     /// Network.
@@ -213,7 +219,7 @@ pub struct StepReport {
     pub train_batch_size: usize,
     /// World size.
     pub ranks: usize,
-    /// Machines x processes per machine.
+    /// Machines x processes per machine, such as `1x2`.
     pub topology: String,
     /// Transport of the gradients.
     pub backend: String,
@@ -233,22 +239,23 @@ pub struct StepReport {
     pub steps: usize,
     /// Times with the all-reduce overlapping backward.
     pub overlap_on: Timing,
-    /// Times with the all-reduce after backward; none with one rank.
+    /// Times with the all-reduce after backward; `None` with one rank.
     pub overlap_off: Option<Timing>,
-    /// Allocations and reallocations of the training thread.
+    /// Allocations and reallocations of the training thread in a step.
     pub allocations_per_step: f64,
-    /// Page faults of the process.
+    /// Page faults of the process in a step.
     pub page_faults_per_step: f64,
     /// Floating-point operations of one rank's step, from the network's layers.
     pub flop_per_step: u64,
-    /// Floating-point operations per second of a large matrix product; none if none was timed.
+    /// Floating-point operations per second of a large matrix product; `None` if no product was timed.
     pub product_flop_per_s: Option<f64>,
-    /// Bytes of gradients that each rank sends in a step, as sent.
+    /// Bytes of gradients that each rank contributes to a step's all-reduces, in the type in which they are
+    /// sent.
     pub gradient_bytes: usize,
-    /// Time of an all-gather of as many bytes as a ring all-reduce of the gradients moves; none with
-    /// one rank.
+    /// Time of an all-gather of as many bytes as a ring all-reduce of the gradients moves; `None` with one
+    /// rank.
     pub gather_ms: Option<f64>,
-    /// The step's operations per second divided by those of the matrix product.
+    /// The step's operations per second, divided by the matrix product's.
     pub share_of_product: Option<f64>,
 }
 
@@ -265,14 +272,14 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Operations per second of the median step, of `flop` operations.
+    /// Returns operations per second of the median step, if a step has `flop` operations.
     pub fn per_second(&self, flop: u64) -> f64 {
         1e3 * flop as f64 / self.median
     }
 }
 
 impl StepReport {
-    /// The means over ranks of what each has `measured`.
+    /// Combines the measurements of all ranks into means.
     fn over_ranks(
         world: &World,
         config: &RunConfig,
@@ -333,7 +340,7 @@ impl StepReport {
     }
 
     fn table(&self) -> terminal::table::Table {
-        // The rest of a step is in the whole one.
+        // The last phase, the rest of a step, is not shown: it is part of the whole step.
         let cells = |timing: &Timing| {
             timing.parts.into_array().into_iter().take(PHASES - 1).chain([timing.median]).collect::<Vec<_>>()
         };
@@ -352,11 +359,11 @@ impl StepReport {
         table::table(&header, 1, names.enumerate().map(row))
     }
 
-    /// Share of the communication that is hidden behind backward.
+    /// Describes how much of the communication is hidden behind backward; `None` on one rank.
     fn communication(&self) -> Option<String> {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;
-        // Where ranks wait for each other more with overlap than without, nothing can be said of it.
+        // If ranks wait longer with overlap than without, the hidden part is unknown.
         let hidden = if hidden >= 0.0 {
             let share = 100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE);
             format!("hidden {hidden:.3} ms ({share:.0}%)")
@@ -376,7 +383,7 @@ impl StepReport {
         ))
     }
 
-    /// What of the communication is bandwidth, and no waiting or adding.
+    /// Describes the part of the communication that is transfer of bytes, without waits and additions.
     fn bytes_alone(&self) -> Option<String> {
         let (all, gather) = (self.overlap_off.as_ref()?.parts.exposed, self.gather_ms?);
         Some(format!(
@@ -412,11 +419,12 @@ impl StepReport {
     }
 }
 
-/// Rows and columns of both factors: 4 MB each in f32, so that the overheads of a call
-/// and of a kernel's edges are negligible.
+/// Rows and columns of both factors of the timed product. Each factor takes 4 MB in f32, so the overheads of
+/// a call and of a kernel's edges are negligible.
 pub const SIDE: usize = 1024;
 
-/// Times of `count` products of two random f32 matrices of `SIDE` x `SIDE`, after one more as a warm-up.
+/// Returns the times of `count` products of two random f32 matrices of `SIDE` x `SIDE`, after one untimed
+/// product as a warm-up.
 fn product_times(device: &Device, count: usize) -> Vec<Duration> {
     if count == 0 {
         return Vec::new();
@@ -433,7 +441,7 @@ fn product_times(device: &Device, count: usize) -> Vec<Duration> {
     (0..=count).map(time).skip(1).collect()
 }
 
-/// Floating-point operations per second of the median product, if one was timed.
+/// Returns floating-point operations per second of the median product, if one was timed.
 fn product_flop_per_second(times: &[Duration]) -> Option<f64> {
     let flop = 2.0 * (SIDE as f64).powi(3);
     (!times.is_empty()).then(|| 1e3 * flop / median_ms(times))
@@ -519,7 +527,7 @@ mod product_tests {
     #[test]
     fn the_speed_of_a_product_is_plausible() {
         let speed = product_flop_per_second(&product_times(&Device::flex(), 2)).unwrap();
-        // No machine is too slow, and no unit is wrong by a thousand.
+        // A wide range: any machine passes, and a unit that is wrong by a factor of a thousand does not.
         assert!(speed > 0.0 && speed < 1e14, "{speed}");
     }
 }

@@ -1,4 +1,5 @@
-//! The training of `mpiburn launch --restart`, with the arguments of its later attempts.
+//! The training that `mpiburn launch --restart` starts, and the arguments with which later attempts resume
+//! it.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,13 +11,14 @@ use crate::commands::Refused;
 use crate::options::{Cli, Command, TrainArgs};
 use crate::train::spec;
 
-/// Tells the ranks to note their steps and to tag their lines.
+/// Makes the ranks record their steps and tag their messages, which `launch` reads.
 const NOTE_STEPS: &str = "--note-steps";
 
-/// The training that `program` is; none if its options are invalid, which the ranks report.
+/// Returns the training that the arguments `program` start. Returns `None` if its options are invalid; the
+/// ranks will report them.
 ///
 /// # Errors
-/// If it is no training, or one without a run directory.
+/// If `program` is not a training, or has no run directory.
 pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
     let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
@@ -26,7 +28,7 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
             "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
         )));
     };
-    // What cannot be looked at is the ranks' error.
+    // If the path cannot be read, the ranks will report it.
     let folder = |path: &PathBuf| NamedRun::at(path).map_or_else(|_| path.clone(), |run| run.folder);
     let resumed = args.resume.as_ref().map(folder);
     let Some(dir) = resumed.or_else(|| args.out.clone()) else {
@@ -45,8 +47,8 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     }))
 }
 
-/// The arguments to go on from a checkpoint of `step`: what a resumed run was given, and no time line whose first
-/// step is done.
+/// Returns the arguments that resume from a checkpoint of `step`. Keeps the options of the training that
+/// `--resume` was given, and the time line if its first step is still ahead.
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {
@@ -56,7 +58,7 @@ fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize)
     if args.trace.trace_steps.as_ref().is_none_or(|range| *range.start() <= step) {
         words.0.retain(|option, _| !option.starts_with("trace"));
     }
-    // One word each: a name may begin with a dash.
+    // Each option and its value are one word, because a path may begin with a dash.
     words.0.insert("resume".into(), Some(dir.into()));
     let typed = words.to_args().map(|word| word.to_string_lossy().into_owned());
     let begin = std::iter::once("train".to_owned()).chain(verbosity.iter().cloned());

@@ -1,4 +1,4 @@
-//! Profile of an integer model's inference.
+//! Profile of an int8 model's inference.
 
 use burn_fused::int8::{Layer, Model, Stage};
 
@@ -7,8 +7,8 @@ use crate::commands::subject::BatchCycle;
 use crate::quant::Quantized;
 use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
-/// Registers the stages of a model, input and output included, in their order; returns their rows. `names` are those
-/// of the layers with weights.
+/// Registers the stages of a model, including input and output, and returns their rows in order. `names` are
+/// the names of the layers with weights.
 fn rows<'a>(model: &Model, mut names: impl Iterator<Item = &'a str>) -> Vec<usize> {
     let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
     let mut rows = vec![new("input", "quantize")];

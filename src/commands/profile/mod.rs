@@ -22,11 +22,11 @@ use burn_fused::simd::Level;
 use data::Split;
 use run_report::write_csv;
 
-/// Batches before the first that is measured. The second step of a training has other
-/// buckets than the first, which learns the order of gradients.
+/// Number of batches before the first measured one. The first step of a training learns the order of
+/// gradients, so the second one has different buckets.
 const WARM_UP: usize = 3;
 
-/// Times of whole batches, with profiling and without.
+/// Times of whole batches: with profiling, and without.
 type Times = [Vec<Duration>; 2];
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
@@ -85,7 +85,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     outputs::write_json(args.json.as_deref(), &file)
 }
 
-/// Checks the files to be written. Links may differ between hosts; rank 0 writes.
+/// Checks the output files on rank 0, which writes them. Links may differ between hosts.
 fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let read = [args.run.path(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
@@ -94,7 +94,7 @@ fn check_outputs(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         .map(drop)
 }
 
-/// Profiles what the options name; returns the times, and the buckets of a training.
+/// Profiles inference or training, as the options say. Returns the times, and the buckets of a training.
 fn measure(
     world: &World,
     args: &ProfileArgs,
@@ -131,7 +131,7 @@ fn inference(
     })
 }
 
-/// Profiles training steps. All ranks take part in them.
+/// Profiles training steps, in which all ranks take part.
 fn training(
     world: &World,
     config: &RunConfig,
@@ -151,8 +151,8 @@ fn training(
     Ok((times, learner.sync.report().buckets))
 }
 
-/// Runs `batch` with this thread's recorder and without it, in turn: as often as needed to
-/// warm up, and then `batches` times with either.
+/// Runs `batch` alternately with this thread's recorder and without it: first to warm up, then `batches`
+/// times each.
 fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<Times> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;
@@ -163,7 +163,7 @@ fn alternate(batches: usize, mut batch: impl FnMut() -> anyhow::Result<()>) -> a
             recorder.clear();
             recorder.start();
         }
-        // Neither is always the first, which has colder caches.
+        // The first of the two has colder caches, so the order alternates.
         for on in [number % 2 == 0, number % 2 == 1] {
             if !on {
                 away = SpanRecorder::stop();

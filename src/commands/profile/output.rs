@@ -9,7 +9,7 @@ use terminal::table::{Table, shortened, table};
 
 type StoredProfile = run_record::profile::Profile<RunConfig>;
 
-/// Prints the tables.
+/// Prints the tables of operators, kinds and collectives, and the totals.
 pub fn print(file: &StoredProfile, profile: &MeasuredProfile, sort: SortKey) {
     println!("{}", title(file));
     let is_detailed = log::log_enabled!(log::Level::Debug);
@@ -51,8 +51,8 @@ fn title(file: &StoredProfile) -> String {
     )
 }
 
-/// The table of operators or of kinds; `first` is the title of the first column. Without -v it has the columns that
-/// fit 100 columns of a terminal.
+/// Makes the table of operators or of kinds; `first` is the title of the first column. Without -v it has only
+/// columns that fit into 100 characters.
 fn operators(first: &'static str, rows: &[ProfileRow], is_detailed: bool) -> Table {
     type CellText = fn(&ProfileRow) -> String;
     let name: CellText = if is_detailed { |row| row.name.clone() } else { |row| shortened(&row.name, 28) };
@@ -93,7 +93,7 @@ fn buckets(rows: &[&ProfileRow], is_detailed: bool) -> Table {
     table(&header, 1, lines)
 }
 
-/// Milliseconds in the unit that suits them.
+/// Formats milliseconds as s, ms or µs.
 fn time(ms: f64) -> String {
     match ms {
         ms if ms >= 1000.0 => four_digits(ms / 1e3, "s"),
@@ -107,7 +107,7 @@ fn four_digits(value: f64, unit: &str) -> String {
     format!("{value:.*} {unit}", 3usize.saturating_sub(before))
 }
 
-/// Bytes in units of powers of 1024, as PyTorch's profiler prints them; freed ones are negative.
+/// Formats bytes in units of powers of 1024, as PyTorch's profiler does. Freed bytes are negative.
 fn bytes(bytes: i64) -> String {
     let size = bytes.unsigned_abs() as f64;
     let value = bytes as f64;
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!([bytes(-4_970_250), bytes(472_100), bytes(-12)], ["-4.740 MB", "461.0 KB", "-12 B"]);
     }
 
-    /// With the widest of what a profile of a minute has.
+    /// The values are the widest of a profile of one minute.
     #[test]
     fn tables_fit_100_columns() {
         let row = ProfileRow {

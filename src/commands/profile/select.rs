@@ -1,4 +1,4 @@
-//! The network and the samples of a profile: of a checkpoint, or initial weights and noise.
+//! Selects the network and the samples of a profile: those of a checkpoint, or initial weights and noise.
 
 use burn_mpi::World;
 
@@ -12,7 +12,7 @@ use data::Split;
 use run_record::Part;
 use serde_json::Value;
 
-/// The network and samples that the options name, the same on every rank.
+/// Returns the network and samples that the options select, the same on every rank.
 pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     let is_ignored = |option: &str| match spec(option).map(|spec| spec.scope) {
         Some(Scope::Training) => option != "data-root" || args.run.path().is_none(),
@@ -42,17 +42,17 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     Subject::of_run(world, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
-/// What was `typed`, with the network and the data set of the run `stored`, and its batch size, optimizer and
-/// penalties, and in training its precision, where no such option is typed.
+/// Combines the `typed` options with those of the run `stored`. Network and data set are the run's. Batch
+/// size, optimizer and penalties are the run's unless typed, and in training also the precision.
 ///
 /// # Errors
-/// If a typed option is another network than the run's, or does not fit the run's options.
+/// If a typed option asks for a network other than the run's, or does not fit the run's options.
 fn of_run(stored: &RunConfig, typed: &Words, train: bool) -> Result<RunConfig, ConfigError> {
     let own = stored.fields();
     let is_kept = |spec: &OptionSpec| match (spec.scope, spec.part) {
         (Scope::Network, _) => true,
         (Scope::Step, Part::Recipe) => match spec.field {
-            // Inference is in f32, and a momentum belongs to its optimizer.
+            // Inference runs in f32. The run's momentum does not apply to another optimizer.
             "precision" => train,
             "momentum" => !typed.has("optimizer"),
             _ => true,

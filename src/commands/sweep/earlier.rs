@@ -1,4 +1,4 @@
-//! What a sweep's folder has from before.
+//! What an earlier start of the sweep left in its folder.
 
 use std::path::Path;
 
@@ -10,22 +10,22 @@ use launch::sweep::PlannedRun;
 use run_record::checkpoint::list;
 use run_record::{Change, RecordError, RunDir, Status};
 
-/// What there is of a planned run.
+/// The state in which an earlier start left a run.
 pub enum Earlier {
-    /// Nothing, or a run without a checkpoint: it begins anew.
+    /// There is no run, or a run without a checkpoint. It starts from the first step.
     Nothing,
-    /// It is complete. The build.
+    /// The run is complete. Contains the build that made it.
     Completed(String),
-    /// It was interrupted after a checkpoint, and goes on.
+    /// The run was interrupted after a checkpoint, and can be resumed.
     Interrupted,
-    /// It cannot be read, and is not replaced: it may be complete.
+    /// The run cannot be read. It is not replaced, because it may be complete.
     Unreadable(RecordError),
 }
 
-/// What there is of `run` in the folder `path`.
+/// Returns what an earlier start left of `run` in the folder `path`.
 ///
 /// # Errors
-/// If a run with checkpoints has other options or, if it is not complete, another build.
+/// If a run with checkpoints has other options. If the run is not complete, also if it is from another build.
 pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,
@@ -73,7 +73,7 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
     Ok(Earlier::Completed(record.git))
 }
 
-/// A table with times of two builds compares the builds as well.
+/// Warns if completed runs are from other builds: a table of their times would compare builds as well.
 pub fn warn_of_other_builds(found: &[Earlier], folder: &Path) {
     let this = env!("MPIBURN_GIT");
     let of_another = |found: &Earlier| match found {

@@ -1,4 +1,4 @@
-//! Options of a sweep's runs: those of its file, and those typed after `--` for every run.
+//! The options of a sweep's runs: those in its file, and those typed after `--`, which apply to every run.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::options::{RunConfig, SweepArgs, TrainArgs, Words, one_line};
 use crate::values::takes;
 use launch::sweep::{OF_ONE_RUN, PlannedRun, SweepFile, TrainOptions};
 
-/// All options of `mpiburn train` that a sweep may set, aliases included.
+/// Returns all options of `mpiburn train` that a sweep may set, including aliases.
 pub fn options() -> TrainOptions {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let names = |arg: &Arg| {
@@ -21,7 +21,7 @@ pub fn options() -> TrainOptions {
     all.filter(|(name, _)| !OF_ONE_RUN.contains(&name.as_str())).collect()
 }
 
-/// Two names of one option.
+/// Two options that set the same value: `--quantized` is `--quantize qat`.
 const QUANTIZE: [&str; 2] = ["quantize", "quantized"];
 
 pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
@@ -32,14 +32,14 @@ pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
     run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
 }
 
-/// What `mpiburn train` makes of these words, or its error in one line.
+/// Parses these words as `mpiburn train` does. Returns its error in one line.
 fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     let command = clap::Command::new("train").no_binary_name(true).disable_help_flag(true);
     TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
-/// Checks that the file has one name for each option: of two, the last would count, and runs would be named after the
-/// other.
+/// Rejects a file that uses two names of one option. The last one would count, but runs would be named after
+/// the other.
 fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused> {
     let sections = [&file.base, &file.vary].into_iter().chain(&file.runs).chain(file.scales.values());
     let used: BTreeSet<&String> = sections.flat_map(|section| section.keys()).collect();
@@ -54,8 +54,8 @@ fn check_names(file: &SweepFile, command: &clap::Command) -> Result<(), Refused>
     Ok(())
 }
 
-/// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
-/// would have names that they are not.
+/// Checks the options after `--`. Rejects options that only a single run can have, and options that the file
+/// varies: the names of the runs would be wrong.
 pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     let matches = parsed(&args.options).map_err(|problem| Refused(format!("after `--`: {problem}")))?;
     let command = TrainArgs::augment_args(clap::Command::new("train"));
@@ -78,7 +78,8 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
                 "--{name} after `--`: {file} varies it, and runs are named after its values; --only chooses among them"
             )));
         }
-        // --quantized is a value of --quantize: all runs would be quantized, or the job would reject both.
+        // --quantized is a value of --quantize. Typed for all runs, it would quantize all of them, or
+        // conflict with the file.
         if let (Some(name), Some(other)) =
             (names.iter().find(|name| QUANTIZE.contains(*name)), QUANTIZE.iter().find(varies))
         {
@@ -88,7 +89,7 @@ pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run's configuration, validated as by the run itself, but for what this build includes.
+/// Returns the run's configuration, with the run's own checks, except whether this build supports it.
 pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
     let refused = |problem: String| Refused(format!("{}, run {}: {problem}", args.file.display(), run.name));
     let matches = parsed(&words(run, args)).map_err(refused)?;

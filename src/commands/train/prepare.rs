@@ -1,4 +1,4 @@
-//! What a training starts from: its run directory, and the weights or the checkpoint in it.
+//! Determines what a training starts from: its run directory, and initial weights or a checkpoint.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,25 +16,25 @@ use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::{Position, SamplesIn};
 use data::{Element, SampleSource, Split, size_of_sample};
 
-/// What a training starts from; nothing on other ranks than 0.
+/// What a training starts from; empty except on rank 0.
 #[derive(Default)]
 pub struct Begin {
     pub dir: Option<RunDir>,
-    /// Those of `--init` or of the checkpoint.
+    /// The weights of `--init` or of the checkpoint.
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
     /// The curves up to the checkpoint.
     pub curves: Curves,
-    /// What a resumed run has to go on with.
+    /// The samples with which a resumed run must continue.
     pub samples: Samples,
-    /// Whether a resumed run has nothing to do.
+    /// Whether the resumed run is already complete.
     pub complete: bool,
-    /// Whether an old run is in the directory, which goes when nothing can fail any more.
+    /// Whether the directory contains an old run. It is deleted after everything that can fail at the start.
     pub replaces: bool,
 }
 
-/// Makes or opens the run directory and reads what the run starts from: rank
-/// 0's work. `steps` are those of an epoch.
+/// Creates or opens the run directory and reads what the run starts from. Called on rank 0 only. `steps` is
+/// the number of steps per epoch.
 pub fn prepare(
     args: &TrainArgs,
     layout: &ParamLayout,
@@ -64,7 +64,7 @@ pub fn prepare(
     Ok(Begin { dir: Some(dir), weights, replaces, ..Begin::default() })
 }
 
-/// Checks that a run which replaces the one in `out` reads nothing that goes with it.
+/// Rejects `--overwrite` if it would delete an input of the new run.
 fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> {
     let Ok(folder) = out.canonicalize() else { return Ok(()) };
     let inputs = [("data-root", Some(&config.data.data_root)), ("init", config.init.as_ref())];
@@ -83,8 +83,8 @@ fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// Notes in the `run.json` of a new run that it ended before its first step; what a training has noted of
-/// its own end stays.
+/// Records in the `run.json` of a new run that it failed before its first step. Does nothing if the training
+/// has already recorded its end.
 pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
     if !RunDirState::read(dir.path()).is_ok_and(|seen| seen.status == Some(Status::Running)) {
         return;
@@ -95,8 +95,8 @@ pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
     }
 }
 
-/// Gives every rank rank 0's checkpoint of so many `values`, but for its weights, which the network has: moments as
-/// bytes, the rest as JSON.
+/// Sends rank 0's checkpoint to every rank: moments as floats, the rest as JSON. The weights are left out,
+/// because the network already has them. `values` is the number of parameters.
 pub fn share(
     world: &World,
     checkpoint: Option<Checkpoint<Position>>,
@@ -111,8 +111,9 @@ pub fn share(
     Ok(Some(checkpoint))
 }
 
-/// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set
-/// would get other figures. Those of a resumed run are covered by its checkpoints, unless it notes changes.
+/// Warns of limits above the number of available samples. In a new run, lowers them to it: a repetition of
+/// the run on a larger data set would otherwise use more samples. In a resumed run the limits stay as its
+/// checkpoints have them, unless the resumed run records changes anyway.
 pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &SampleSource, is_noted: bool) {
     let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
@@ -127,7 +128,7 @@ pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &Sample
     }
 }
 
-/// Checks the number of ranks that the options expect.
+/// Checks that the job has as many ranks as `--world-size` expects.
 pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), ConfigError> {
     let here = world.size();
     let Some(n) = args.world_size.filter(|&n| n != here) else { return Ok(()) };
@@ -142,7 +143,7 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), Co
     Err(ConfigError::new("world-size", n, problem))
 }
 
-/// Checks that the network takes samples of this size.
+/// Checks that the images are large enough for the network.
 pub(in crate::commands) fn check_size(config: &RunConfig, shape: [usize; 3]) -> Result<(), ConfigError> {
     let (least, root) = (config.model.least_side(), config.data.data_root.display());
     let [channels, height, width] = shape;
@@ -161,7 +162,7 @@ pub(in crate::commands) fn check_size(config: &RunConfig, shape: [usize; 3]) -> 
     Err(ConfigError::new("model", config.model, problem))
 }
 
-/// Checks the options against the data set; returns the steps of the whole run.
+/// Checks the options against the data set. Returns the number of steps of the whole run.
 pub(super) fn check_data(
     config: &RunConfig,
     plan: &ShardPlan,

@@ -1,4 +1,8 @@
-//! The run that a training resumes, as it is on rank 0's disk.
+//! Opens, checks and continues the run of `--resume`, on rank 0.
+//!
+//! A wrong resume would silently give other results. The number of ranks, the samples, and `run.json`
+//! (against the configuration in the checkpoint's manifest) are therefore checked first. `run.json` is not
+//! written until all checks have passed.
 
 use std::path::Path;
 
@@ -24,15 +28,18 @@ use run_record::{
 pub struct Resumed {
     dir: RunDir,
     intact: Intact,
-    /// As it was before.
+    /// `run.json` as the previous attempt left it.
     record: RunRecord,
-    /// What was typed beside `--resume`.
+    /// The options typed in addition to `--resume`.
     typed: Words,
 }
 
 impl Resumed {
-    /// Opens the run that `named` names and checks its files; returns its configuration with what was `typed`, and
-    /// what it has noted of its data set. Changes no file, but puts a run back that a killed process was replacing.
+    /// Opens the run at `named` and checks its files. Returns its configuration with the `typed` options
+    /// applied, and what it recorded about its data set.
+    ///
+    /// Changes no file, with one exception: if a process was killed while it replaced the run, the run is
+    /// restored.
     pub fn open(named: &Path, typed: &Words, world: &World) -> anyhow::Result<((RunConfig, Noted), Self)> {
         let NamedRun { folder, checkpoint } = NamedRun::at(named)?;
         let path = folder.as_path();
@@ -45,7 +52,7 @@ impl Resumed {
             Err(error) if error.is_missing() => Err(NamedRun::none_at(named)).context("--resume")?,
             opened => opened?,
         };
-        // A run that still goes on would look like a damaged one.
+        // Lock first: a run that is still being written would look damaged.
         let dir = dir.locked()?;
         let (ranks, here) = (record.world_size, world.size());
         if ranks != here {
@@ -56,7 +63,7 @@ impl Resumed {
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
-        // What was trained after an older one would be overwritten.
+        // Resuming from an older checkpoint would overwrite what was trained after it.
         if checkpoint.is_some_and(|checkpoint| !same_file(&checkpoint, &intact.path).unwrap_or(false)) {
             let newest = intact.path.display();
             let problem = format!(
@@ -71,8 +78,8 @@ impl Resumed {
         Ok(((config, noted), Self { dir, intact, record, typed }))
     }
 
-    /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
-    /// notes this attempt in `record`, which is written when nothing can be refused any more.
+    /// Reads the checkpoint and checks it against the run, moves damaged newer checkpoints aside, and adds
+    /// this attempt to `record`. The caller writes `record` once nothing can be rejected any more.
     pub fn into_begin(
         self,
         record: &mut RunRecord,
@@ -110,25 +117,25 @@ impl Resumed {
         Ok(Begin { dir, weights, checkpoint, curves, samples, complete, ..Begin::default() })
     }
 
-    /// Steps of the run, if it was complete.
+    /// Returns the number of steps of the run, if it was complete.
     fn completed_steps(&self) -> Option<usize> {
         let RunRecord { results, status, .. } = &self.record;
         results.as_ref().filter(|_| *status == Status::Completed).map(|results| results.steps)
     }
 
-    /// What this attempt changes of the run's options.
+    /// Returns the options of the run that this attempt changes.
     fn changed(&self, config: &RunConfig) -> Vec<Change> {
         let before = self.record.config.fields();
         let mut changed = covered::differences(&before, &config.fields());
         let root = &before["data_root"];
         if self.typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
-            // The same folder with other samples, which the history notes.
+            // The folder has the same name but may contain other samples, so the history records it.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
         changed
     }
 
-    /// Reads the checkpoint, which must be of the network and the ranks that `record` names.
+    /// Reads the checkpoint, and checks that its network and its number of ranks are `record`'s.
     fn checkpoint(
         &self,
         record: &RunRecord,
@@ -145,7 +152,7 @@ impl Resumed {
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let mut checkpoint = Checkpoint::<Position>::load(folder, &stored(layout))?;
-        // Those of attempts that were killed before a checkpoint of their own are in the history alone.
+        // The history also has the changes of attempts that were killed before they wrote a checkpoint.
         if covered::changes_since(manifest, &self.record.history, changed).any(makes_another_test) {
             checkpoint.position.compare_anew();
         }
@@ -162,7 +169,7 @@ impl Resumed {
     }
 }
 
-/// Checks that the checkpoint's position is one of epochs of `steps` steps.
+/// Checks that the checkpoint's position fits epochs of `steps` steps.
 fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Result<(), ConfigError> {
     let Position { epoch, step_in_epoch, step, .. } = *position;
     if epoch * steps + step_in_epoch == step {
@@ -176,7 +183,7 @@ fn check_position(position: &Position, config: &RunConfig, steps: usize) -> Resu
     Err(ConfigError::new("data-root", config.data.data_root.display(), problem))
 }
 
-/// Says which options change from here on, as they were `typed`.
+/// Logs which options change from here on, with their values as `typed`.
 fn say_changes(changed: &[Change], typed: &Words) {
     for Change { field, from, to } in changed {
         let option = field.replace('_', "-");
@@ -190,11 +197,12 @@ fn say_changes(changed: &[Change], typed: &Words) {
     }
 }
 
-/// What was typed beside `--resume` without the options that say of the run what it is: `run.json` has no value for a
-/// default, for a limit that the data set does not reach, and for an expectation that was not typed at the start.
+/// Returns the typed options without those that only confirm what the run already has. `run.json` has no
+/// value for a default, for a limit above the number of samples, or for an expectation that the first start
+/// did not state. Without this step such options would look like changes.
 ///
 /// # Errors
-/// If another number of classes is expected.
+/// If `--num-classes` differs from the run's number of classes.
 fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
     let (config, data) = (&record.config, &record.data);
     let mut typed = typed.clone();
@@ -221,8 +229,8 @@ fn unmet(typed: &Words, record: &RunRecord) -> Result<Words, ConfigError> {
     Ok(typed)
 }
 
-/// Whether no epoch before the change is one to go back to: its test was another, or its checkpoint was not kept
-/// because there was no early stopping.
+/// Whether the change rules out earlier epochs as the best one: their test was different, or their
+/// checkpoints were not kept because early stopping was off.
 fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     match field.as_str() {
         "data_root" | "test_samples" => true,
@@ -231,8 +239,8 @@ fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     }
 }
 
-/// Why a run must not end where `changed` ends it: its results would be those of other weights or options
-/// than `run.json` says.
+/// Returns why the run must not end where the changed options would end it: its results would be those of
+/// other weights or options than `run.json` says.
 fn ends_wrongly(
     position: &Position,
     config: &RunConfig,
@@ -262,7 +270,7 @@ fn ends_wrongly(
     Some(format!("after {epoch} epochs nothing is left to train with another {other}; to go on, add {more}"))
 }
 
-/// Says how the learning rate goes on where the options of the schedule change: more epochs alone move it.
+/// Logs how the learning rate continues if the schedule changes. More epochs alone can change it.
 fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
     let schedule = |config: &RunConfig| config.rates(steps);
     let (before, after) = (schedule(before), schedule(after));
