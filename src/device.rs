@@ -1,4 +1,4 @@
-//! Compute devices: Burn's backends that this build includes.
+//! Compute devices: the backends of Burn that a build may include, and their names in `--device`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +17,10 @@ pub enum DeviceKind {
     NdArray,
     /// libtorch on the CPU, feature `tch`.
     Tch,
-    /// libtorch on the GPU of this index, feature `tch`.
+    /// libtorch on the GPU with this index, feature `tch`.
     TchCuda(usize),
-    /// Burn's CUDA backend, feature `cuda`, on the GPU of this index; without one the rank's local
-    /// number modulo the GPUs that its process sees.
+    /// Burn's CUDA backend on the GPU with this index, feature `cuda`. Without an index, the ranks of a
+    /// machine take the GPUs that they see in turn.
     Cuda(Option<usize>),
 }
 
@@ -43,7 +43,7 @@ impl FromStr for DeviceKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let unknown = || "choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N".to_owned();
         let (name, index) = text.split_once(':').map_or((text, None), |(name, index)| (name, Some(index)));
-        // A number in digits alone, as it is printed.
+        // A number must be written as it is printed, for example without a sign or leading zeros.
         let number = |index: &str| index.parse::<usize>().ok().filter(|number| number.to_string() == index);
         let index = index.map(|index| number(index).ok_or_else(unknown)).transpose()?;
         match (name, index) {
@@ -75,7 +75,7 @@ impl DeviceKind {
     /// Checks that this build includes the device.
     ///
     /// # Errors
-    /// The missing feature and the command to build it.
+    /// If the device is missing. The error names the feature and the command to build it.
     pub fn check_built(self) -> Result<(), String> {
         let (built, feature) = match self {
             Self::Flex => (true, "flex"),
@@ -98,7 +98,8 @@ impl DeviceKind {
         matches!(self, Self::Flex | Self::NdArray | Self::Tch)
     }
 
-    /// The number of the GPU, if the name has one.
+    /// Returns the index of the GPU: the one in the name, or for CUDA without an index the one that
+    /// [`use_gpu`] chose.
     pub fn gpu(self) -> Option<usize> {
         match self {
             Self::TchCuda(index) => Some(index),
@@ -107,7 +108,7 @@ impl DeviceKind {
         }
     }
 
-    /// Burn's device, without autodiff.
+    /// Returns Burn's device, without autodiff.
     ///
     /// # Panics
     /// If [`check_built`](Self::check_built) fails.
@@ -129,11 +130,12 @@ impl DeviceKind {
     }
 }
 
-/// The GPU of [`DeviceKind::Cuda`] without a number. One for the process, which runs one command on
-/// one device.
+/// The GPU of [`DeviceKind::Cuda`] without an index. One value per process is enough: a process runs one
+/// command on one device.
 static GPU: OnceLock<usize> = OnceLock::new();
 
-/// Runs [`DeviceKind::Cuda`] without a number on this GPU, and not on the first one. The first call counts.
+/// Chooses the GPU of [`DeviceKind::Cuda`] without an index, which is otherwise the first GPU. Only the first
+/// call has an effect.
 pub fn use_gpu(number: usize) {
     _ = GPU.set(number);
 }

@@ -1,9 +1,10 @@
-//! A network's parameters as run directories have them.
+//! Conversion of a network's parameter layout to that of checkpoints.
 
 use burn_mpi::ParamLayout;
 use run_record::{Layout, TensorSpec};
 
-/// The layout of checkpoints of a network with these parameters.
+/// Returns the layout in checkpoints of a network with these parameters. `run_record` does not depend on
+/// `burn_mpi`, so it has its own type.
 pub fn stored(layout: &ParamLayout) -> Layout {
     let tensor = |spec: &burn_mpi::ParamSpec| TensorSpec {
         name: spec.name.clone(),

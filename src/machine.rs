@@ -1,7 +1,7 @@
-//! The machine that a process runs on, and what other programs did there meanwhile.
+//! The machine on which a process runs, and the load of other programs on it.
 //!
-//! Timings mean little without both. Everything is read from `/proc`; what cannot be read is
-//! unknown and stops no run.
+//! Timings mean little without both. All values are read from `/proc`. A value that cannot be read is
+//! recorded as unknown, and the run continues.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use burn_mpi::lab::memory_limit;
 use run_record::Machine;
 use serde::{Deserialize, Serialize};
 
-/// The machine of this process, under its name `host`.
+/// Describes the machine of this process, which is named `host`.
 pub fn of_this_process(host: &str) -> Machine {
     Machine {
         host: host.to_owned(),
@@ -22,33 +22,34 @@ pub fn of_this_process(host: &str) -> Machine {
     }
 }
 
-/// Bytes of a field of `/proc/meminfo`; 0 if it is unknown.
+/// Returns a field of `/proc/meminfo` in bytes; 0 if it is unknown.
 fn memory(name: &str) -> u64 {
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = field(&memory, name, ':').and_then(|text| text.split_whitespace().next()?.parse().ok());
     kilobytes.map_or(0, |kilobytes: u64| kilobytes * 1024)
 }
 
-/// Bytes of swap space, which processes may use beside memory.
+/// Returns the size of swap space in bytes. Processes may use it in addition to memory.
 pub fn swap() -> u64 {
     memory("SwapTotal")
 }
 
-/// Bytes of memory that the processes of this one's host may take together, and whether a container or a batch job
-/// limits them below what the machine has; 0 if it is unknown.
+/// Returns the bytes of memory that all processes on this host may use together (0 if unknown), and whether a
+/// container or a batch job limits them below the machine's memory.
 pub fn usable_memory(host: &str) -> (u64, bool) {
     let all = of_this_process(host).memory_bytes;
     let limit = memory_limit().filter(|&limit| limit < all);
     (limit.unwrap_or(all), limit.is_some())
 }
 
-/// The value of the first line `name: value`.
+/// Returns the value of the first line of the form `name: value`, with `mark` as the separator.
 fn field<'t>(text: &'t str, name: &str, mark: char) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.split_once(mark));
     lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
 }
 
-/// x86 names the model; Arm's kernels give numbers of its maker and part.
+/// Returns the model of the processor. On x86 the kernel names the model; on Arm it gives the numbers of
+/// implementer and part.
 fn cpu_model(cpuinfo: &str) -> String {
     let value_of = |name| field(cpuinfo, name, ':').filter(|text| !text.is_empty());
     let numbers =
@@ -57,27 +58,27 @@ fn cpu_model(cpuinfo: &str) -> String {
     named.or_else(numbers).unwrap_or_else(|| "unknown".into())
 }
 
-/// CPU time at one moment, in the kernel's ticks.
+/// CPU time up to one moment, in the kernel's ticks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
-    /// Of all cores of the machine, idle time included.
+    /// Time of all cores of the machine, including idle time.
     pub all: u64,
-    /// Of all cores of the machine that was not idle, with time taken by the host of a virtual
-    /// machine.
+    /// Time of all cores of the machine without idle time. Includes time that the host of a virtual machine
+    /// took.
     pub busy: u64,
-    /// Of all threads of this process.
+    /// Time of all threads of this process.
     pub own: u64,
 }
 
 impl CpuTime {
-    /// Now; zeros if `/proc` cannot be read.
+    /// Returns the CPU time up to now; zeros if `/proc` cannot be read.
     pub fn now() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&read("/proc/stat"), &read("/proc/self/stat")).unwrap_or_default()
     }
 
     fn parse(machine: &str, process: &str) -> Option<Self> {
-        // user nice system idle iowait irq softirq steal; guests are part of user.
+        // The columns are user nice system idle iowait irq softirq steal. Guest time is part of user.
         let ticks = machine.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
         let ticks: Vec<u64> = ticks.map(|word| word.parse().ok()).collect::<Option<_>>()?;
         let idle = ticks.get(3)? + ticks.get(4)?;
@@ -85,7 +86,7 @@ impl CpuTime {
         Some(Self { all, busy: all - idle, own: stat(process, 14)? + stat(process, 15)? })
     }
 
-    /// Time since `before`.
+    /// Returns the CPU time since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             all: self.all.saturating_sub(before.all),
@@ -95,23 +96,23 @@ impl CpuTime {
     }
 }
 
-/// Percent of a machine's CPU time that other programs than the ranks on it used, from each
-/// rank's times over the same interval; `None` if the interval is too short or unknown.
+/// Returns the percentage of a machine's CPU time that programs other than its ranks used. `ranks` are the
+/// ranks' times over the same interval. `None` if the interval is too short or unknown.
 pub fn others_percent(ranks: &[CpuTime]) -> Option<f64> {
-    // The ranks start and end the interval within moments of each other; the longest is whole.
+    // The ranks start and end the interval nearly at the same time; the longest one covers it all.
     let longest = ranks.iter().max_by_key(|time| time.all)?;
     let own: u64 = ranks.iter().map(|time| time.own).sum();
     let others = longest.busy.saturating_sub(own);
     (longest.all > 0).then(|| 100.0 * others as f64 / longest.all as f64)
 }
 
-/// A field of `/proc/PID/stat`, numbered as in proc(5). The second, the program's name, may
-/// contain spaces.
+/// Returns a field of `/proc/PID/stat`, numbered as in proc(5). Skips the second field, the program's name,
+/// which may contain spaces.
 fn stat(text: &str, number: usize) -> Option<u64> {
     text.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
-/// Time since this process started, to a hundredth of a second; zero if unknown.
+/// Returns the time since this process started, with a resolution of 10 ms; zero if unknown.
 pub fn process_age() -> Duration {
     /// Ticks of `/proc` per second, on every processor that Linux supports today.
     const PER_SECOND: f64 = 100.0;
@@ -123,7 +124,7 @@ pub fn process_age() -> Duration {
     age().unwrap_or_default()
 }
 
-/// Peak resident memory of this process, in MB of 2^20 bytes; 0 if unknown.
+/// Returns the peak resident memory of this process, in MB of 2^20 bytes; 0 if unknown.
 pub fn peak_rss_mb() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kilobytes =
@@ -131,19 +132,19 @@ pub fn peak_rss_mb() -> f64 {
     kilobytes.map_or(0.0, |kilobytes: f64| kilobytes / 1024.0)
 }
 
-/// Page faults of this process: minor (first touch) and major (read from disk).
+/// Returns the number of page faults of this process: minor (first touch) and major (read from disk).
 pub fn page_faults() -> u64 {
     let process = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     [10, 12].into_iter().filter_map(|number| stat(&process, number)).sum()
 }
 
-/// Whether hosts of different names are one machine, such as containers and
-/// network namespaces: they share its cores, caches and memory.
+/// Whether hosts with different names are one machine, such as containers and network namespaces, which share
+/// its cores, caches and memory.
 pub fn shared_machine(places: &[Place]) -> bool {
     places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }
 
-/// The [`run_record::topology`] of ranks on these places.
+/// Returns the [`run_record::topology`] of ranks on these hosts.
 pub fn topology(places: &[Place]) -> String {
     run_record::topology(places.iter().map(|place| place.host.as_str()))
 }
@@ -178,8 +179,7 @@ mod tests {
     #[test]
     fn touching_new_memory_is_a_page_fault() {
         let before = page_faults();
-        // Large enough that no allocator has it cached, and that no page of it
-        // can be a huge page.
+        // So large that no allocator has it cached, and that it does not fit into one huge page.
         let memory = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }

@@ -1,5 +1,7 @@
-//! Parsers of the values of options, with their bounds. Each says what its option takes, in words of its own: the
-//! standard library's "invalid digit found in string" and clap's "is not in 1..=1000" tell nobody what to type.
+//! Parsers of option values, with bounds.
+//!
+//! Their errors say what the option accepts. The standard library's "invalid digit found in string" and
+//! clap's "is not in 1..=1000" do not tell the user what to type.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,15 +11,16 @@ use clap::{Arg, ValueEnum};
 use run_record::Takes;
 use serde::de::{Deserialize, Deserializer, Error};
 
-/// An option whose value may be `none`. The alias makes clap take the type as a whole: of a plain
-/// `Option`, it would know no value that takes an earlier one back.
+/// An option whose value may be `none`, with which a user takes back an earlier value. The alias makes clap
+/// pass the whole type to the parser. For a plain `Option`, clap would set `None` only if the option is
+/// missing, and could not parse `none`.
 pub type Optional<T> = Option<T>;
 
-/// An option that is `on` or `off`. The alias makes clap take a value: of a plain `bool`, it would make a flag.
+/// An option that is `on` or `off`. The alias makes clap expect a value; it would make a plain `bool` a flag.
 pub type Switch = bool;
 
-/// Numbers with bounds, which a typed value and a stored one keep alike. The program makes one of a number that it knows
-/// to be in bounds.
+/// Defines number types with bounds. Typed and stored values are checked alike. Code of this crate may
+/// construct one from a number that it knows to be in bounds.
 macro_rules! bounded {
     ($($(#[$doc:meta])* $name:ident($number:ty) = $parse:expr;)+) => {$(
         $(#[$doc])*
@@ -69,22 +72,23 @@ bounded! {
 }
 
 impl Positive {
-    /// `part` of `whole` parts of this number, rounded down; at least 1.
+    /// Returns `part` of `whole` equal parts of this number, rounded down, but at least 1.
     pub fn share(self, part: usize, whole: usize) -> Self {
         let share = self.0 as u128 * part as u128 / whole as u128;
         Self(usize::try_from(share).unwrap_or(usize::MAX).max(1))
     }
 
-    /// This number, or a lower `limit`; at least 1.
+    /// Returns the lower of this number and `limit`, but at least 1.
     pub fn at_most(self, limit: usize) -> Self {
         Self(self.0.min(limit.max(1)))
     }
 }
 
-/// A stored number, read as the same number is typed: 2.0 as 2, which some programs that edit JSON write as 2.0.
+/// Reads a stored number with the parser of typed ones. Accepts 2.0 for 2, because some programs that edit
+/// JSON write 2.0.
 ///
 /// # Errors
-/// If it is of another type, or the option does not take it.
+/// If the value is not a number, or the option does not accept it.
 pub fn stored<'de, T, D>(stored: D) -> Result<T, D::Error>
 where
     T: FromStr<Err = String>,
@@ -94,7 +98,7 @@ where
     number.strip_suffix(".0").unwrap_or(&number).parse().map_err(D::Error::custom)
 }
 
-/// How `option` is typed.
+/// Returns how `option` is typed: as a flag, with on or off, or with another value.
 pub fn takes(option: &Arg) -> Takes {
     match option.get_possible_values().iter().map(PossibleValue::get_name).collect::<Vec<_>>()[..] {
         _ if !option.get_action().takes_values() => Takes::Flag,
@@ -103,12 +107,12 @@ pub fn takes(option: &Arg) -> Takes {
     }
 }
 
-/// The option name of `value`.
+/// Returns the name of `value` on the command line.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Displays each of these types by the name of the option's value.
+/// Implements `Display` for each of these types by the name of the option's value.
 macro_rules! display_names {
     ($($kind:ty),+) => {$(
         impl std::fmt::Display for $kind {
@@ -120,15 +124,15 @@ macro_rules! display_names {
 }
 pub(crate) use display_names;
 
-/// The parser of one of `T`'s values. `--help` lists their names: with a description of any, clap would spread
-/// all options over several lines each.
+/// Returns a parser of `T`'s values. `--help` lists their names without descriptions: if any value had one,
+/// clap would spread all options over several lines each.
 pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(values.map(|value| value.help(Resettable::Reset)))
         .try_map(|name| T::from_str(&name, false))
 }
 
-/// The parser of one of `names`, of a type that knows nothing of clap.
+/// Returns a parser of a type that is parsed from one of `names`, and does not depend on clap.
 pub fn named<T, N>(names: N) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err = String> + Clone + Send + Sync + 'static,
@@ -137,7 +141,7 @@ where
     PossibleValuesParser::new(names.into_iter().map(PossibleValue::new)).try_map(|name| name.parse())
 }
 
-/// The same, or `none`.
+/// Returns a parser of `T`'s values and `none`.
 pub fn one_of_or_none<T: ValueEnum + Clone + Send + Sync + 'static>()
 -> impl TypedValueParser<Value = Optional<T>> {
     let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
@@ -148,10 +152,10 @@ pub fn one_of_or_none<T: ValueEnum + Clone + Send + Sync + 'static>()
     })
 }
 
-/// A value, or `none`.
+/// Parses a value, or `none`.
 ///
 /// # Errors
-/// If it is neither.
+/// If `text` is neither.
 pub fn or_none<T: FromStr<Err: ToString>>(text: &str) -> Result<Optional<T>, String> {
     if text == "none" {
         Ok(None)
@@ -160,7 +164,7 @@ pub fn or_none<T: FromStr<Err: ToString>>(text: &str) -> Result<Optional<T>, Str
     }
 }
 
-/// A typed value, of which an error shows 100 characters.
+/// Shortens a typed value to 100 characters, for an error.
 pub fn shortened(value: &str) -> String {
     const MOST: usize = 100;
     if value.chars().count() > MOST {
@@ -170,44 +174,44 @@ pub fn shortened(value: &str) -> String {
     }
 }
 
-/// A path that `run.json` can hold: JSON has no text but UTF-8.
+/// Returns a parser of paths that `run.json` can store: text in JSON is UTF-8.
 pub fn stored_path() -> impl TypedValueParser<Value = PathBuf> {
     let problem = "is not UTF-8, and results are JSON: choose another name";
     PathBufValueParser::new().try_map(move |path| path.to_str().is_some().then_some(path).ok_or(problem))
 }
 
-/// The same, or `none`; a file of that name is `./none`.
+/// Returns a parser of paths that `run.json` can store, and `none`. A file named `none` is typed as `./none`.
 pub fn path_or_none() -> impl TypedValueParser<Value = Optional<PathBuf>> {
     stored_path().map(|path| (path != Path::new("none")).then_some(path))
 }
 
-/// The parser of `on` or `off`.
+/// Returns a parser of `on` and `off`.
 pub fn on_off() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
 }
 
-/// A whole number from 1.
+/// Parses a whole number from 1.
 ///
 /// # Errors
-/// If it is another one, or none.
+/// If `text` is not such a number.
 pub fn positive(text: &str) -> Result<usize, String> {
     whole(text, 1, usize::MAX as u64)
 }
 
-/// A whole number from 0, such as a seed.
+/// Parses a whole number from 0, such as a seed.
 ///
 /// # Errors
-/// If it is another one, or none.
+/// If `text` is not such a number.
 pub fn from_0<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     whole(text, 0, u64::MAX)
 }
 
-/// A whole number from `low` to `high`.
+/// Returns a parser of whole numbers from `low` to `high`.
 pub fn range<T: TryFrom<u64>>(low: u64, high: u64) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| whole(text, low, high)
 }
 
-/// A whole number from 1 that is not above `most`, for a `reason`.
+/// Returns a parser of whole numbers from 1 to `most`. The error for larger ones gives the `reason`.
 pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize, String> + Clone {
     move |text| {
         whole(text, 1, most as u64).map_err(|problem| {
@@ -216,14 +220,15 @@ pub fn up_to(most: usize, reason: &'static str) -> impl Fn(&str) -> Result<usize
     }
 }
 
-/// A whole number from `low` to `high`. The message leaves out a bound that is the largest number of 64 bits.
+/// Parses a whole number from `low` to `high`. The message does not mention `high` if it is the largest
+/// 64-bit number.
 fn whole<T: TryFrom<u64>>(text: &str, low: u64, high: u64) -> Result<T, String> {
     let digits = text.strip_prefix('+').unwrap_or(text);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     match digits.parse::<u64>() {
         Ok(number) if (low..=high).contains(&number) => T::try_from(number).map_err(|_| too_large(high)),
         Ok(number) if number > high => Err(too_large(high)),
-        // More than 64 bits.
+        // The number has more than 64 bits.
         Err(_) if is_number => Err(too_large(high)),
         _ if high == u64::MAX => Err(format!("must be a whole number from {low}")),
         _ => Err(format!("must be a whole number from {low} to {high}")),
@@ -234,10 +239,10 @@ fn too_large(high: u64) -> String {
     format!("must be at most {high}")
 }
 
-/// Seconds above 0, up to a year, which clocks can count.
+/// Parses seconds above 0, up to a year, which clocks can count.
 ///
 /// # Errors
-/// If it is another number, or none.
+/// If `text` is not such a number.
 pub fn seconds(text: &str) -> Result<f64, String> {
     match above_0(text)? {
         seconds if seconds > 31_536_000.0 => Err("must be at most 31536000: a year of seconds".into()),
@@ -245,31 +250,31 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A finite number above 0.
+/// Parses a finite number above 0.
 ///
 /// # Errors
-/// If it is another one, or none.
+/// If `text` is not such a number.
 pub fn above_0(text: &str) -> Result<f64, String> {
     number(text, |value| value > 0.0, "must be a finite number above 0, such as 0.1")
 }
 
-/// A finite number, 0 or more.
+/// Parses a finite number, 0 or more.
 ///
 /// # Errors
-/// If it is another one, or none.
+/// If `text` is not such a number.
 pub fn not_negative(text: &str) -> Result<f64, String> {
     number(text, |value| value >= 0.0, "must be a finite number, 0 or more, such as 0.1")
 }
 
-/// A number from 0 to below 1.
+/// Parses a number from 0 to below 1.
 ///
 /// # Errors
-/// If it is another one, or none.
+/// If `text` is not such a number.
 pub fn below_1(text: &str) -> Result<f64, String> {
     number(text, |value| (0.0..1.0).contains(&value), "must be a number from 0 to below 1, such as 0.1")
 }
 
-/// A number from `low` to `high`.
+/// Returns a parser of numbers from `low` to `high`.
 pub fn between(low: f64, high: f64) -> impl Fn(&str) -> Result<f64, String> + Clone {
     move |text| {
         let problem = format!("must be a number from {low} to {high}");

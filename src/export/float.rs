@@ -1,14 +1,15 @@
-//! Float networks as ONNX: one node per layer, with PyTorch's names.
+//! Export of float networks as ONNX: one node for each layer, with PyTorch's names.
 
 use super::graph::{Attribute, Graph, OnnxFile};
 use super::{average, windows};
 use crate::model::{ActivationKind, Layer, Network};
 use crate::quant::padding;
 
-/// The ONNX file of `network`. Dropout is omitted; constants have PyTorch's names and layouts.
+/// Makes the ONNX file of `network`. Omits dropout. Constants have PyTorch's names and layouts.
 ///
 /// # Panics
-/// If a convolution or a pooling is grouped, dilated, without bias, or padded by its input: no network here has one.
+/// If a convolution or a pooling is grouped, dilated, without bias, or has asymmetric padding. No network
+/// here has one.
 pub fn float_network(network: &Network) -> OnnxFile {
     let layout = network.parameters();
     let flat = layout.read(network);
@@ -54,7 +55,7 @@ pub fn float_network(network: &Network) -> OnnxFile {
     graph.into_file(&network.kind().to_string(), network.dimensions())
 }
 
-/// The ONNX operator; Gelu's default is the exact one, as PyTorch's.
+/// Returns the ONNX operator. The default of Gelu is the exact formula, as in PyTorch.
 fn operator(activation: ActivationKind) -> &'static str {
     match activation {
         ActivationKind::Relu => "Relu",

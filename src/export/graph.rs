@@ -1,5 +1,8 @@
-//! Sequential ONNX graphs from `input` `[batch, channels, height, width]` to `logits`
-//! `[batch, classes]`.
+//! Builder of sequential ONNX graphs, from `input` `[batch, channels, height, width]` to `logits` `[batch,
+//! classes]`.
+//!
+//! The file gets the lowest versions of operator set and format that its operators need, so that old runtimes
+//! can read it.
 
 use super::proto::{
     AttributeProto, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -7,29 +10,30 @@ use super::proto::{
 };
 use crate::model::Dimensions;
 
-/// An ONNX file: old runtimes read one of old operators.
+/// An ONNX file and its versions.
 pub struct OnnxFile {
     pub(super) model: ModelProto,
-    /// The lowest version of the operator set that has its operators.
+    /// Lowest version of the operator set that contains all operators of the file.
     pub opset: i64,
-    /// Version of the format, of the ONNX release that began that operator set.
+    /// Version of the file format.
     pub ir_version: i64,
 }
 
-/// The operator set that has had `op` first, in the form that is written here (onnx/docs/Changelog.md).
+/// Returns the first operator set that has `op` in the form written here (source: onnx/docs/Changelog.md).
 fn first_opset(op: &str, attributes: &[(&str, Attribute)]) -> i64 {
     match op {
         "Gelu" => 20,
-        // With a scale for each channel.
+        // A scale for each channel needs version 13.
         "DequantizeLinear" if !attributes.is_empty() => 13,
         "QuantizeLinear" | "DequantizeLinear" => 10,
         "BatchNormalization" => 9,
-        // Gemm has a bias of one dimension since then; the others are older.
+        // Gemm accepts a bias of one dimension since version 7. The other operators are older.
         _ => 7,
     }
 }
 
-/// The format of the first ONNX release with that operator set; from 4 on, constants are no inputs of the graph.
+/// Returns the format of the first ONNX release with this operator set. From format 4 on, constants need not
+/// be inputs of the graph.
 fn ir_version(opset: i64) -> i64 {
     match opset {
         ..=9 => 4,
@@ -47,7 +51,7 @@ pub struct Graph {
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
     opset: i64,
-    /// Name of the last value.
+    /// Name of the output of the last operator.
     last: String,
 }
 
@@ -63,21 +67,21 @@ impl Graph {
         Self { nodes: Vec::new(), constants: Vec::new(), opset: first_opset("", &[]), last: INPUT.to_owned() }
     }
 
-    /// Appends an operator to the last value; `constants` are its other inputs.
+    /// Appends an operator on the last value. `constants` are its other inputs.
     pub fn then(&mut self, name: &str, op: &str, constants: &[&str], attributes: Vec<(&str, Attribute)>) {
         let last = std::mem::take(&mut self.last);
         let inputs = std::iter::once(last.as_str()).chain(constants.iter().copied());
         self.last = self.node(name, op, inputs, attributes);
     }
 
-    /// Appends the matrix product of the last value with a constant on its right or left.
+    /// Appends a matrix product of the last value and a constant, which is on the right or on the left.
     pub fn product(&mut self, name: &str, constant: &str, on_right: bool) {
         let last = std::mem::take(&mut self.last);
         let inputs = if on_right { [&*last, constant] } else { [constant, &*last] };
         self.last = self.node(name, "MatMul", inputs.into_iter(), Vec::new());
     }
 
-    /// Adds an operator on `inputs`; returns the name of its output.
+    /// Adds an operator on `inputs`, and returns the name of its output.
     pub fn node<'a>(
         &mut self,
         name: &str,
@@ -107,13 +111,13 @@ impl Graph {
         });
     }
 
-    /// Adds a constant of floats; a shape of no dimensions is a scalar.
+    /// Adds a constant of floats. An empty shape makes a scalar.
     pub fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, DataType::Float, shape, bytes);
     }
 
-    /// The file of a network of these dimensions.
+    /// Completes the file of a network with these dimensions.
     pub fn into_file(mut self, name: &str, dimensions: Dimensions) -> OnnxFile {
         if let Some(node) = self.nodes.last_mut() {
             node.output = vec![OUTPUT.to_owned()];
@@ -147,7 +151,7 @@ fn attribute(name: &str, value: Attribute) -> AttributeProto {
     }
 }
 
-/// Float tensors of a variable batch size followed by `shape`.
+/// Describes a float tensor with a variable batch size, followed by `shape`.
 fn value(name: &str, shape: &[usize]) -> ValueInfoProto {
     let batch = DimensionProto { dim_param: Some("batch".to_owned()), ..DimensionProto::default() };
     let sizes = shape

@@ -1,10 +1,9 @@
-//! Int8 models as ONNX in QDQ form.
+//! Export of int8 models as ONNX in QDQ form.
 //!
-//! Constants are the model's integers. Dequantized weights and activations are the
-//! inputs of a float operator, whose output is quantized with the output's scale and
-//! zero point. onnxruntime fuses each such group into one integer operator; its
-//! requantization rounds half to even where ours rounds up, so a value may differ by
-//! one step.
+//! Constants are the model's integers. A float operator takes dequantized weights and activations, and its
+//! output is quantized with the output's scale and zero point. onnxruntime fuses each such group into one
+//! integer operator. Its requantization rounds half to even, this program's rounds half up, so a value may
+//! differ by one step.
 
 use burn_fused::int8::QParams;
 
@@ -15,10 +14,10 @@ use crate::model::Dimensions;
 use crate::quant::Int8File;
 use crate::quant::int8_file::{LayerValues, StoredLayer};
 
-/// The ONNX file of a `network`.
+/// Makes the ONNX file of `network`.
 ///
 /// # Panics
-/// If it is not one that is valid.
+/// If `network` is not valid.
 pub fn int8_network(network: &Int8File) -> OnnxFile {
     let mut graph = Graph::new();
     let mut activations = network.activations.iter().copied();
@@ -66,7 +65,7 @@ pub fn int8_network(network: &Int8File) -> OnnxFile {
     graph.into_file(&network.network, Dimensions { input: network.input_shape, classes })
 }
 
-/// Quantizes and dequantizes the last value.
+/// Appends quantization and dequantization of the last value.
 fn requantize(graph: &mut Graph, name: &str, parameters: QParams) {
     let (scale, zero) = (format!("{name}.scale"), format!("{name}.zero_point"));
     graph.floats(&scale, &[], &[parameters.scale]);
@@ -75,11 +74,10 @@ fn requantize(graph: &mut Graph, name: &str, parameters: QParams) {
     graph.then(&format!("{name}.dequantize"), "DequantizeLinear", &[&scale, &zero], Vec::new());
 }
 
-/// Adds the integers of a layer; returns the names of the dequantized weights and
-/// biases.
+/// Adds the integers of a layer as constants. Returns the names of the dequantized weights and biases.
 fn constants(graph: &mut Graph, name: &str, values: &LayerValues, input: QParams) -> [String; 2] {
     let LayerValues { shape, weights, scales, bias } = values;
-    // A scalar, or a vector along the outputs.
+    // Scales are a scalar, or a vector with one value for each output.
     let scale_shape: Vec<usize> = if scales.len() == 1 { Vec::new() } else { vec![scales.len()] };
     let steps: Vec<f32> = scales.iter().map(|&scale| input.scale * scale).collect();
     let bytes = weights.iter().map(|value| value.cast_unsigned()).collect();

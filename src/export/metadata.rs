@@ -1,4 +1,4 @@
-//! What a user of an ONNX file needs beside the graph: which class a score is of, and how an input is made.
+//! Metadata of an ONNX file: which class a score belongs to, and how an input must be prepared.
 
 use prost::Message;
 use run_record::DataRecord;
@@ -8,11 +8,11 @@ use super::graph::OnnxFile;
 use super::proto::StringStringEntryProto;
 
 impl OnnxFile {
-    /// Adds the description of the data set as `metadata_props`, under the names that the values have in `run.json`
-    /// (docs/quantization.md); each value is JSON.
+    /// Adds the description of the data set as `metadata_props`. Each entry has the name of its value in
+    /// `run.json` (docs/quantization.md) and is JSON.
     pub fn describe(&mut self, data: &DataRecord) {
         let DataRecord { shape, class_names, element, mean, std, fit, features, .. } = data;
-        // The one serialiser: as a value of `serde_json`, an f32 would have the digits of an f64.
+        // Serialise directly to text. A `serde_json::Value` would store an f32 as f64, with more digits.
         fn json(value: &impl Serialize) -> String {
             serde_json::to_string(value).expect("lists, numbers and text are JSON")
         }
@@ -31,7 +31,7 @@ impl OnnxFile {
             .collect();
     }
 
-    /// The content of the file.
+    /// Returns the bytes of the file.
     pub fn bytes(&self) -> Vec<u8> {
         self.model.encode_to_vec()
     }

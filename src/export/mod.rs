@@ -1,6 +1,7 @@
-//! ONNX export: float networks, and static int8 models in QDQ form, with
-//! QuantizeLinear and DequantizeLinear around float operators. Runtimes execute those
-//! on integers.
+//! Export of networks as ONNX: float networks, and int8 models in QDQ form.
+//!
+//! In QDQ form, QuantizeLinear and DequantizeLinear surround float operators. Runtimes recognise this pattern
+//! and compute on integers.
 
 mod float;
 mod graph;
@@ -17,7 +18,8 @@ pub use int8::int8_network;
 use burn_fused::int8::AveragePool;
 use graph::{Attribute, Graph};
 
-/// Attributes of a convolution or a pooling; `padding` is rows above and below, columns to the left and right.
+/// Returns the attributes of a convolution or a pooling. The last argument is the padding: rows above and
+/// below, columns to the left and right.
 fn windows(
     kernel: [usize; 2],
     stride: [usize; 2],
@@ -31,8 +33,9 @@ fn windows(
     ]
 }
 
-/// Appends average pooling from `input` to `output`, height and width: products with the windows' weights on the right
-/// and on the left. ONNX has no operator for windows of several sizes.
+/// Appends average pooling from height and width `input` to `output`. ONNX has no operator for windows of
+/// different sizes, so the pooling is written as two matrix products: with weights of columns on the right,
+/// and of rows on the left.
 fn average(graph: &mut Graph, name: &str, input: [usize; 2], output: [usize; 2]) {
     let names = ["columns", "rows"].map(|side| format!("{name}.{side}"));
     for (side, axis) in [(0, 1), (1, 0)] {

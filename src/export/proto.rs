@@ -1,5 +1,4 @@
-//! The subset of onnx.proto (ONNX 1.15) messages that these networks need, with its field
-//! numbers.
+//! The messages of onnx.proto (ONNX 1.15) that these networks need, with its field numbers.
 
 use prost::Message;
 
@@ -12,7 +11,7 @@ pub enum DataType {
     I32 = 6,
 }
 
-/// A file.
+/// A file: `ModelProto`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ModelProto {
     #[prost(int64, tag = "1")]
@@ -38,7 +37,7 @@ pub struct StringStringEntryProto {
     pub value: String,
 }
 
-/// Opset version.
+/// Version of the operator set.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
     #[prost(string, tag = "1")]
@@ -47,7 +46,7 @@ pub struct OperatorSetIdProto {
     pub version: i64,
 }
 
-/// Nodes in order, and their constants.
+/// A graph: nodes in order, and their constants.
 #[derive(Clone, PartialEq, Message)]
 pub struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -62,7 +61,7 @@ pub struct GraphProto {
     pub output: Vec<ValueInfoProto>,
 }
 
-/// An operator with its inputs and outputs by name.
+/// An operator, with the names of its inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeProto {
     #[prost(string, repeated, tag = "1")]
@@ -88,7 +87,7 @@ pub struct AttributeProto {
     pub i: Option<i64>,
     #[prost(int64, repeated, packed = "false", tag = "8")]
     pub ints: Vec<i64>,
-    /// 1 float, 2 int, 7 ints.
+    /// Type of the value: 1 float, 2 int, 7 ints.
     #[prost(int32, tag = "20")]
     pub kind: i32,
 }
@@ -102,7 +101,7 @@ pub struct TensorProto {
     pub data_type: i32,
     #[prost(string, tag = "8")]
     pub name: String,
-    /// Little-endian.
+    /// Values of the tensor, little-endian.
     #[prost(bytes = "vec", tag = "9")]
     pub raw_data: Vec<u8>,
 }
@@ -116,14 +115,14 @@ pub struct ValueInfoProto {
     pub kind: Option<TypeProto>,
 }
 
-/// Its type.
+/// Type of an input or output, always a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TypeProto {
     #[prost(message, optional, tag = "1")]
     pub tensor_type: Option<TensorTypeProto>,
 }
 
-/// `TypeProto.Tensor`.
+/// Element type and shape of a tensor: `TypeProto.Tensor`.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorTypeProto {
     #[prost(int32, tag = "1")]
@@ -132,14 +131,14 @@ pub struct TensorTypeProto {
     pub shape: Option<TensorShapeProto>,
 }
 
-/// Its dimensions.
+/// Dimensions of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub struct TensorShapeProto {
     #[prost(message, repeated, tag = "1")]
     pub dim: Vec<DimensionProto>,
 }
 
-/// `TensorShapeProto.Dimension`: a size, or the name of a variable one.
+/// `TensorShapeProto.Dimension`: a size, or the name of a variable size.
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
     #[prost(int64, optional, tag = "1")]

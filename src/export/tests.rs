@@ -1,5 +1,5 @@
-//! Tests of names, operators and shapes in ONNX files. tests/pytorch/onnx_check.py
-//! compares results with other runtimes.
+//! Checks names, operators and shapes in ONNX files. tests/pytorch/onnx_check.py compares results with other
+//! runtimes.
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -17,7 +17,7 @@ fn graph(file: &OnnxFile) -> GraphProto {
     model.graph.expect("a graph")
 }
 
-/// Sizes of the first input and output after the batch.
+/// Returns the sizes of the first input and the first output, without the batch.
 fn sizes(graph: &GraphProto) -> [Vec<i64>; 2] {
     [&graph.input[0], &graph.output[0]].map(|value| {
         let kind = value.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref());
@@ -26,7 +26,8 @@ fn sizes(graph: &GraphProto) -> [Vec<i64>; 2] {
     })
 }
 
-/// Operators in order, each on the previous one's output, from `input` to `logits`.
+/// Returns the operators in order. Checks that each input is known before its operator, from `input` to
+/// `logits`.
 fn operators(graph: &GraphProto) -> Vec<&str> {
     let dynamic: Vec<_> = graph
         .input

@@ -1,15 +1,14 @@
-//! ConvNet: the small convolutional network of the MNIST experiments, 4,266
-//! parameters for these images.
+//! ConvNet: the small convolutional network of the MNIST experiments, with 4,266 parameters for MNIST's
+//! images.
 
 use burn::tensor::Device;
 
 use super::layers::{conv3x3, linear, norm, pool2x2};
 use super::{Dimensions, Layer, NetworkOptions};
 
-/// Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
-/// · MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`.
-/// Batch norms, if any, follow the convolutions, and dropout precedes the linear
-/// layer.
+/// Returns the layers Conv2d(c→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU ·
+/// MaxPool2d(2) · flatten · Linear(8·⌊h/4⌋·⌊w/4⌋→classes), for `[batch, c, h, w]`. Batch norms, if any,
+/// follow the convolutions, and dropout precedes the linear layer.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

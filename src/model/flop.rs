@@ -1,14 +1,14 @@
-//! Floating-point operations of a training step, counted layer by layer, to compare
-//! with a machine's peak.
+//! Counts the floating-point operations of a training step, layer by layer, for comparison with a machine's
+//! peak.
 
 use burn_fused::nn::PaddingConfig2d;
 
 use super::{Layer, NamedLayer};
 
 impl Layer {
-    /// The shape of one sample after the layer, and its multiply-add operations
-    /// from `shape`. Padding counts as if it were image. Norms, activations and
-    /// dropout are negligible, comparisons are not counted.
+    /// Returns the shape of one sample after the layer, and the layer's number of multiply-adds, for a sample
+    /// of `shape` before it. Padding counts as pixels. Norms, activations and dropout are negligible;
+    /// comparisons are not counted.
     pub(crate) fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
         match self {
             Self::Conv(conv) => {
@@ -38,7 +38,7 @@ impl Layer {
     }
 }
 
-/// Height and width after a window that moves over `[channels, height, width]`.
+/// Returns the height and width of the output of a window that moves over `[channels, height, width]`.
 fn window(
     shape: &[usize],
     kernel: [usize; 2],
@@ -57,17 +57,17 @@ fn window(
     })
 }
 
-/// Operations of one sample in a network.
+/// Operations of a network for one sample.
 #[derive(Debug, Clone)]
 pub struct Flop {
-    /// Multiply-adds of the layers with weights.
+    /// Multiply-adds of each layer with weights.
     multiply_adds: Vec<u64>,
-    /// Values of the sample and of the outputs of layers with weights.
+    /// Number of values of the sample and of the outputs of layers with weights.
     floats: u64,
 }
 
 impl Flop {
-    /// Counts a sample of `shape` through `layers`.
+    /// Counts the operations of `layers` for a sample of `shape`.
     pub fn of_layers(shape: &[usize], layers: &[NamedLayer<'_>]) -> Self {
         let mut shape = shape.to_owned();
         let mut multiply_adds = Vec::new();
@@ -83,14 +83,14 @@ impl Flop {
         Self { multiply_adds, floats }
     }
 
-    /// Values of a sample, and of what the layers with weights make of it.
+    /// Number of values of the sample and of the outputs of layers with weights.
     pub fn floats(&self) -> u64 {
         self.floats
     }
 
-    /// Floating-point operations of a training step on `batch` samples. Forward
-    /// takes two per weight and use. Backward takes two for the weight's gradient
-    /// and two for the input's, which the first layer does not compute.
+    /// Returns the floating-point operations of a training step on `batch` samples. Forward takes two
+    /// operations for each weight and use. Backward takes two for the weight's gradient and two for the
+    /// input's gradient, which the first layer does not compute.
     pub fn of_step(&self, batch: usize) -> u64 {
         let all: u64 = self.multiply_adds.iter().sum();
         let first = self.multiply_adds.first().copied().unwrap_or(0);
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn a_step_is_three_forwards_less_the_gradient_of_the_images() {
         let plain = NetworkOptions::default();
-        // By hand: 9·4·784 and 9·4·8·196 multiplications for the convolutions,
-        // 392·10 for the linear layer.
+        // Counted by hand: 9·4·784 and 9·4·8·196 multiplications for the convolutions, 392·10 for the linear
+        // layer.
         let (conv1, conv2, linear) = (28_224, 56_448, 3_920);
         assert_eq!(step(ModelKind::Convnet, &plain, 1), 4 * conv1 + 6 * (conv2 + linear));
         assert_eq!(step(ModelKind::Convnet, &plain, 32), 32 * step(ModelKind::Convnet, &plain, 1));
@@ -133,7 +133,7 @@ mod tests {
         let dimensions = Dimensions { input: [2, 29, 31], classes: 300 };
         let options = NetworkOptions::default();
         let network = Network::with_options(ModelKind::Convnet, &options, dimensions, 1, &Device::flex());
-        // By hand: sides 29x31, then 14x15, then 7x7 (both halves are rounded down).
+        // Counted by hand: sides 29x31, then 14x15, then 7x7 (both halves are rounded down).
         let (conv1, conv2, linear) = (9 * 2 * 4 * 29 * 31, 9 * 4 * 8 * 14 * 15, 8 * 7 * 7 * 300);
         assert_eq!(network.flop().of_step(2), 2 * (4 * conv1 + 6 * (conv2 + linear)));
     }

@@ -1,5 +1,7 @@
-//! The layers of a network in the order of forward: for forward itself, operation counts,
-//! quantization and export.
+//! The layers of networks, and forward through a list of them.
+//!
+//! Operation counts, quantization and export read the same list. Forward looks ahead in it and replaces
+//! sequences such as convolution, ReLU, pooling by one fused operator.
 
 use burn::module::Module;
 use burn::nn as burns;
@@ -16,8 +18,7 @@ use burn_fused::nn::{
 use super::ActivationKind;
 use crate::spans::{self, Operator};
 
-/// A layer with the name of PyTorch's module: the prefix of its parameters'
-/// names.
+/// A layer and its name in PyTorch, which is the prefix of its parameters' names.
 #[derive(Debug, Clone, Copy)]
 pub struct NamedLayer<'a> {
     /// For example `conv1` or `block2.3`.
@@ -39,7 +40,7 @@ pub enum Layer {
     Pool(MaxPool2d),
     /// Means of windows that cover the image.
     AveragePool(AdaptiveAvgPool2d),
-    /// `[batch, channels, height, width]` to `[batch, features]`: the number of features.
+    /// Reshapes `[batch, channels, height, width]` to `[batch, features]`. Contains the number of features.
     Flatten(usize),
     /// Dropout, which has an effect only in training.
     Dropout(Dropout),
@@ -47,29 +48,30 @@ pub enum Layer {
     Linear(Linear),
 }
 
-/// A 3x3 convolution with padding 1: height and width are unchanged.
+/// Makes a 3x3 convolution with padding 1, which keeps height and width.
 pub(super) fn conv3x3(inputs: usize, outputs: usize, device: &Device) -> Layer {
     let config = Conv2dConfig::new([inputs, outputs], [3, 3]);
     Layer::Conv(config.with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1)).init(device))
 }
 
-/// Batch norm with PyTorch's running variance.
+/// Makes a batch norm with PyTorch's running variance, which is unbiased.
 pub(super) fn norm(channels: usize, device: &Device) -> Layer {
     Layer::Norm(BatchNorm { unbiased: true, ..BatchNormConfig::new(channels).init(device) })
 }
 
-/// 2x2 max pooling: half the height and width.
+/// Makes a 2x2 max pooling, which halves height and width.
 pub(super) fn pool2x2() -> Layer {
     Layer::Pool(MaxPool2dConfig::new([2, 2]).init())
 }
 
-/// A linear layer.
+/// Makes a linear layer.
 pub(super) fn linear(inputs: usize, outputs: usize, device: &Device) -> Layer {
     Layer::Linear(LinearConfig::new(inputs, outputs).init(device))
 }
 
-/// ReLU and pooling that the first of `layers`, a convolution or a batch norm, computes with its output; how such an
-/// operator is named, and how many layers it has.
+/// If the first of `layers` is a convolution or a batch norm, returns the epilogue (ReLU, pooling) that its
+/// operator includes. Also returns the suffix of the operator's name, and the number of layers in the
+/// operator.
 fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     use Layer::{Activation as Then, Conv, Norm, Pool};
     match layers {
@@ -81,9 +83,10 @@ fn epilogue(layers: &[&Layer]) -> (Epilogue, &'static str, usize) {
     }
 }
 
-/// Class scores `[batch, classes]` of `images` by the layers in order. With `fused`, convolutions, batch norms and
-/// linear layers are `burn_fused` operators, fused with a directly following ReLU and pooling. Without, all layers but
-/// batch norms and dropout are Burn's.
+/// Applies the layers to `images` and returns class scores `[batch, classes]`.
+///
+/// With `fused`, convolutions, batch norms and linear layers are `burn_fused` operators, fused with a ReLU
+/// and a pooling that directly follow. Without `fused`, all layers except batch norms and dropout are Burn's.
 pub(super) fn apply(
     layers: &[NamedLayer<'_>],
     images: Tensor<4>,
@@ -97,7 +100,7 @@ pub(super) fn apply(
     apply_to_features(&layers[flatten + 1..], features, place, fused)
 }
 
-/// The layers before the flattening: convolutions and poolings.
+/// Applies the layers before the flattening: convolutions and poolings.
 fn apply_to_images(layers: &[NamedLayer<'_>], mut images: Tensor<4>, fused: bool) -> Tensor<4> {
     use Layer::{Activation as Then, AveragePool, Conv, Norm, Pool};
     use burn_fused::nn::activation::Activation::Relu;
@@ -136,7 +139,7 @@ fn apply_to_images(layers: &[NamedLayer<'_>], mut images: Tensor<4>, fused: bool
     images
 }
 
-/// The layers behind the flattening.
+/// Applies the layers after the flattening.
 fn apply_to_features(
     layers: &[NamedLayer<'_>],
     mut features: Tensor<2>,
@@ -147,7 +150,8 @@ fn apply_to_features(
     let kinds: Vec<&Layer> = layers.iter().map(|named| named.layer).collect();
     let mut at = 0;
     while at < kinds.len() {
-        // In evaluation, batch norm and ReLU are separate operators: a profile shows the time of the activation.
+        // In evaluation, batch norm and ReLU are separate operators, so that a profile shows the time of the
+        // activation.
         let in_training = features.device().is_autodiff();
         let (epilogue, suffix, count) = epilogue(if fused && in_training { &kinds[at..] } else { &[] });
         let name = layers[at].name;
@@ -161,7 +165,7 @@ fn apply_to_features(
                 Some(place) => layer.forward_at(x, place),
                 None => x,
             }),
-            // Burn's layer takes no 16-bit features beside weights in f32.
+            // Burn's linear layer does not accept 16-bit features with f32 weights.
             Linear(layer) if !fused && features.dtype() == DType::F32 => {
                 spans::layer(operator("linear"), features, |x| burns::Linear::from(layer.clone()).forward(x))
             }
@@ -173,12 +177,12 @@ fn apply_to_features(
     features
 }
 
-/// The operator of an activation.
+/// Returns the name of an activation's operator.
 fn activation(name: &str, layer: &Activation) -> Operator {
     Operator::new(name, ActivationKind::from_layer(layer).to_string())
 }
 
-/// `layer` of `x`, by the library's operator or by Burn's.
+/// Applies an activation, by `burn_fused`'s operator or by Burn's.
 fn activated<const D: usize>(layer: &Activation, x: Tensor<D>, fused: bool) -> Tensor<D> {
     if fused { layer.forward(x) } else { burns::activation::Activation::from(layer.clone()).forward(x) }
 }

@@ -1,5 +1,5 @@
-//! MLP: the small network for feature vectors, and for images as such; 17,140
-//! parameters with 512 features and 20 classes.
+//! MLP: the small network for feature vectors, and for flattened images. It has 17,140 parameters with 512
+//! features and 20 classes.
 
 use burn::tensor::Device;
 
@@ -10,9 +10,8 @@ use super::{Dimensions, Layer, NetworkOptions};
 /// Default width of the hidden layer.
 pub const HIDDEN: usize = 32;
 
-/// Linear(c·h·w→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch, c,
-/// h, w]`; 32 may be another width and ReLU another activation. Dropout, if any,
-/// precedes the last layer.
+/// Returns the layers Linear(c·h·w→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch, c, h, w]`.
+/// Options can replace the width 32 and the ReLU. Dropout, if any, precedes the last layer.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,

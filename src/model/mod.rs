@@ -1,5 +1,7 @@
-//! Networks of the experiments. To add one, write a file with its
-//! `layers`, and its lines below.
+//! The networks of the experiments.
+//!
+//! A network is a list of layers with PyTorch's names. Forward, operation counts, quantization and export all
+//! read this list, so a new network needs only a file with its `layers` and its lines below.
 
 mod convnet;
 pub mod flop;
@@ -29,14 +31,14 @@ pub use network_options::{ActivationKind, Hidden, NetworkOptions};
 use crate::values::display_names;
 use flop::Flop;
 
-/// The input of a network on `device`: a batch of samples of `shape` (channels, height, width), whose normalised
-/// `values` follow one another.
+/// Makes the input of a network, `[batch, channels, height, width]`, on `device`. `values` are the normalised
+/// samples, one after the other.
 pub fn inputs(values: Vec<f32>, [channels, height, width]: [usize; 3], device: &Device) -> Tensor<4> {
     let samples = values.len() / (channels * height * width);
     Tensor::from_data(TensorData::new(values, [samples, channels, height, width]), device)
 }
 
-/// Which network to train.
+/// Kind of network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
@@ -51,7 +53,7 @@ pub enum ModelKind {
 display_names!(ModelKind);
 
 impl ModelKind {
-    /// Dimensions of the network in the experiments.
+    /// Returns the dimensions of the network in the experiments.
     pub fn dimensions(self) -> Dimensions {
         match self {
             Self::Convnet => Dimensions { input: [1, 28, 28], classes: 10 },
@@ -60,7 +62,8 @@ impl ModelKind {
         }
     }
 
-    /// Least height and width of the samples that the network takes: its poolings leave a pixel.
+    /// Smallest height and width of samples that the network accepts: its poolings must leave at least one
+    /// pixel.
     pub fn least_side(self) -> usize {
         match self {
             Self::Convnet => 4,
@@ -69,7 +72,7 @@ impl ModelKind {
         }
     }
 
-    /// Weights of the layers whose sizes have no bound.
+    /// Returns the number of weights in the layers that an option or the data set can make arbitrarily large.
     pub fn unbounded_weights(self, options: &NetworkOptions, dimensions: Dimensions) -> u64 {
         let Dimensions { input: [channels, height, width], classes } = dimensions;
         let product =
@@ -87,7 +90,7 @@ impl ModelKind {
     }
 }
 
-/// Sizes of a network's input and output, which are those of its data set.
+/// Sizes of a network's input and output, which the data set determines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dimensions {
     /// Channels, height and width of a sample.
@@ -99,17 +102,17 @@ pub struct Dimensions {
 /// A network of one of the kinds.
 #[derive(Module, Debug)]
 pub struct Network {
-    /// In the order of forward.
+    /// The layers, in the order of forward.
     layers: Vec<Layer>,
     #[module(skip)]
     made: Made,
 }
 
-/// What a network was made of.
+/// How a network was made.
 #[derive(Debug, Clone)]
 struct Made {
     kind: ModelKind,
-    /// Sizes of its input and output.
+    /// Sizes of the network's input and output.
     dimensions: Dimensions,
     /// Whether convolution, ReLU and pooling are one fused operator each
     /// (the default) or separate Burn operators.
@@ -119,14 +122,13 @@ struct Made {
 }
 
 impl Network {
-    /// The experiments' default network of that kind, see
-    /// [`Network::with_options`].
+    /// Makes the experiments' default network of this kind, see [`Network::with_options`].
     pub fn init(kind: ModelKind, dimensions: Dimensions, seed: u64, device: &Device) -> Self {
         Self::with_options(kind, &NetworkOptions::default(), dimensions, seed, device)
     }
 
-    /// A network with the initial weights that `seed` draws: PyTorch's default
-    /// distributions, uniform in ±1/sqrt(fan in). Samples have to be of [`ModelKind::least_side`].
+    /// Makes a network. `seed` determines its initial weights, which have PyTorch's default distributions:
+    /// uniform in ±1/sqrt(fan in). Height and width of samples must be at least [`ModelKind::least_side`].
     pub fn with_options(
         kind: ModelKind,
         options: &NetworkOptions,
@@ -142,52 +144,52 @@ impl Network {
             };
             let (names, layers): (Vec<String>, _) = layers.into_iter().unzip();
             let network = Self { layers, made: Made { kind, dimensions, fused: true, names: names.into() } };
-            // Burn initialises a parameter at its first use. Using all of them now,
-            // in visit order, makes initialisation a function of the seed alone.
+            // Burn initialises a parameter at its first use. Reading all parameters here, in visit order,
+            // makes the initial weights a function of the seed alone.
             ParamLayout::of_module(&network).read(&network);
             network
         })
     }
 
-    /// Class scores `[batch, classes]` of samples `[batch, channels, height, width]`. With a `place`, the batch
-    /// is one of a training, where dropout has an effect; without, it is for evaluation.
+    /// Returns class scores `[batch, classes]` of samples `[batch, channels, height, width]`. Dropout has an
+    /// effect only with a `place`, which says where in the training the batch is.
     pub fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         layers::apply(&self.layers(), samples, place, self.made.fused)
     }
 
-    /// Class scores in training with activations in `dtype`; parameters stay in f32.
+    /// Returns class scores as in training, with activations in `dtype`. Parameters stay in f32.
     pub fn forward_in(&self, dtype: DType, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
         autocast(samples, dtype, |samples| self.apply(samples, Some(place)))
     }
 
-    /// Class scores in evaluation.
+    /// Returns class scores as in evaluation.
     pub fn forward(&self, samples: Tensor<4>) -> Tensor<2> {
         self.apply(samples, None)
     }
 
-    /// The layers, in the order of forward.
+    /// Returns the layers with their names, in the order of forward.
     pub fn layers(&self) -> Vec<NamedLayer<'_>> {
         let named = self.made.names.iter().zip(&self.layers);
         named.map(|(name, layer)| NamedLayer { name, layer }).collect()
     }
 
-    /// The layout of its parameters, under PyTorch's names.
+    /// Returns the layout of the parameters, with PyTorch's names.
     pub fn parameters(&self) -> ParamLayout {
         let names = self.layers().into_iter().flat_map(|NamedLayer { name, layer }| {
             let layout = ParamLayout::of_module(layer);
-            // Burn's names of a batch norm's parameters.
+            // Burn calls a batch norm's parameters gamma and beta.
             let torch = |spec: &ParamSpec| spec.name.replace("gamma", "weight").replace("beta", "bias");
             layout.specs().iter().map(|spec| format!("{name}.{}", torch(spec))).collect::<Vec<_>>()
         });
         ParamLayout::of_module(self).with_names(names.collect())
     }
 
-    /// Which one it is.
+    /// Kind of the network.
     pub fn kind(&self) -> ModelKind {
         self.made.kind
     }
 
-    /// Sizes of its input and output.
+    /// Sizes of the network's input and output.
     pub fn dimensions(&self) -> Dimensions {
         self.made.dimensions
     }
@@ -197,13 +199,13 @@ impl Network {
         self.dimensions().input
     }
 
-    /// Operations of a sample, counted layer by layer.
+    /// Counts the operations for one sample, layer by layer.
     pub fn flop(&self) -> Flop {
         Flop::of_layers(&self.input_shape(), &self.layers())
     }
 
-    /// The same network, with convolution, ReLU and pooling as one fused
-    /// operator each (the default) or as separate Burn operators.
+    /// Returns the network with convolution, ReLU and pooling as one fused operator each (the default), or as
+    /// separate Burn operators.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
         self.made.fused = on;
@@ -211,8 +213,8 @@ impl Network {
     }
 }
 
-/// What `draw` makes of the random numbers that follow from `seed` on `device`. All threads share
-/// a device's generator, so one draws at a time.
+/// Calls `draw` after seeding the random generator of `device`. All threads share a device's generator, so
+/// only one thread draws at a time.
 pub fn seeded<T>(seed: u64, device: &Device, draw: impl FnOnce() -> T) -> T {
     static DRAWING: Mutex<()> = Mutex::new(());
     let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,13 +240,13 @@ mod tests {
 
     impl ModuleVisitor for All {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            // Running statistics have none.
+            // Running statistics have no gradient.
             let gradient = param.val().grad_remove(&mut self.gradients);
             self.values.extend(gradient.map(|gradient| gradient.into_data().try_into_vec().expect("f32")));
         }
     }
 
-    /// All gradients of one batch.
+    /// Returns the gradients of all parameters for one batch.
     fn gradients(network: &Network, images: Tensor<4>, labels: &[u16]) -> Vec<Vec<f32>> {
         let loss = cross_entropy(network.forward(images), labels).loss;
         let mut all = All { gradients: loss.backward(), values: Vec::new() };
@@ -287,7 +289,8 @@ mod tests {
             let fused = gradients(&network, images.clone(), &[1, 7, 3]);
             let plain = gradients(&network.fused(false), images, &[1, 7, 3]);
             let largest = |values: &[f32]| values.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-            // Gradients of a bias before a batch norm cancel out.
+            // The gradient of a bias before a batch norm is 0 up to rounding, so the error is relative to the
+            // largest gradient.
             let has_norm = options.batch_norm || kind == ModelKind::Mlp;
             let rounding = if has_norm { largest(&plain.concat()) } else { 0.0 };
             for (param, (fused, plain)) in fused.iter().zip(&plain).enumerate() {

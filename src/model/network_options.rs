@@ -1,4 +1,4 @@
-//! Options of a network, in addition to its kind.
+//! Options of a network, apart from its kind.
 
 use burn_fused::nn::activation::{Activation, Gelu, Relu, Sigmoid, Tanh};
 use burn_fused::nn::{Dropout, DropoutConfig};

@@ -1,4 +1,4 @@
-//! Parameters of the networks as flat buffers.
+//! Checks the parameters of the networks as flat buffers.
 
 use burn::tensor::Device;
 use run_record::files::sha256_of_f32;

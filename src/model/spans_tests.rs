@@ -1,4 +1,4 @@
-//! Names of operators in profiles.
+//! Checks the names of operators in profiles.
 
 use burn::tensor::{Device, Tensor};
 

@@ -1,4 +1,4 @@
-//! Names, shapes and numbers of parameters as PyTorch has them.
+//! Checks names, shapes and numbers of parameters against PyTorch's.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -23,7 +23,7 @@ fn layout(kind: ModelKind, options: &NetworkOptions) -> ParamLayout {
     network(kind, options).parameters()
 }
 
-/// Names of layers with their weights' shapes in PyTorch's layout.
+/// Returns the names of the layers, with the shapes of their weights in PyTorch's layout.
 fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
     let layout = layout(kind, options);
     let weights = layout.specs().iter().filter_map(|spec| {
@@ -35,7 +35,7 @@ fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
 
 #[test]
 fn options_change_the_numbers_of_parameters_as_in_pytorch() {
-    // Trainable ones, and those of a state dict without num_batches_tracked:
+    // Numbers of trainable parameters, and of all values in a state dict without num_batches_tracked:
     // PyTorch's sum(p.numel() for p in ...).
     for (kind, options, trainable, all) in [
         (ModelKind::Convnet, PLAIN, 4_266, 4_266),

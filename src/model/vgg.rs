@@ -6,14 +6,17 @@ use burn_fused::nn::pool::AdaptiveAvgPool2dConfig;
 use super::layers::{conv3x3, linear, norm, pool2x2};
 use super::{Dimensions, Layer, NetworkOptions};
 
-/// Largest height and width without average pooling: the first linear layer has 4 million weights then.
+/// Largest height and width without average pooling. At this size, the first linear layer has 4 million
+/// weights.
 const LARGEST: usize = 64;
 
-/// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
-/// c→32→64, 64→128→256, 256→256→256, then Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU ·
-/// 256→32 · ReLU · 32→classes, for `[batch, c, h, w]`. Above 64 pixels, ⌊h/8⌋ and ⌊w/8⌋ are at most 8: means of
-/// windows come before the linear layers, as in torchvision's VGG. Batch norms, if any, follow
-/// the convolutions, and dropout the first linear layer's ReLU.
+/// Returns the layers of three blocks and a head, for `[batch, c, h, w]`.
+///
+/// A block has two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2). The channels are c→32→64, 64→128→256 and
+/// 256→256→256. The head is Linear 256·⌊h/8⌋·⌊w/8⌋→256 · ReLU · 256→32 · ReLU · 32→classes.
+///
+/// For images above 64 pixels, average pooling precedes the head, as in torchvision's VGG, and limits ⌊h/8⌋
+/// and ⌊w/8⌋ to 8. Batch norms, if any, follow the convolutions, and dropout the first ReLU of the head.
 pub(super) fn layers(
     options: &NetworkOptions,
     dimensions: Dimensions,
@@ -39,12 +42,12 @@ pub(super) fn layers(
     layers
 }
 
-/// The layers of a block with PyTorch's names, which count activations and poolings too.
+/// Numbers the layers of a block as PyTorch does: activations and poolings count too.
 fn numbered(block: usize, layers: Vec<Layer>) -> impl Iterator<Item = (String, Layer)> {
     layers.into_iter().enumerate().map(move |(index, layer)| (format!("block{block}.{index}"), layer))
 }
 
-/// Two convolutions and a pooling: half the height and width.
+/// Returns two convolutions with activations, and a pooling that halves height and width.
 fn block(channels: [usize; 3], options: &NetworkOptions, device: &Device) -> Vec<Layer> {
     let mut layers = Vec::new();
     for pair in channels.windows(2) {

@@ -1,4 +1,4 @@
-//! Tables of a profile, and time lines of all ranks, from the spans of a recorder ([`crate::spans`]).
+//! Tables of a profile, and time lines of all ranks, made from recorded spans ([`crate::spans`]).
 
 mod rows;
 mod trace;

@@ -1,4 +1,4 @@
-//! Tables of a profile: operators, kinds and collectives.
+//! Rows of a profile's tables: operators, kinds and collectives.
 
 use std::time::Duration;
 
@@ -33,9 +33,9 @@ impl SortKey {
 /// The rows of a finished profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredProfile {
-    /// Time of all batches.
+    /// Time of all batches, in ms.
     pub wall_ms: f64,
-    /// Operators in the order of their first call, the rest first.
+    /// Operators in the order of their first call. The rest is first.
     pub operators: Vec<ProfileRow>,
 }
 
@@ -44,8 +44,8 @@ fn ms(time: Duration) -> f64 {
 }
 
 impl MeasuredProfile {
-    /// What `recorder` has measured. `buckets` are those of a training on `ranks` ranks in
-    /// `steps` steps.
+    /// Makes the rows of what `recorder` has measured. `buckets` are the buckets of a training on `ranks`
+    /// ranks with `steps` steps.
     pub fn new(recorder: &SpanRecorder, buckets: &[BucketReport], ranks: usize, steps: usize) -> Self {
         let wall_ms = recorder.sums().next().map_or(0.0, |rest| ms(rest.total));
         let mut operators: Vec<ProfileRow> = recorder
@@ -54,7 +54,7 @@ impl MeasuredProfile {
             .map(|sums| row(sums, wall_ms))
             .collect();
         for ((sums, hidden), bucket) in recorder.buckets().zip(buckets) {
-            // Starting and waiting are calls of the same all-reduce.
+            // Starting an all-reduce and waiting for it are two spans, but count as one call.
             let mut row = row(&Sums { calls: steps, ..sums.clone() }, wall_ms);
             let (hidden, exposed) = (ms(hidden), row.self_cpu_ms);
             let sent = 2.0 * (ranks - 1) as f64 / ranks as f64 * bucket.bytes as f64 * steps as f64;
@@ -74,24 +74,24 @@ impl MeasuredProfile {
         100.0 - rest.map(|row| row.self_cpu_percent).sum::<f64>()
     }
 
-    /// The operators, sorted; the rest last.
+    /// Returns the operators, sorted by `key`. The rest is last.
     pub fn by_operator(&self, key: SortKey) -> Vec<ProfileRow> {
         sorted(self.operators.clone(), |row| key.value(row))
     }
 
-    /// Sums over the operators of a kind and phase, sorted; the rest last.
+    /// Returns sums over the operators of each kind and phase, sorted by `key`. The rest is last.
     pub fn by_kind(&self, key: SortKey) -> Vec<ProfileRow> {
         by_kind(&self.operators, |row| key.value(row))
     }
 
-    /// The collectives, in the order in which they start.
+    /// Returns the collectives, in the order in which they start.
     pub fn collectives(&self) -> impl Iterator<Item = &ProfileRow> {
         self.operators.iter().filter(|row| row.bytes.is_some())
     }
 }
 
 fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
-    // The rest has nothing inside: it is what remains.
+    // The total of the row `rest` is its self time: the other operators are not inside the rest.
     let (total, total_bytes) = match sums.phase {
         Phase::Rest => (sums.own, sums.own_bytes),
         _ => (sums.total, sums.total_bytes),

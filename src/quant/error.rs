@@ -2,18 +2,18 @@
 
 use burn_fused::int8::Int8Error;
 
-/// What cannot be quantized, and why.
+/// Says what cannot be quantized, and why.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct QuantError(String);
 
 impl QuantError {
-    /// A layer, by PyTorch's name, without an integer version.
+    /// Makes the error of a layer that has no integer version. `layer` is its name in PyTorch.
     pub(super) fn layer(layer: &str, reason: impl Into<String>) -> Self {
         Self(format!("layer {layer} cannot be quantized: {}", reason.into()))
     }
 
-    /// Values or ranges of the input or a `layer`.
+    /// Makes the error of invalid values or ranges of `layer`, or of the input.
     pub fn values(layer: &str, error: Int8Error) -> Self {
         Self(match error {
             Int8Error::NotCalibrated => {

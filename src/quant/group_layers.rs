@@ -1,4 +1,4 @@
-//! A group's layers in training, with fake-quantized weights.
+//! Forward through a group's layers in training, with fake-quantized weights.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
@@ -12,7 +12,7 @@ use burn_fused::nn::{BatchNorm, Linear};
 
 use super::{Group, Product};
 
-/// The images of the last group with a convolution as features, behind its average pooling.
+/// Flattens the images of the last group with a convolution to features, after its average pooling.
 pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
     match last.and_then(|group| group.average) {
         Some(size) => adaptive_avg_pool2d(images, size).flatten(1, 3),
@@ -21,9 +21,8 @@ pub(super) fn flat(last: Option<&Group<'_>>, images: Tensor<4>) -> Tensor<2> {
 }
 
 impl Group<'_> {
-    /// A convolution and its group, with weights quantized by `parameters`, if
-    /// given. With `folded`, batch norm's running statistics are folded into the
-    /// weights.
+    /// Applies a convolution and its group. Weights are fake-quantized with `parameters`, if given. With
+    /// `folded`, batch norm's running statistics are folded into the weights.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let layer = self.convolution(parameters, folded);
         let epilogue = if self.pool.is_some() { Epilogue::ReluPool } else { Epilogue::Relu };
@@ -33,7 +32,7 @@ impl Group<'_> {
         }
     }
 
-    /// The group's convolution, with the weights of [`images`](Self::images).
+    /// Returns the group's convolution, with the weights that [`images`](Self::images) uses.
     pub(super) fn convolution(&self, parameters: Option<&[QParams]>, folded: bool) -> Conv2d {
         let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
         let weight = quantized(layer.weight.val(), parameters, 0);
@@ -42,12 +41,12 @@ impl Group<'_> {
         Conv2d { weight, bias, ..layer.clone() }
     }
 
-    /// Whether one operator has the group's convolution, ReLU and pooling.
+    /// Whether one operator computes the group's convolution, ReLU and pooling.
     pub(super) fn is_conv_relu_pool(&self, folded: bool) -> bool {
         self.pool.is_some() && (folded || self.norm.is_none())
     }
 
-    /// A linear layer and its group, as [`images`](Self::images).
+    /// Applies a linear layer and its group, as [`images`](Self::images) does a convolution.
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
         let x = self.linear(parameters, folded).forward(x);
         match self.norm.filter(|_| !folded) {
@@ -58,7 +57,7 @@ impl Group<'_> {
         }
     }
 
-    /// The group's linear layer, with the weights of [`features`](Self::features).
+    /// Returns the group's linear layer, with the weights that [`features`](Self::features) uses.
     fn linear(&self, parameters: Option<&[QParams]>, folded: bool) -> Linear {
         let Product::Linear(layer) = self.product else { unreachable!("a convolution takes images") };
         let weight = quantized(layer.weight.val(), parameters, 1);
@@ -67,8 +66,8 @@ impl Group<'_> {
         Linear { weight, bias }
     }
 
-    /// Weights and biases, with the batch norm's running statistics folded in if it is to be. The
-    /// norm's weight and bias get their gradients through these.
+    /// Returns weights and biases; if `folded`, with the batch norm's running statistics folded in. The
+    /// gradients of the norm's own weight and bias flow through them.
     fn fold<const D: usize>(
         &self,
         weight: Tensor<D>,
@@ -90,7 +89,8 @@ impl Group<'_> {
         (parameter(weight), bias.map(parameter))
     }
 
-    /// Real weights, outputs first as in PyTorch's layout, and biases in evaluation.
+    /// Returns the float weights and biases in evaluation, with batch norm folded in. Weights are outputs
+    /// first, as in PyTorch's layout.
     pub(super) fn folded(&self) -> [Vec<f32>; 2] {
         let (weights, bias) = match self.product {
             Product::Conv(_) => {
@@ -107,7 +107,7 @@ impl Group<'_> {
     }
 }
 
-/// The values of a tensor of f32.
+/// Returns the values of an f32 tensor.
 pub(super) fn values_of<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().unwrap_or_else(|_| unreachable!("they are f32"))
 }
@@ -119,7 +119,7 @@ fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, 
     }
 }
 
-/// A parameter that is a tensor of the autodiff graph.
+/// Wraps a tensor of the autodiff graph in a parameter.
 fn parameter<const D: usize>(value: Tensor<D>) -> Param<Tensor<D>> {
     Param::initialized(ParamId::new(), value)
 }

@@ -1,4 +1,4 @@
-//! Groups: layers that are fused into one layer of the integer model.
+//! Groups: layers of a float network that become one layer of the int8 model.
 
 use burn_fused::nn::activation::Activation;
 use burn_fused::nn::conv::Conv2d;
@@ -9,23 +9,23 @@ use super::QuantError;
 use super::int8_file::LARGEST;
 use crate::model::{ActivationKind, Layer, NamedLayer, Network};
 
-/// A convolution or a linear layer, and the following layers that are fused with it:
-/// batch norm, ReLU, pooling.
+/// A convolution or a linear layer, and the following layers that are fused with it: batch norm, ReLU,
+/// pooling.
 #[derive(Debug, Clone)]
 pub struct Group<'a> {
     /// PyTorch's name of the first layer.
     pub name: String,
     /// The layer with weights.
     pub product: Product<'a>,
-    /// Batch norm, to be folded into the weights.
+    /// Batch norm, which is folded into the weights.
     pub norm: Option<&'a BatchNorm>,
     /// Whether ReLU follows.
     pub relu: bool,
-    /// Pooling of the output.
+    /// Max pooling of the output.
     pub pool: Option<&'a MaxPool2d>,
-    /// Height and width of the output's means, where average pooling follows.
+    /// Height and width after average pooling of the output, if there is one.
     pub average: Option<[usize; 2]>,
-    /// Dropout of the output, in training.
+    /// Dropout of the output in training.
     pub dropout: Option<&'a Dropout>,
 }
 
@@ -39,7 +39,7 @@ pub enum Product<'a> {
 }
 
 impl Product<'_> {
-    /// Output channels or features.
+    /// Number of output channels or features.
     pub fn outputs(self) -> usize {
         match self {
             Self::Conv(conv) => conv.weight.dims()[0],
@@ -48,10 +48,10 @@ impl Product<'_> {
     }
 }
 
-/// The groups of `network`, in the order of forward.
+/// Returns the groups of `network`, in the order of forward.
 ///
 /// # Errors
-/// If a layer cannot be quantized; the first is named.
+/// If a layer cannot be quantized. The error names the first such layer.
 pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for NamedLayer { name, layer } in network.layers() {
@@ -104,13 +104,14 @@ pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     }
 }
 
-/// Whether fused operators have this pooling.
+/// Whether fused operators support this pooling.
 fn is_fused(pool: &MaxPool2d) -> bool {
     let is_plain = padding(&pool.padding) == Some([0, 0]) && pool.dilation == [1, 1] && !pool.ceil_mode;
     is_plain && [pool.kernel_size, pool.stride] == [[2, 2]; 2]
 }
 
-/// Rows above and below, columns to the left and to the right; `None` if they differ.
+/// Returns the rows above and below, and the columns to the left and to the right. `None` if padding is not
+/// symmetric.
 pub fn padding(padding: &PaddingConfig2d) -> Option<[usize; 2]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0, 0]),

@@ -1,8 +1,8 @@
-//! `int8.safetensors`: a quantized network on disk, as docs/quantization.md describes it.
+//! `int8.safetensors`: the file format of a quantized network, as docs/quantization.md describes it.
 //!
-//! One metadata entry holds what tensors cannot: the layers in order, and a digest of the
-//! whole file, so that a changed byte is an error and not a wrong prediction. Derived
-//! values (multipliers, shifts) are not stored.
+//! A metadata entry contains what tensors cannot: the layers in order, and a digest of the whole file. With
+//! the digest, a changed byte is an error and not a wrong prediction. Derived values (multipliers, shifts)
+//! are not stored.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -16,35 +16,37 @@ use run_record::files::{self, NO_DIGEST};
 use run_record::{INT8_ENTRY, Method, RecordError, int8_entry, json_problem, safetensors_file};
 
 pub(super) const VERSION: u32 = 1;
-/// Scales and zero points of the input and of each layer with weights.
+/// Names of the tensors with scales and zero points of the input and of each layer with weights.
 const SCALES: &str = "activation.scale";
 const ZERO_POINTS: &str = "activation.zero_point";
-/// Maximum size of a dimension: sums of as many products fit 32 bits, and products of three sizes 64.
+/// Maximum size of a dimension. Sums of this many products fit into 32 bits, and products of three sizes into
+/// 64.
 pub(super) const LARGEST: usize = 1 << 16;
 
-/// A quantized network, as it is on disk: the metadata entry, and what the tensors hold.
+/// A quantized network as stored: the metadata entry, and the values of the tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Int8File {
     pub(super) version: u32,
-    /// How it was quantized.
+    /// Method of quantization.
     pub method: Method,
     /// Name of the network: `convnet`, `vgg` or `mlp`.
     pub network: String,
-    /// SHA-256 of the float weights it was made from, as in `run.json`.
+    /// SHA-256 of the float weights from which it was made, as in `run.json`.
     pub weights_sha256: String,
     /// Channels, height and width of a sample.
     pub input_shape: [usize; 3],
     /// The layers in order.
     pub layers: Vec<StoredLayer>,
-    /// SHA-256 of the file with zeros in place of these 64 digits, which it has in memory.
+    /// SHA-256 of the file, computed with zeros in place of these 64 digits. In memory, the digits are always
+    /// zeros.
     pub(super) sha256: String,
     /// Scale and zero point of the input and of the output of each layer with weights.
     #[serde(skip)]
     pub activations: Vec<QParams>,
 }
 
-/// A layer.
+/// A layer of the int8 model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoredLayer {
@@ -52,7 +54,7 @@ pub enum StoredLayer {
     Conv {
         /// PyTorch's name of the layer.
         name: String,
-        /// Vertical and horizontal.
+        /// Vertical and horizontal stride.
         stride: [usize; 2],
         /// Rows above and below, columns to the left and to the right.
         padding: [usize; 2],
@@ -64,17 +66,17 @@ pub enum StoredLayer {
     },
     /// Maximum of each window.
     MaxPool {
-        /// Height and width.
+        /// Height and width of a window.
         kernel: [usize; 2],
-        /// Vertical and horizontal.
+        /// Vertical and horizontal stride.
         stride: [usize; 2],
     },
     /// Means of windows that cover the image.
     AveragePool {
-        /// Height and width.
+        /// Height and width of the output.
         output: [usize; 2],
     },
-    /// Linear layer; it takes its input flattened.
+    /// Linear layer, which flattens its input.
     Linear {
         /// PyTorch's name of the layer.
         name: String,
@@ -91,16 +93,16 @@ pub enum StoredLayer {
 pub struct LayerValues {
     /// `[outputs, inputs, height, width]`, or `[outputs, inputs]` of a linear layer.
     pub shape: Vec<usize>,
-    /// -127 to 127 each.
+    /// Values from -127 to 127.
     pub weights: Vec<i8>,
-    /// Scale of each output's weights, or one for all.
+    /// Scale of each output's weights, or one scale for all.
     pub scales: Vec<f32>,
-    /// One for each output, in steps of input scale · weight scale.
+    /// Bias of each output, in steps of input scale · weight scale.
     pub bias: Vec<i32>,
 }
 
 impl StoredLayer {
-    /// PyTorch's name and the values, if it has weights.
+    /// Returns PyTorch's name and the values of a layer with weights.
     pub fn product(&self) -> Option<(&str, &LayerValues)> {
         match self {
             Self::Conv { name, values, .. } | Self::Linear { name, values, .. } => Some((name, values)),
@@ -110,15 +112,15 @@ impl StoredLayer {
 }
 
 impl Int8File {
-    /// Names and values of the layers with weights, in order.
+    /// Returns names and values of the layers with weights, in order.
     pub fn products(&self) -> impl Iterator<Item = (&str, &LayerValues)> {
         self.layers.iter().filter_map(StoredLayer::product)
     }
 
-    /// The file's bytes; the same network gives the same bytes.
+    /// Returns the bytes of the file. Equal networks give equal bytes.
     ///
     /// # Errors
-    /// If it cannot be serialized; the error names `file`.
+    /// If the network cannot be serialized. The error names `file`.
     pub fn encode(&self, file: &Path) -> Result<Vec<u8>, RecordError> {
         let failed = |what: String| RecordError::damaged(file, what);
         let mut tensors = Vec::new();
@@ -146,7 +148,7 @@ impl Int8File {
     /// Reads a file.
     ///
     /// # Errors
-    /// If it cannot be read, is a float network's, or is damaged.
+    /// If the file cannot be read, is a float network's, or is damaged.
     pub fn read(file: &Path) -> Result<Self, RecordError> {
         let bytes = files::read_regular(file).map_err(|e| match e.kind() {
             ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),
@@ -155,10 +157,10 @@ impl Int8File {
         Self::decode(file, &bytes)
     }
 
-    /// The network in a file's bytes; `file` is its name in errors.
+    /// Reads the network from a file's bytes. `file` is its name in errors.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// Returns the errors of [`read`](Self::read).
     pub fn decode(file: &Path, bytes: &[u8]) -> Result<Self, RecordError> {
         let damaged = |what: String| RecordError::damaged(file, what);
         let Some(text) = int8_entry(bytes).map_err(damaged)? else {
@@ -177,7 +179,8 @@ impl Int8File {
         Ok(int8)
     }
 
-    /// Takes the values of the layers from the tensors, in sizes that nothing overflows for.
+    /// Reads the values of the layers from the tensors. Limits all sizes, so that later computations with
+    /// them do not overflow.
     fn fill(&mut self, tensors: &SafeTensors<'_>) -> Result<(), String> {
         use StoredLayer::{AveragePool, Conv, Linear, MaxPool};
         let sizes = self.layers.iter().flat_map(|layer| match layer {

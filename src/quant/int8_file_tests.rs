@@ -1,10 +1,10 @@
-//! Round trips of int8 files, and rejection of damaged ones.
+//! Checks round trips of int8 files, and the rejection of damaged ones.
 
 use burn_fused::int8::{Scheme, quantize_weights};
 
 use super::*;
 
-/// A small static network, with a scale for each output or one for all.
+/// Returns a small network, with a weight scale for each output or one for all.
 fn stored(by_channel: bool) -> Int8File {
     let parameters = |min, max| Scheme::Affine.parameters(min, max).unwrap();
     let values = |shape: &[usize], bias: &[i32]| {
@@ -43,7 +43,7 @@ fn path() -> &'static Path {
     Path::new("some/int8.safetensors")
 }
 
-/// The error of a file whose bytes are these.
+/// Returns the error of a file with these bytes.
 fn refusal(bytes: &[u8]) -> String {
     match Int8File::decode(path(), bytes) {
         Ok(file) => format!("{}: {}", path().display(), file.model().expect_err("it is damaged")),
@@ -51,7 +51,7 @@ fn refusal(bytes: &[u8]) -> String {
     }
 }
 
-/// A file of `network`, in which everything is consistent but `network` itself.
+/// Returns the error of a file of an inconsistent `network`. The file itself, with its digest, is valid.
 fn refusal_of(network: &Int8File) -> String {
     refusal(&network.encode(path()).unwrap())
 }

@@ -1,7 +1,11 @@
-//! Quantization of networks: fusion of layers into groups, ranges, and the integer
+//! Quantization of networks to 8-bit integers: fusion of layers into groups, ranges of values, and the int8
 //! model.
 //!
-//! [`burn_fused::int8`] has the formulas and the integer kernels.
+//! Quantization-aware training ([`Quantizer`]) and post-training quantization ([`PostQuantizer`]) both
+//! determine ranges of weights and activations ([`Ranges`]). [`Quantized`] makes the int8 model from the
+//! float weights and these ranges.
+//!
+//! The formulas and the integer kernels are in [`burn_fused::int8`].
 
 mod error;
 mod group_layers;

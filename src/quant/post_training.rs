@@ -1,5 +1,7 @@
-//! Post-training quantization: int8 models of a float network, after its training or after each
-//! epoch of it.
+//! Post-training quantization: int8 models of a float network, made after its training or after each epoch of
+//! it.
+//!
+//! The ranges of activations are observed on calibration samples, which are the first training samples.
 
 use burn::tensor::Tensor;
 use burn_fused::int8::min_max;
@@ -13,20 +15,20 @@ use run_record::Method;
 
 /// Default number of calibration samples.
 pub const CALIBRATION: usize = 1024;
-/// Samples that go through the network at once.
+/// Number of calibration samples in one pass through the network.
 const BATCH: usize = 128;
 
 /// Options of post-training quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PostTraining {
-    /// Scales of weights.
+    /// Granularity of the weight scales.
     pub scheme: WeightScheme,
-    /// Number of the first training samples from which ranges of activations follow.
+    /// Number of calibration samples.
     pub calibration: usize,
 }
 
-/// Makes int8 models of float networks. It holds the calibration samples, which are the same on
-/// every rank, so that every rank derives the same model.
+/// Makes int8 models of float networks. Contains the calibration samples, which are the same on every rank,
+/// so every rank makes the same model.
 #[derive(Debug)]
 pub struct PostQuantizer {
     scheme: WeightScheme,
@@ -36,10 +38,10 @@ pub struct PostQuantizer {
 }
 
 impl PostTraining {
-    /// Reads the calibration samples. `trained` limits them to the samples of the training.
+    /// Reads the calibration samples, at most `trained`, the number of samples on which the run trains.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// If the samples cannot be read.
     pub fn load(self, source: &SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
         let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
         let shard = Shard::first(source, Split::Train, self.calibration.min(known))?;
@@ -56,7 +58,7 @@ impl PostQuantizer {
         self.images.len() / self.sample_bytes
     }
 
-    /// The int8 model of `network`, which is on a device without autodiff.
+    /// Makes the int8 model of `network`, which must be on a device without autodiff.
     ///
     /// # Errors
     /// If a layer cannot be quantized, or values are NaN or infinite.
@@ -73,13 +75,16 @@ impl PostQuantizer {
 }
 
 impl Ranges {
-    /// Extends the ranges of the input and of each group's output by those of `samples` `[batch, channels, height,
-    /// width]` in the float network, as PyTorch's `MinMaxObserver`. The order of batches has no effect. The network is
-    /// on a device without autodiff, so that batch norms use their running statistics. An output is observed after its
-    /// pooling, which is monotonic.
+    /// Extends the ranges of the input and of each group's output by the values that `samples` `[batch,
+    /// channels, height, width]` give in the float network, as PyTorch's `MinMaxObserver` does. The order of
+    /// batches has no effect.
+    ///
+    /// The network must be on a device without autodiff, so that batch norms use their running statistics. An
+    /// output is observed after its max pooling; the quantized result is the same, because max pooling is
+    /// monotonic.
     ///
     /// # Errors
-    /// If values are NaN or infinite, with the layer where they appear.
+    /// If values are NaN or infinite. The error names the layer where they appear.
     pub(super) fn observe(&mut self, groups: &[Group<'_>], samples: Tensor<4>) -> Result<(), QuantError> {
         extend(&mut self.input, "the input", samples.clone())?;
         let mut images = samples;
@@ -88,7 +93,7 @@ impl Ranges {
             match group.product {
                 Product::Conv(_) => {
                     images = group.images(images, None, false);
-                    // Means are within the range of what they are of.
+                    // Average pooling needs no range: means are within the range of the averaged values.
                     extend(&mut ranges.output, &group.name, images.clone())?;
                     last = Some(group);
                 }
@@ -104,7 +109,7 @@ impl Ranges {
     }
 }
 
-/// Extends a range by the values of a batch.
+/// Extends `range` by the values of a batch.
 fn extend<const D: usize>(
     range: &mut Option<Range>,
     layer: &str,

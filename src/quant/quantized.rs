@@ -1,4 +1,4 @@
-//! Quantized networks: made of a float network, and run.
+//! Quantized networks: made from a float network, and run on integers.
 
 use burn_fused::int8::{
     AveragePool, Conv, Int8Error, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, Workspace,
@@ -15,16 +15,16 @@ use run_record::files::{NO_DIGEST, sha256_of_f32};
 /// A quantized network for inference.
 #[derive(Debug)]
 pub struct Quantized {
-    /// The network.
+    /// The network as it is stored.
     pub file: Int8File,
-    /// Integers from input to output.
+    /// The integer model.
     pub model: Model,
-    /// Their memory.
+    /// Buffers of the integer model.
     pub workspace: Workspace,
 }
 
 impl Quantized {
-    /// The network in a file.
+    /// Makes the integer model of a stored network.
     ///
     /// # Errors
     /// If the values are not a valid model.
@@ -33,13 +33,18 @@ impl Quantized {
         Ok(Self { workspace: model.workspace(), file, model })
     }
 
-    /// A model of `network`, which is on a device without autodiff: batch norm folded into the
-    /// weights by its running statistics, weights quantized by `scheme`, activations by `ranges`. If ranges
-    /// of weights were never observed, those of the current weights are used.
+    /// Quantizes `network`, which must be on a device without autodiff.
+    ///
+    /// Batch norm is folded into the weights by its running statistics. Weights are quantized by `scheme`,
+    /// activations by `ranges`. If ranges of weights were never observed, the ranges of the current weights
+    /// are used.
     ///
     /// # Errors
-    /// If a layer cannot be quantized; if ranges were never observed, belong to a
-    /// different network, or are too wide; if weights are not finite.
+    /// If a layer cannot be quantized. If ranges of activations were never observed or are too wide. If
+    /// ranges of weights have another number of channels than the network, or weights are not finite.
+    ///
+    /// # Panics
+    /// If `ranges` has another number of groups than `network`.
     pub fn of_ranges(
         network: &Network,
         method: Method,
@@ -93,12 +98,13 @@ impl Quantized {
         })
     }
 
-    /// Writes class scores `[batch, outputs]` of `samples` `[batch, channels, height,
-    /// width]` to `scores`, whose length it sets.
+    /// Computes class scores `[batch, outputs]` of `samples` `[batch, channels, height, width]`, and stores
+    /// them in `scores`, whose length it sets.
     ///
     /// # Panics
-    /// If the length is not that of samples.
-    // `make icount` counts the instructions between its entry and return.
+    /// If the length of `samples` is not a multiple of a sample's.
+    // `make icount` counts the instructions between entry and return of this function, so it must not be
+    // inlined.
     #[inline(never)]
     pub fn infer(&mut self, samples: &[f32], scores: &mut Vec<f32>) {
         let batch = samples.len() / self.model.input_shape().iter().product::<usize>();
@@ -112,7 +118,7 @@ fn scales_of(ranges: &[[f32; 2]]) -> Result<Vec<f32>, Int8Error> {
 }
 
 impl Int8File {
-    /// The integer model.
+    /// Makes the integer model.
     ///
     /// # Errors
     /// If the values are not a valid model.
@@ -140,7 +146,7 @@ impl Int8File {
     }
 }
 
-/// Where only the sizes of a layer matter.
+/// A placeholder for layers without weights, and if only the sizes of a layer matter.
 const NO_WEIGHTS: Weights = Weights {
     values: Vec::new(),
     scales: Vec::new(),
@@ -150,7 +156,8 @@ const NO_WEIGHTS: Weights = Weights {
 };
 
 impl LayerValues {
-    /// The weights of a layer whose input and output have these parameters.
+    /// Returns the integer weights of a layer, with multipliers and shifts for these parameters of its input
+    /// and output.
     fn integers(&self, input: QParams, output: QParams) -> Result<Weights, Int8Error> {
         let ratio = |&scale: &f32| f64::from(input.scale) * f64::from(scale) / f64::from(output.scale);
         let fixed = self.scales.iter().map(|scale| fixed_point(ratio(scale)));
@@ -161,15 +168,15 @@ impl LayerValues {
 }
 
 impl StoredLayer {
-    /// Channels, height and width of its output.
+    /// Returns channels, height and width of the layer's output.
     ///
     /// # Errors
-    /// If it does not take images of `size`.
+    /// If the layer does not accept images of `size`.
     pub fn output_size(&self, size: [usize; 3]) -> Result<[usize; 3], Int8Error> {
         self.layer(NO_WEIGHTS, QParams { scale: 1.0, zero_point: 0 }).output_shape(size)
     }
 
-    /// The layer of a model, with these weights if it has any.
+    /// Makes the layer of a model. A pooling ignores `weights`.
     fn layer(&self, weights: Weights, output: QParams) -> Layer {
         match *self {
             Self::Conv { stride, padding, relu, values: LayerValues { ref shape, .. }, .. } => {

@@ -1,4 +1,4 @@
-//! Calibrated models against the float networks, through their files.
+//! Compares calibrated int8 models, written to files and read back, with their float networks.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn tensor(kind: ModelKind, values: &[f32]) -> Tensor<4> {
     Tensor::from_data(TensorData::new(values.to_vec(), [batch, channels, height, width]), &Device::flex())
 }
 
-/// The ranges over batches of samples.
+/// Returns the ranges observed over these batches of samples.
 fn observed(network: &Network, kind: ModelKind, batches: &[&[f32]]) -> Result<Ranges, QuantError> {
     let groups = groups(network).unwrap();
     let mut ranges = Ranges::for_groups(groups.len());

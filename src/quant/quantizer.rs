@@ -1,14 +1,15 @@
-//! Quantization-aware training of a network: observers, and forward with fake
-//! quantization.
+//! Quantization-aware training: observers of ranges, and forward with fake quantization.
 //!
-//! Input, weights, and each group's output after ReLU are fake-quantized, as in
-//! PyTorch's eager mode with a QuantStub. Ranges are moving averages, updated before
-//! use. Weights are observed once per step on every rank, which gives equal ranges
-//! except for batch norms' running statistics; activations are observed in every batch.
-//! The caller averages values that may differ between ranks. An output is quantized
-//! after its pooling, which is monotonic.
+//! The input, the weights, and each group's output after ReLU are fake-quantized, as in PyTorch's eager mode
+//! with a QuantStub. An output is quantized after its pooling; the result is the same, because max pooling is
+//! monotonic.
 //!
-//! NaN and infinite values pass unchanged, so that the loss shows them.
+//! Ranges are moving averages, updated before use. Weights are observed once per step on every rank. All
+//! ranks have equal weights and therefore equal ranges of weights, except if a batch norm is folded in,
+//! because its running statistics differ between ranks. Activations are observed in every batch and differ
+//! between ranks. The caller averages the ranges that may differ.
+//!
+//! NaN and infinite values are not quantized, so that they reach the loss.
 
 use burn::tensor::Tensor;
 use burn_fused::conv::conv_relu_pool_twice_quantized;
@@ -23,30 +24,31 @@ use crate::model::Network;
 use crate::values::Positive;
 use run_record::Method;
 
-/// Observers of a network, and values derived from them.
+/// The observers of a network, and values derived from them.
 #[derive(Debug, Clone)]
 pub struct Quantizer {
     options: Quantization,
     ranges: Ranges,
-    /// Parameters of each group's real weights, without its batch norm; `None` if they
-    /// are not finite.
+    /// Scales and zero points with which each group's weights are quantized before its batch norm is applied;
+    /// `None` if they are not finite.
     weights: Vec<Option<Vec<QParams>>>,
-    /// Ranges of weights with a batch norm in them, for each group.
+    /// For each group, the number of weight ranges with a batch norm folded in.
     normed: Vec<usize>,
-    /// Ranges as averaged over ranks: input, outputs, weights with a batch norm.
+    /// Buffer of the ranges that are averaged over ranks: input, outputs, weights with a batch norm folded
+    /// in.
     averaged: Vec<f32>,
     frozen: bool,
-    /// Whether this step has yet to observe the weights.
+    /// Whether this step has not observed the weights yet.
     unobserved: bool,
     /// Whether batch norms use their running statistics.
     folded: bool,
 }
 
 impl Quantizer {
-    /// A quantizer of `network`, not calibrated.
+    /// Makes a quantizer of `network` with unobserved ranges.
     ///
     /// # Errors
-    /// If a layer cannot be quantized; the first is named.
+    /// If a layer cannot be quantized. The error names the first such layer.
     pub fn new(network: &Network, options: Quantization) -> Result<Self, QuantError> {
         let groups = groups(network)?;
         let normed = groups.iter().map(|group| match group.norm {
@@ -66,7 +68,7 @@ impl Quantizer {
         })
     }
 
-    /// The current ranges.
+    /// Returns the current ranges.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
@@ -76,27 +78,27 @@ impl Quantizer {
         self.ranges = ranges;
     }
 
-    /// Begins, or resumes, `epoch` (from 0).
+    /// Begins or resumes `epoch`, counted from 0.
     pub fn set_epoch(&mut self, epoch: usize) {
         let past = |after: Option<Positive>| after.is_some_and(|after| epoch >= after.get());
         self.frozen = past(self.options.freeze_after);
         self.folded = past(self.options.fold_after);
     }
 
-    /// The integer model of `network` with the current ranges.
+    /// Makes the int8 model of `network` with the current ranges.
     ///
     /// # Errors
-    /// As [`Quantized::of_ranges`].
+    /// Returns the errors of [`Quantized::of_ranges`].
     pub fn integer_model(&self, network: &Network) -> Result<Quantized, QuantError> {
         Quantized::of_ranges(network, Method::Qat, &self.ranges, self.options.weight_scheme)
     }
 
-    /// Begins a step, in which weights are observed once.
+    /// Begins a step. Weights are observed once in each step.
     pub fn begin_step(&mut self) {
         self.unobserved = true;
     }
 
-    /// Observes the current weights, if this step has not yet.
+    /// Observes the current weights, unless this step has already done so.
     fn observe_weights(&mut self, groups: &[Group<'_>]) {
         if !std::mem::take(&mut self.unobserved) {
             return;
@@ -106,9 +108,8 @@ impl Quantizer {
         }
     }
 
-    /// Class scores of `x` `[batch, channels, height, width]`, with fake quantization
-    /// of all values; dropout has an effect with a `place`. Updates the ranges of
-    /// activations.
+    /// Returns class scores of `images` `[batch, channels, height, width]`, with fake quantization of all
+    /// values. Updates the ranges of activations. Dropout has an effect only with a `place`.
     pub fn fake_quantized(
         &mut self,
         network: &Network,
@@ -151,7 +152,7 @@ impl Quantizer {
         x
     }
 
-    /// Fake quantization of the input, or of a group's output.
+    /// Fake-quantizes the input (`group` is `None`) or a group's output.
     fn activation<const D: usize>(&mut self, group: Option<usize>, x: Tensor<D>) -> Tensor<D> {
         match self.parameters(group, || range(&x)) {
             Some(parameters) => fake_quantize(x, Scheme::Affine, &[parameters], 0),
@@ -159,8 +160,8 @@ impl Quantizer {
         }
     }
 
-    /// Parameters of the input, or of a group's output, whose range is updated with the one
-    /// that is `found`. `None` if values are not finite.
+    /// Updates the range of the input, or of a group's output, with the range that `found` returns, unless
+    /// ranges are frozen. Returns its scale and zero point, or `None` if values are not finite.
     fn parameters(
         &mut self,
         group: Option<usize>,
@@ -183,9 +184,8 @@ impl Quantizer {
         parameters.and_then(|parameters| parameters.check(Scheme::Affine)).ok()
     }
 
-    /// Ranges to be averaged over ranks: those of activations, and those of weights
-    /// with a batch norm folded in, whose running statistics differ between ranks. On a
-    /// rank without samples in this step, it observes the weights.
+    /// Returns the ranges that the caller averages over ranks: of activations, and of weights with a batch
+    /// norm folded in. On a rank without samples in this step, observes the weights first.
     pub fn averaged_mut(&mut self, network: &Network) -> &mut [f32] {
         if self.unobserved {
             let Ok(groups) = groups(network) else { unreachable!("the network was checked") };
@@ -198,9 +198,10 @@ impl Quantizer {
         averaged
     }
 
-    /// Stores the averages from [`averaged_mut`](Self::averaged_mut).
+    /// Takes over the averages that the caller has written into the slice from
+    /// [`averaged_mut`](Self::averaged_mut).
     pub fn adopt_averages(&mut self) {
-        // Frozen ranges are equal on all ranks, and their mean may be rounded.
+        // Frozen ranges are already equal on all ranks, and averaging could round them.
         if self.frozen {
             return;
         }
@@ -215,7 +216,7 @@ impl Quantizer {
         }
     }
 
-    /// The averaged ranges, in order; `None` for one that was not observed.
+    /// Returns the ranges that are averaged, in the order of the buffer; `None` for an unobserved one.
     fn averaged_ranges<'a>(
         ranges: &'a Ranges,
         normed: &'a [usize],
@@ -229,9 +230,9 @@ impl Quantizer {
 }
 
 impl Group<'_> {
-    /// Updates the weights' ranges unless they are `frozen`, and returns the parameters
-    /// of the weights without the batch norm's factors: with scale / |factor|, weights
-    /// become those of the folded layer's quantized weights.
+    /// Updates the ranges of the folded weights, unless they are `frozen`. Returns the parameters with which
+    /// the weights are quantized before the batch norm. Their scale is that of the folded weights divided by
+    /// |factor| of the batch norm, so that both quantizations give the same integers.
     fn observe_weights(
         &self,
         ranges: &mut GroupRanges,
@@ -261,7 +262,7 @@ impl Group<'_> {
         factors.iter().enumerate().map(parameters).collect()
     }
 
-    /// Ranges of the folded weights: one per output channel, or one for all.
+    /// Returns ranges of the folded weights: one for each output channel, or one for all.
     fn weight_ranges(&self, factors: Option<&[f32]>, scheme: WeightScheme) -> Result<Vec<Range>, Int8Error> {
         if let (None, WeightScheme::Tensor) = (factors, scheme) {
             return Ok(vec![match self.product {

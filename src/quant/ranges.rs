@@ -1,4 +1,4 @@
-//! Ranges of a network's values, which determine scales and zero points.
+//! Ranges of a network's values, from which scales and zero points are computed.
 
 use burn_fused::int8::{Observer, QParams, Scheme};
 use clap::{Args, ValueEnum};
@@ -24,7 +24,7 @@ pub enum WeightScheme {
 display_names!(WeightScheme, QuantizeKind);
 
 impl WeightScheme {
-    /// Scales of a layer with this number of output channels.
+    /// Returns the number of scales of a layer with this number of output channels.
     pub fn scales(self, outputs: usize) -> usize {
         match self {
             Self::Channel => outputs,
@@ -33,7 +33,7 @@ impl WeightScheme {
     }
 }
 
-/// The ranges of a network; each is `None` until it is observed.
+/// The ranges of a network. Each one is `None` until it is observed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ranges {
     /// Range of the network's input.
@@ -45,21 +45,20 @@ pub struct Ranges {
 /// The ranges of a [`Group`](super::Group).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupRanges {
-    /// Ranges of the weights, with batch norm folded in: one per output channel, or
-    /// one for all.
+    /// Ranges of the weights, with batch norm folded in: one for each output channel, or one for all.
     pub weights: Option<Vec<Range>>,
     /// Range of the output, after ReLU.
     pub output: Option<Range>,
 }
 
 impl Ranges {
-    /// Unobserved ranges of a network with this number of groups.
+    /// Returns unobserved ranges for a network with this number of groups.
     pub fn for_groups(groups: usize) -> Self {
         Self { input: None, groups: vec![GroupRanges::default(); groups] }
     }
 }
 
-/// Scale and zero point of the input or the activations of a `layer`.
+/// Computes scale and zero point of the input, or of the activations of `layer`.
 pub(super) fn parameters(range: Option<Range>, layer: &str) -> Result<QParams, QuantError> {
     Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(layer, error))
 }
@@ -102,7 +101,7 @@ pub struct Quantization {
 }
 
 impl Quantization {
-    /// How the int8 model follows from the float weights; `None` unless it does.
+    /// Returns the options of post-training quantization; `None` if the run does not use it.
     pub fn post_training(&self) -> Option<PostTraining> {
         (self.quantize? == QuantizeKind::Ptq).then(|| PostTraining {
             scheme: self.weight_scheme,

@@ -1,4 +1,4 @@
-//! The integer model against the float network.
+//! Compares int8 models with their float networks.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -47,14 +47,13 @@ fn other_activations_are_rejected_by_the_layers_name() {
     }
 }
 
-/// Ranges of a test of `images`, computed by hand.
+/// Returns ranges for a test on `images`, without the observers.
 fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
     let range = |values: Vec<f32>| Some(burn_fused::int8::min_max(&values).unwrap());
     let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
     let mut ranges = Ranges::for_groups(groups(network).unwrap().len());
     ranges.input = range(data(images));
-    // The widest output range is sufficient for a test of errors in units of
-    // it.
+    // One wide output range is enough, because the test compares errors with the size of the scores.
     let scores = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
     let last = ranges.groups.len() - 1;
     for group in &mut ranges.groups[..last] {
@@ -127,7 +126,7 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
     assert!(message.starts_with("conv1: the scale overflows"), "{message}");
 }
 
-/// Noise images, different for each `seed`.
+/// Returns noise images, different for each `seed`.
 fn noise(network: &Network, seed: usize, device: &Device) -> Tensor<4> {
     let [channels, height, width] = network.input_shape();
     let len = 6 * channels * height * width;
@@ -149,7 +148,7 @@ fn folded_batch_norms_compute_what_the_network_does() {
         let training = Device::flex().autodiff();
         let dimensions = Dimensions { input, classes: 10 };
         let network = Network::with_options(kind, &options, dimensions, 5, &training);
-        // Running statistics other than the initial ones.
+        // Gives the batch norms running statistics other than the initial ones.
         (0..20).for_each(|seed| drop(network.forward(noise(&network, seed, &training))));
         let network = network.valid();
         let images = noise(&network, 77, &Device::flex());
@@ -180,7 +179,7 @@ fn a_rank_without_samples_observes_its_weights() {
     working.begin_step();
     working.fake_quantized(&network, noise(&network, 1, &Device::flex()), None);
     let carried = working.averaged_mut(&network).to_vec();
-    // 2 ends of input, 3 outputs, and weights of 4 and 8 channels.
+    // Two ends of each range: the input, 3 outputs, and weights of 4 and 8 channels.
     assert_eq!(carried.len(), 2 * (1 + 3 + 4 + 8));
     working.adopt_averages();
     alone.begin_step();

@@ -1,4 +1,4 @@
-//! Log of single spans, for a time line; tables need their sums alone.
+//! Log of single spans, for a time line. Tables need only their sums.
 
 use std::ops::RangeInclusive;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use burn_mpi::BucketReport;
 use serde::{Deserialize, Serialize};
 
-/// A span that has ended. Times are in ns since [`Log::since`].
+/// A span that has ended. Times are in ns after [`Log::since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Logged {
     pub row: usize,
@@ -15,7 +15,7 @@ pub struct Logged {
     pub end_ns: i64,
 }
 
-/// Spans of the steps in a range, in the order in which they ended.
+/// The spans of a range of steps, in the order in which they ended.
 #[derive(Debug, Clone)]
 pub struct Log {
     since: Instant,
@@ -23,25 +23,25 @@ pub struct Log {
     /// The current step.
     pub(crate) step: usize,
     pub(crate) spans: Vec<Logged>,
-    /// Buckets in flight during backward, in their rows, and whether the all-reduce was complete at the end; otherwise
-    /// backward was.
+    /// Spans of buckets in flight during backward. The flag says whether a span ended because the all-reduce
+    /// was complete; otherwise it ended because backward did.
     pub(crate) in_flight: Vec<(Logged, bool)>,
-    /// Buckets, and the first step with them.
+    /// Each plan of buckets, and its first step.
     plans: Vec<(usize, Vec<BucketReport>)>,
 }
 
 impl Log {
-    /// A log of `steps`, which are counted from 1. Times are those since `since`.
+    /// Makes a log of `steps`, counted from 1. Times are measured from `since`.
     pub fn new(since: Instant, steps: RangeInclusive<usize>) -> Self {
         Self { since, steps, step: 0, spans: Vec::new(), in_flight: Vec::new(), plans: Vec::new() }
     }
 
-    /// Whether spans of `step` are kept.
+    /// Whether the log keeps spans of `step`.
     pub(crate) fn covers(&self, step: usize) -> bool {
         self.steps.contains(&step)
     }
 
-    /// Forgets all spans, and counts steps from 1 again.
+    /// Removes all spans, and counts steps from 1 again.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.since, self.steps.clone());
     }
@@ -59,16 +59,16 @@ impl Log {
         self.covers(self.step).then_some(Logged { row, step: self.step, begin_ns, end_ns })
     }
 
-    /// Notes the buckets of the current step.
+    /// Records the buckets of the current step.
     pub(crate) fn buckets(&mut self, buckets: &[BucketReport]) {
         if self.plans.last().is_none_or(|(_, last)| last != buckets) {
             self.plans.push((self.step, buckets.to_vec()));
         }
     }
 
-    /// A bucket of `step`.
+    /// Returns a bucket of `step` by its index.
     pub(crate) fn bucket(&self, step: usize, bucket: usize) -> Option<&BucketReport> {
-        // A profile knows its only plan at the end.
+        // A profile records its only plan at the end, after all steps.
         let plan = self.plans.iter().rev().find(|(first, _)| *first <= step).or(self.plans.first());
         plan.and_then(|(_, buckets)| buckets.get(bucket))
     }
@@ -78,7 +78,7 @@ impl Log {
     }
 }
 
-/// The first parameter, and how many more there are.
+/// Names the first parameter, and how many more there are.
 pub(crate) fn parameters(names: &[String]) -> String {
     match names {
         [] => "control values".into(),

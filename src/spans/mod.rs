@@ -1,22 +1,27 @@
-//! Spans of a step: one recorder for each thread, which profiles and time lines read.
+//! Spans of a training step: records when each operator starts and ends, and its memory. Profiles and time
+//! lines read the recorder.
 //!
-//! **Forward.** Networks pass each of their operators through [`layer`], which reads the clock and the allocator's
-//! counters before and after it.
+//! Spans nest. The total time of an operator includes the spans inside it, such as copies of gradients during
+//! backward; its self time excludes them. A whole batch is the outermost span. Its self time is the row
+//! `rest`, so that self times sum to the wall time.
 //!
-//! **Backward** runs inside Burn's autodiff. While spans are recorded, an identity operator follows each operator
-//! ([`burn_fused::stamp_backward`]); its backward ends the span of the operator behind it and begins that of the
-//! operator in front of it.
+//! **Forward.** Networks call each operator through [`layer`], which reads the clock and the allocator's
+//! counters before and after the operator.
 //!
-//! **Gradients and collectives.** `GradientSync` reports its events while it is watched ([`burn_mpi::SyncEvent`]).
+//! **Backward** runs inside Burn's autodiff, where nothing can be wrapped. While spans are recorded,
+//! [`layer`] therefore appends an identity operator to each operator ([`burn_fused::stamp_backward`]). The
+//! backward of the identity runs just before the operator's own backward. It ends the span of the operator
+//! before it in backward, and begins the operator's span.
 //!
-//! **Without a recorder**, a span is a test of thread-local storage: no clock, no atomic operation, no identity
-//! operators. `mpiburn profile` measures what a recorder costs: batches with and without it alternate.
+//! **Gradients and collectives.** `GradientSync` reports its events ([`burn_mpi::SyncEvent`]) to a callback,
+//! which is set while spans are recorded.
 //!
-//! Spans nest: the time of an operator is its own (self) and that of spans inside it, such as copies of gradients
-//! during backward. A whole batch is the outermost span, and its self time is the row `rest`, so that self times
-//! sum to the wall time.
+//! **Without a recorder**, a span costs one test of thread-local storage: no clock, no atomic operation, no
+//! identity operators. `mpiburn profile` measures the cost of a recorder by alternating batches with and
+//! without it.
 //!
-//! The recorder is in thread-local storage because callbacks from inside backward have no other way to it.
+//! Each thread has its own recorder, in thread-local storage, because callbacks from inside backward have no
+//! other access to it.
 
 mod log;
 mod span_recorder;
@@ -33,42 +38,42 @@ pub use run_record::profile::Phase;
 pub use span_recorder::SpanRecorder;
 pub(crate) use span_recorder::{REST, Sums};
 
-/// What a span is of.
+/// The operator or other work that a span measures.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Operator {
-    /// Name of the layer, or of several in one operator.
+    /// Name of the layer, or names of several layers in one operator.
     pub layer: String,
-    /// What it computes.
+    /// What the operator computes, such as `conv+relu`.
     pub kind: String,
 }
 
 impl Operator {
-    /// The operator of that kind in `layer`.
+    /// Makes the operator of this kind in `layer`.
     pub fn new(layer: impl Into<String>, kind: impl Into<String>) -> Self {
         Self { layer: layer.into(), kind: kind.into() }
     }
 
-    /// The layer and the kind, once if they are equal.
+    /// Returns layer and kind, or only one of them if they are equal.
     pub fn name(&self) -> String {
         if self.layer == self.kind { self.kind.clone() } else { format!("{} {}", self.layer, self.kind) }
     }
 }
 
-/// A part of a step that is the same for all networks: layer, kind and phase.
+/// A part of a step that all networks have: its layer, kind and phase.
 #[derive(Debug)]
 pub struct Site(&'static str, &'static str, Phase);
 
-/// Samples of a step, from memory or from disk.
+/// Reading and augmenting a step's samples.
 pub static SAMPLES: Site = Site("samples", "read and augment", Phase::Data);
-/// A batch of them.
+/// Conversion of samples to a batch.
 pub static BATCH: Site = Site("samples", "bytes to tensor", Phase::Data);
 /// The forward pass of quantization-aware training.
 pub static FAKE_QUANTIZED: Site = Site("network", "fake quantized", Phase::Forward);
-/// The loss.
+/// The loss, with its gradient.
 pub static LOSS: Site = Site("loss", "cross entropy", Phase::Forward);
 static LOSS_BACKWARD: Site = Site("loss", "cross entropy", Phase::Backward);
 static AUTODIFF: Site = Site(AUTODIFF_KIND, AUTODIFF_KIND, Phase::Backward);
-/// The kind of Burn's own work in backward.
+/// Kind of the work that Burn itself does in backward.
 pub(crate) const AUTODIFF_KIND: &str = "autodiff";
 /// The weight update.
 pub static OPTIMIZER: Site = Site("optimizer", "optimizer", Phase::Optimizer);
@@ -82,18 +87,18 @@ thread_local! {
 }
 
 impl SpanRecorder {
-    /// Makes this the recorder of the thread.
+    /// Makes this the thread's recorder.
     pub fn start(self) {
         RECORDER.set(Some(self));
     }
 
-    /// Takes the recorder of the thread, if there is one.
+    /// Takes the thread's recorder, if there is one.
     pub fn stop() -> Option<Self> {
         RECORDER.take()
     }
 }
 
-/// Calls `body` with the recorder, if there is one that is not paused.
+/// Calls `body` with the thread's recorder, if there is one and it is not paused.
 fn with<T>(body: impl FnOnce(&mut SpanRecorder) -> T) -> Option<T> {
     RECORDER.with_borrow_mut(|recorder| recorder.as_mut().filter(|recorder| !recorder.paused).map(body))
 }
@@ -103,12 +108,12 @@ pub fn is_recording() -> bool {
     with(|_| ()).is_some()
 }
 
-/// The result of `body`, as a span.
+/// Runs `body` as a span, and returns its result.
 pub fn span<T>(site: &'static Site, body: impl FnOnce() -> T) -> T {
     in_row(with(|recorder| recorder.row_of(site)).unwrap_or(REST), body)
 }
 
-/// A forward pass, whose [`layer`]s are recorded.
+/// Runs a forward pass, in which [`layer`] records operators.
 pub fn forward<T>(body: impl FnOnce() -> T) -> T {
     with(|recorder| recorder.next_layer = Some(0));
     let result = body();
@@ -116,7 +121,8 @@ pub fn forward<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// `apply(input)`, as a span of an operator in forward and of its part of backward. Only new operators are named.
+/// Returns `apply(input)`, recorded as a span in forward and a span in backward. `operator` names it, and is
+/// called only in the first batch.
 #[inline]
 pub fn layer<const I: usize, const O: usize>(
     operator: impl FnOnce() -> Operator,
@@ -134,7 +140,7 @@ pub fn layer<const I: usize, const O: usize>(
     stamp_backward(output, backward, follow)
 }
 
-/// The end of forward: what follows is of autodiff, up to the loss's part of backward.
+/// Ends forward. Time from here on counts as autodiff, until the loss's backward begins.
 pub fn end_forward(loss: Tensor<1>) -> Tensor<1> {
     let rows = with(|recorder| [&LOSS_BACKWARD, &AUTODIFF].map(|site| recorder.row_of(site)));
     let Some([backward, graph]) = rows else { return loss };
@@ -156,7 +162,7 @@ pub fn end_batch() {
     with(SpanRecorder::end_all);
 }
 
-/// Begins a step of a training, counted from 1, whose spans are recorded if its log covers the step.
+/// Begins a training step, counted from 1. Its spans are recorded only if the log covers the step.
 pub fn begin_step(step: usize) {
     RECORDER.with_borrow_mut(|recorder| {
         if let Some(recorder) = recorder
@@ -169,24 +175,23 @@ pub fn begin_step(step: usize) {
     begin_batch();
 }
 
-/// Ends a step.
+/// Ends a training step.
 pub fn end_step(sync: &GradientSync) {
     end_batch();
     log_buckets(sync);
 }
 
-/// Logs which parameters are in which bucket.
+/// Logs which parameters are in each bucket.
 pub fn log_buckets(sync: &GradientSync) {
     with(|recorder| recorder.log.as_mut().map(|log| log.buckets(&sync.report().buckets)));
 }
 
-/// The row of `operator` in `phase`, which is new; 0 if nothing is recorded.
+/// Adds a row for `operator` in `phase`, and returns it; 0 if nothing is recorded.
 pub fn register(operator: Operator, phase: Phase) -> usize {
     with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
 }
 
-/// Begins the span of the operator in `row`, where that of the operator before it in the
-/// sequence ends.
+/// Ends the span of the previous operator of a sequence, and begins the span of the operator in `row`.
 pub fn follow(row: usize) {
     with(|recorder| {
         recorder.end_sequence();
@@ -195,12 +200,12 @@ pub fn follow(row: usize) {
     });
 }
 
-/// Ends the sequence that [`follow`] has continued.
+/// Ends the last span of a sequence that [`follow`] began.
 pub fn end_sequence() {
     with(SpanRecorder::end_sequence);
 }
 
-/// The watch of a `GradientSync` whose events are recorded, if they are.
+/// Returns the callback for a `GradientSync`; `None` if nothing is recorded.
 pub fn watcher() -> Option<fn(SyncEvent)> {
     with(|_| on_sync as fn(SyncEvent))
 }
@@ -210,7 +215,7 @@ pub(crate) fn on_sync(event: SyncEvent) {
     with(|recorder| recorder.sync(event));
 }
 
-/// The result of `body`, as a span in `row`.
+/// Runs `body` as a span in `row`, and returns its result.
 pub(crate) fn in_row<T>(row: usize, body: impl FnOnce() -> T) -> T {
     with(|recorder| recorder.begin(row));
     let result = body();

@@ -1,4 +1,4 @@
-//! Records nested spans with their time and memory.
+//! The recorder: sums of nested spans, with their time and memory.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -17,16 +17,17 @@ pub(crate) struct Sums {
     pub calls: usize,
     pub own: Duration,
     pub total: Duration,
-    /// Bytes allocated less bytes freed, without and with inner spans.
+    /// Bytes allocated minus bytes freed: `own_bytes` without inner spans, `total_bytes` with them.
     pub own_bytes: i64,
     pub total_bytes: i64,
     /// Largest increase of the live bytes during a call.
     pub peak_bytes: i64,
-    /// Bytes allocated, freed or not, without inner spans.
+    /// Bytes allocated, whether freed or not, without inner spans.
     pub allocated_bytes: u64,
 }
 
-/// A span that has begun.
+/// A span that has not ended yet. `bytes`, `outer_peak` and `allocated` are the allocator's counters at its
+/// start.
 #[derive(Debug)]
 struct Span {
     row: usize,
@@ -34,7 +35,7 @@ struct Span {
     bytes: i64,
     outer_peak: i64,
     allocated: u64,
-    /// Time, bytes and allocated bytes of the spans inside.
+    /// Time, bytes and allocated bytes of the inner spans that have ended.
     inner: (Duration, i64, u64),
 }
 
@@ -43,7 +44,7 @@ pub(crate) const REST: usize = 0;
 const COPY: usize = 1;
 const COLLECT: usize = 2;
 
-/// Sums of spans over batches.
+/// Records spans and sums them over batches.
 #[derive(Debug, Default)]
 pub struct SpanRecorder {
     rows: Vec<Sums>,
@@ -51,24 +52,24 @@ pub struct SpanRecorder {
     /// Rows of buckets, by index.
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
-    /// Buckets in flight during backward, and since when.
+    /// Buckets in flight during backward, and when they started.
     pending: VecDeque<(usize, Instant)>,
-    /// Rows of sites.
+    /// Row of each site.
     sites: Vec<(&'static Site, usize)>,
-    /// Rows in forward and backward of a network's operators, in their order.
+    /// Rows in forward and backward of each of the network's operators, in the order of forward.
     layers: Vec<[usize; 2]>,
-    /// Index of the next operator; `None` outside of forward.
+    /// Index in `layers` of the next operator; `None` outside of forward.
     pub(crate) next_layer: Option<usize>,
-    /// Whether the innermost span is one of a sequence, which ends where the next begins:
-    /// the backwards of operators, or the layers of an integer model.
+    /// Whether the innermost span is part of a sequence, in which each span ends when the next one begins:
+    /// the backwards of operators, or the layers of an int8 model.
     pub(crate) in_sequence: bool,
     pub(crate) paused: bool,
-    /// Every span, for a time line.
+    /// Log of every span, for a time line.
     pub(crate) log: Option<Log>,
 }
 
 impl SpanRecorder {
-    /// A recorder of every batch, with a `log` of each span for a time line.
+    /// Makes a recorder of every batch. A `log` keeps each span for a time line.
     pub fn new(log: Option<Log>) -> Self {
         let (open, pending) = (Vec::with_capacity(8), VecDeque::with_capacity(64));
         let mut recorder = Self { open, pending, log, ..Self::default() };
@@ -78,12 +79,12 @@ impl SpanRecorder {
         recorder
     }
 
-    /// The recorder of a training's time line, which records nothing before the steps of `log`.
+    /// Makes the recorder of a training's time line. It records nothing before the steps of `log`.
     pub fn of_training(log: Log) -> Self {
         Self { paused: true, ..Self::new(Some(log)) }
     }
 
-    /// The row of `site`.
+    /// Returns the row of `site`, and adds it if it is new.
     pub(crate) fn row_of(&mut self, site: &'static Site) -> usize {
         if let Some((_, row)) = self.sites.iter().find(|(known, _)| std::ptr::eq(*known, site)) {
             return *row;
@@ -93,7 +94,8 @@ impl SpanRecorder {
         row
     }
 
-    /// The rows of the network's next operator in forward and backward; `None` outside of forward.
+    /// Returns the rows of the network's next operator in forward and backward; `None` outside of forward. In
+    /// the first batch, adds them for `operator`.
     pub(crate) fn next_layer(&mut self, operator: impl FnOnce() -> Operator) -> Option<[usize; 2]> {
         let index = self.next_layer?;
         self.next_layer = Some(index + 1);
@@ -105,17 +107,17 @@ impl SpanRecorder {
         Some(self.layers[index])
     }
 
-    /// Operator and phase of each row of the log.
+    /// Returns operator and phase of each row.
     pub(crate) fn operators(&self) -> impl Iterator<Item = (&Operator, Phase)> {
         self.rows.iter().map(|row| (&row.operator, row.phase))
     }
 
-    /// The bucket of a row, if it is one.
+    /// Returns the index of the bucket in `row`, if it is the row of a bucket.
     pub(crate) fn bucket_of(&self, row: usize) -> Option<usize> {
         self.buckets.iter().position(|&bucket| bucket == row)
     }
 
-    /// Forgets what was measured, but not the operators: after warming up.
+    /// Resets all sums and the log, but keeps the operators. Called after the warm-up.
     pub fn clear(&mut self) {
         for row in &mut self.rows {
             let operator = std::mem::take(&mut row.operator);
@@ -125,17 +127,18 @@ impl SpanRecorder {
         self.log.iter_mut().for_each(Log::clear);
     }
 
-    /// Operators with a call. The first is the rest, whose total is that of all batches.
+    /// Returns the sums of operators that were called. The first one is the rest; its total is that of all
+    /// batches.
     pub(crate) fn sums(&self) -> impl Iterator<Item = &Sums> {
         self.rows.iter().filter(|row| row.calls > 0)
     }
 
-    /// Sums of each bucket, with the time during which it was in flight behind backward.
+    /// Returns the sums of each bucket, and the time for which backward hid it.
     pub(crate) fn buckets(&self) -> impl Iterator<Item = (&Sums, Duration)> {
         self.buckets.iter().map(|&row| &self.rows[row]).zip(self.hidden.iter().copied())
     }
 
-    /// Adds an operator; returns its row.
+    /// Adds an operator and returns its row.
     pub(crate) fn register(&mut self, operator: Operator, phase: Phase) -> usize {
         self.rows.push(Sums { operator, phase, ..Sums::default() });
         self.rows.len() - 1
@@ -179,7 +182,7 @@ impl SpanRecorder {
         }
     }
 
-    /// Ends a batch, and the spans inside it that are open.
+    /// Ends a batch and all open spans inside it.
     pub(crate) fn end_all(&mut self) {
         self.in_sequence = false;
         self.pending.clear();
@@ -198,7 +201,8 @@ impl SpanRecorder {
         self.buckets[bucket]
     }
 
-    /// Ends all pending operations but the last `left`: they are `complete`, or no longer hidden.
+    /// Ends all pending buckets except the last `left`. If `complete`, their all-reduces are complete;
+    /// otherwise backward has ended and no longer hides them.
     fn finish_ops(&mut self, left: usize, complete: bool) {
         if self.pending.len() > left {
             let now = Instant::now();

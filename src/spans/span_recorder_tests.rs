@@ -1,4 +1,4 @@
-//! Tests of the recorder.
+//! Checks sums of nested spans, spans in backward, and buckets.
 
 use std::thread::sleep;
 

@@ -29,7 +29,7 @@ pub enum MixedPrecision {
     Bf16,
     /// f16: 11 bits of precision, values to 65504, with loss scaling.
     Fp16,
-    /// 8 bits: of no device here, but of the reports.
+    /// 8-bit floats. No device here has them; they appear in reports.
     #[value(hide = true)]
     Fp8,
 }

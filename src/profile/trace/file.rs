@@ -1,5 +1,7 @@
-//! The file of a time line, in the Chrome trace event format, which Perfetto and
-//! chrome://tracing open.
+//! The file of a time line, in the Chrome trace event format, which Perfetto and chrome://tracing open.
+//!
+//! A rank is a process of the trace. Its first thread shows operators. The following threads show all-reduces
+//! of buckets; buckets that overlap are on different threads.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -16,26 +18,26 @@ use super::{Clock, RankTrace};
 use crate::spans::{Logged, REST};
 use run_record::files::{WholeFile, open_regular};
 
-/// Thread of operators; that of buckets follows, and one for each that overlaps others.
+/// Number of the thread of operators. The threads of buckets follow.
 const COMPUTE: usize = 1;
 
 /// The time line of all ranks.
 #[derive(Debug)]
 pub struct TraceFile<'a> {
-    /// Events, by rank.
+    /// Events of each rank.
     pub ranks: &'a [RankTrace],
-    /// Clocks, by rank.
+    /// Clock of each rank.
     pub clocks: &'a [Clock],
     /// Where each rank runs.
     pub places: &'a [Place],
-    /// The run, as metadata.
+    /// Description of the run, written as metadata.
     pub run: Value,
 }
 
-/// How a time line begins.
+/// The first bytes of every time line.
 const BEGINNING: &[u8] = b"{\"displayTimeUnit\": ";
 
-/// Whether a file is a time line, as far as its first bytes tell.
+/// Whether a file begins as a time line does, compressed or not.
 fn is_time_line(path: &Path) -> io::Result<bool> {
     let mut first = [0; BEGINNING.len()];
     let begins = |mut file: Box<dyn Read>, first: &mut [u8]| file.read_exact(first).is_ok();
@@ -44,10 +46,10 @@ fn is_time_line(path: &Path) -> io::Result<bool> {
 }
 
 impl TraceFile<'_> {
-    /// Checks that a file can be written at `path`; leaves none.
+    /// Checks that a file can be written at `path`, without leaving one there.
     ///
     /// # Errors
-    /// If it cannot, or if there is a file that is no time line.
+    /// If the file cannot be written, or would replace a file that is not a time line.
     pub fn check(path: &Path) -> io::Result<()> {
         let length = fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { 0 });
         if length > 0 && !is_time_line(path)? {
@@ -56,11 +58,11 @@ impl TraceFile<'_> {
         WholeFile::at(path).map(drop)
     }
 
-    /// Writes the file, compressed if its name ends in `.gz`. It replaces one of that name when it
+    /// Writes the file, compressed if its name ends in `.gz`. An existing file is replaced when the new one
     /// is complete.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         let mut file = WholeFile::at(path)?;
         if path.extension().is_some_and(|extension| extension == "gz") {
@@ -73,7 +75,7 @@ impl TraceFile<'_> {
         file.finish()
     }
 
-    /// One event a line, without a copy of the whole in memory.
+    /// Writes one event per line, without building the whole text in memory.
     fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
         let other = self.metadata();
         write!(out, "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {other},\n\"traceEvents\": [")?;
@@ -107,7 +109,7 @@ impl TraceFile<'_> {
         out.write_all(b"\n]}\n")
     }
 
-    /// Names of a rank's process and threads.
+    /// Returns the events that name a rank's process and threads.
     fn headings(&self, rank: usize) -> Vec<Value> {
         let heading = |what: &str, tid: usize, args: Value| json!({"name": what, "ph": "M", "pid": rank, "tid": tid, "args": args});
         let place = &self.places[rank];
@@ -143,8 +145,8 @@ impl TraceFile<'_> {
 /// Category of the calls of collectives.
 const COMMUNICATION: &str = "communication";
 
-/// A rank's spans on the thread that computes, with their names and categories; of those that begin together, the
-/// outer first.
+/// Returns a rank's spans on the thread of operators, with names and categories. If several spans begin at
+/// the same time, the outer one is first.
 pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
     let spans = rank.spans.iter().map(|span| match span.row {
         REST => (format!("step {}", span.step), "step", span),
@@ -165,7 +167,7 @@ pub(super) fn computed(rank: &RankTrace) -> Vec<(String, &str, &Logged)> {
     all
 }
 
-/// An event of a thread. Its begin and duration in ns are written in µs.
+/// Makes an event of a thread. `times` are its begin and duration in ns, which the file has in µs.
 fn event(pid: usize, tid: usize, [name, category]: [&str; 2], times: [i64; 2], args: Value) -> Value {
     let [ts, dur] = times.map(|ns| ns as f64 / 1e3);
     json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})

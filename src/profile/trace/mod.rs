@@ -1,4 +1,4 @@
-//! One time line of all ranks: events on rank 0's clock, and their file.
+//! One time line of all ranks, with all events on rank 0's clock.
 
 mod file;
 mod waits;
@@ -13,28 +13,28 @@ use crate::spans::{AUTODIFF_KIND, Logged, Operator, Phase, REST, SpanRecorder, p
 pub use file::TraceFile;
 pub use waits::longest_wait;
 
-/// A rank's clock compared with rank 0's before and after the events. Drift between the two
-/// is taken to be linear.
+/// A rank's clock, compared with rank 0's before and after the events. The drift between the two comparisons
+/// is assumed to be linear.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    /// Before the first event.
+    /// Comparison before the first event.
     pub start: ClockOffset,
-    /// After the last.
+    /// Comparison after the last event.
     pub end: ClockOffset,
 }
 
 impl Clock {
-    /// Bound of the error at both comparisons, in ns: the larger of the two.
+    /// Returns an upper bound of the error, in ns: the larger one of the two comparisons.
     pub fn error_ns(&self) -> u64 {
         self.start.error_ns.max(self.end.error_ns)
     }
 
-    /// Change of the offset from start to end, in ns.
+    /// Returns the change of the offset from start to end, in ns.
     pub fn drift_ns(&self) -> i64 {
         self.end.offset_ns - self.start.offset_ns
     }
 
-    /// A time of the rank's clock on rank 0's, in ns.
+    /// Converts a time on the rank's clock to rank 0's clock, in ns.
     fn on_root(&self, ns: i64) -> i64 {
         let between = (self.end.at_ns - self.start.at_ns).max(1) as f64;
         let passed = (ns - self.start.at_ns) as f64 / between;
@@ -42,36 +42,36 @@ impl Clock {
     }
 }
 
-/// The spans of one rank on rank 0's clock, as sent to rank 0.
+/// The spans of one rank on rank 0's clock, in the form in which they are sent to rank 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankTrace {
-    /// Titles and phases of operators, by row.
+    /// Title and phase of the operator in each row.
     operators: Vec<(String, String)>,
-    /// Steps and operators, in the order in which they ended.
+    /// Spans of steps and operators, in the order in which they ended.
     spans: Vec<Logged>,
-    /// In the order in which they began.
+    /// Buckets, in the order in which they began.
     buckets: Vec<Bucket>,
 }
 
-/// A bucket of a step, from its start to its end. Times in ns.
+/// The all-reduce of a bucket in one step. Times are in ns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Bucket {
     step: usize,
     index: usize,
-    /// Its thread: buckets that overlap are on different ones.
+    /// Number of its thread: buckets that overlap are on different threads.
     lane: usize,
     begin: i64,
     end: i64,
     bytes: usize,
     parameters: String,
-    /// Time in flight behind backward.
+    /// Time in flight during backward.
     hidden: i64,
-    /// The calls that start it and wait for it, on the thread that computes.
+    /// The calls that start the all-reduce and wait for it.
     calls: Vec<Logged>,
 }
 
 impl RankTrace {
-    /// What `recorder` has logged, nothing without a log, with the rank's clock.
+    /// Converts what `recorder` has logged to rank 0's clock. Empty if there is no log.
     pub fn new(recorder: &SpanRecorder, clock: &Clock) -> Self {
         let operators =
             recorder.operators().map(|(operator, phase)| (title(operator, phase), phase.to_string()));
@@ -116,18 +116,18 @@ impl RankTrace {
         trace
     }
 
-    /// The first and the last step that was recorded, if one was.
+    /// Returns the first and the last recorded step, if there is one.
     pub fn range(&self) -> Option<[usize; 2]> {
         Some([self.steps().next()?.step, self.steps().last()?.step])
     }
 
-    /// The steps.
+    /// Returns the spans of steps.
     fn steps(&self) -> impl Iterator<Item = &Logged> {
         self.spans.iter().filter(|span| span.row == REST)
     }
 }
 
-/// Name of an operator's events. A viewer shows it without the category.
+/// Returns the name of an operator's events. Viewers show it without the category, so it includes "backward".
 fn title(operator: &Operator, phase: Phase) -> String {
     match phase {
         Phase::Backward if operator.kind != AUTODIFF_KIND => format!("{} backward", operator.name()),
@@ -148,7 +148,7 @@ mod tests {
 
     const PAUSE: Duration = Duration::from_millis(1);
 
-    /// A step with two buckets in flight, of which one ends during backward.
+    /// Records a step with two buckets in flight. One of them completes during backward.
     fn step(forward: usize, backward: usize) {
         begin_batch();
         in_row(forward, || sleep(PAUSE));
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn drift_is_corrected_linearly() {
         let at = |at_ns, offset_ns, error_ns| ClockOffset { at_ns, offset_ns, error_ns };
-        // 500 ns ahead at first and 700 ns at the end.
+        // The clock is 500 ns ahead at first, and 700 ns at the end.
         let clock = Clock { start: at(1_000, 500, 3), end: at(3_000, 700, 9) };
         assert_eq!([1_000, 2_000, 3_000, 5_000].map(|ns| clock.on_root(ns)), [500, 1_400, 2_300, 4_100]);
         assert_eq!((clock.error_ns(), clock.drift_ns()), (9, 200));

@@ -1,4 +1,4 @@
-//! Which rank waited for which.
+//! Determines from a time line which rank waited longest for which other rank.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,13 @@ use super::RankTrace;
 use crate::spans::Logged;
 use run_record::count;
 
-/// `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`: the longest wait for the slowest rank, by its median compute
-/// time of a step; for another rank if none waited for that one, and none if no rank waited.
+/// Returns a line such as `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`, or `None` if no rank waited.
 ///
-/// A rank waits for the last to start a bucket, from its own call until that rank's start.
+/// The line is about the longest wait for the slowest rank, by median compute time of a step. If no rank
+/// waited for the slowest rank, it is about the longest wait of all.
+///
+/// An all-reduce cannot complete before the last rank has started it. A rank's call counts as waiting from
+/// its beginning until this start.
 pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
     // When each rank started each bucket, by step and bucket.
     let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks
@@ -33,7 +36,7 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
     let longest = waited.iter().max_by_key(|((_, rank), total)| (Some(*rank) == slowest, **total));
     let (&(waiter, straggler), &total) = longest?;
     let (total_ms, steps) = (1e-6 * total as f64, ranks[waiter].steps().count());
-    // Compute is without starting buckets and waiting for them.
+    // Compute time excludes the calls that start buckets and wait for them.
     Some(format!(
         "rank {waiter} waited {} ms for rank {straggler} in {} ({} ms a step; median compute of a step: rank {straggler} \
          {} ms, rank {waiter} {} ms)",
@@ -45,7 +48,7 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<String> {
     ))
 }
 
-/// The last rank to start a bucket, and when; none if some rank has not.
+/// Returns the last rank to start a bucket, and when it did. `None` if some rank has not started the bucket.
 fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Option<(usize, i64)> {
     let times: Option<Vec<i64>> = starts.iter().map(|rank| rank.get(&bucket).copied()).collect();
     times?.into_iter().enumerate().max_by_key(|(_, start)| *start)
@@ -75,7 +78,8 @@ mod tests {
     use crate::profile::trace::Bucket;
     use crate::spans::REST;
 
-    /// Steps of 10 ms that start their only bucket after some ms and wait for it until a time.
+    /// Makes a rank with steps of 10 ms. Each pair is when a step starts its only bucket, and until when it
+    /// waits, in ms.
     fn rank(steps: &[[i64; 2]]) -> RankTrace {
         let mut trace = RankTrace { operators: Vec::new(), spans: Vec::new(), buckets: Vec::new() };
         for (at, &[start, end]) in steps.iter().enumerate() {
