@@ -1,4 +1,4 @@
-//! Conversion of a network's parameter layout to that of checkpoints.
+//! The parameter layout of a network, as checkpoints store it.
 
 use burn_mpi::ParamLayout;
 use run_record::{Layout, TensorSpec};

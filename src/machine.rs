@@ -34,8 +34,8 @@ pub fn swap() -> u64 {
     memory("SwapTotal")
 }
 
-/// Returns the bytes of memory that all processes on this host may use together (0 if unknown), and whether a
-/// container or a batch job limits them below the machine's memory.
+/// Returns the bytes of memory that all processes on this host may use together, or 0 if unknown. The flag
+/// says whether a container or a batch job limits them below the machine's memory.
 pub fn usable_memory(host: &str) -> (u64, bool) {
     let all = of_this_process(host).memory_bytes;
     let limit = memory_limit().filter(|&limit| limit < all);

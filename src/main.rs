@@ -1,5 +1,5 @@
-//! Entry point of the program: parses options, starts the logger, runs the command. If the command fails in a
-//! job of several ranks, the process prints one line and aborts the whole job.
+//! Entry point of the program: parses options, starts the logger, runs the command. If the command fails, the
+//! process prints one line and, if other ranks could wait for it, aborts the job.
 
 use std::process::ExitCode;
 

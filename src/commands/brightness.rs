@@ -2,11 +2,9 @@
 //! white on black.
 //!
 //! The network names a class for such pictures as for any others, so no other output shows the mistake.
-//!
-//! The network names a class for them all the same, and nothing else tells that it is wrong.
 
 /// A picture counts as swapped if its negative is closer to the training set's mean than the picture itself,
-/// by more than this.
+/// by more than this. Brightness is scaled to 0..1.
 ///
 /// If the training set's mean is between 0.375 and 0.625, no picture can meet this, so natural pictures are
 /// never warned of. Of MNIST's 70,000 digits no picture meets it, and every negative does.

@@ -16,8 +16,9 @@ use burn_mpi::World;
 use data::{Description, Element, SampleSource, Split, shard};
 use run_record::{Attempt, Change, DataRecord, Manifest, quoted};
 
-/// Checks that the configuration in `record` (of the run directory `run`) is the one with which the
-/// checkpoint `folder` was written, plus the changes that the history has recorded since then.
+/// Checks the configuration in `record`, which is the `run.json` of the run directory `run`. It must be the
+/// configuration with which the checkpoint `folder` was written, plus the changes that the history has
+/// recorded since then.
 pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
     let file = run.join("run.json");
     ensure!(
@@ -59,8 +60,8 @@ pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest)
     );
 }
 
-/// The samples with which a run must continue, for each split. `None` without a checkpoint, or if the data
-/// set was changed since.
+/// The samples with which a run must continue, for each split. `None` without a checkpoint, or if the run has
+/// changed its data set since the checkpoint.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples([Option<Covered>; 2]);
 
@@ -73,8 +74,8 @@ struct Covered {
 }
 
 impl Samples {
-    /// Returns the samples of the checkpoint with this `manifest`, or nothing if the data set was changed
-    /// since then: by earlier attempts in `history`, or by `changed`, the changes of this attempt.
+    /// Returns the samples of the checkpoint with this `manifest`. Returns nothing if the run has changed its
+    /// data set since then: in an earlier attempt, by `history`, or in this attempt, by `changed`.
     pub fn of_checkpoint(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
         if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();
@@ -155,8 +156,8 @@ fn differs(noted: &DataRecord, data: &Description) -> Option<String> {
     })
 }
 
-/// Returns the changes since the checkpoint with this `manifest`: those of earlier attempts in `history`,
-/// then `changed`, those of this attempt.
+/// Returns the changes since the checkpoint with this `manifest`: the changes that earlier attempts recorded
+/// in `history`, then `changed`, the changes of this attempt.
 pub fn changes_since<'a>(
     manifest: &Manifest,
     history: &'a [Attempt],

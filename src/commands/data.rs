@@ -72,7 +72,7 @@ fn make(args: &MakeArgs, kind: DataFormat, sample_bytes: usize, write: Generator
     }
     written.with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
-    // With few samples, a class may have none.
+    // In a small data set, a class may have no sample.
     data::open(out).with_context(|| format!("--train {train} --test {test}: too few samples"))?;
     let what = kind.generator();
     log::info!("{}: {train} training and {test} test samples of {what}, seed {seed}", out.display());

@@ -372,8 +372,8 @@ fn waiting(results: &Results) -> Option<String> {
     })
 }
 
-/// Peak of live tensors in this rank's steps, in MB. `None` for libtorch and GPUs, whose allocators are not
-/// counted.
+/// Returns the peak of live tensors in this rank's steps, in MB. `None` for libtorch and GPUs, because only
+/// Rust's allocator counts.
 fn live_mb(config: &RunConfig) -> Option<f64> {
     let is_counted = matches!(config.device, DeviceKind::Flex | DeviceKind::NdArray);
     is_counted.then(|| burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))

@@ -112,9 +112,8 @@ fn verdict(all: &[RankStart], hosts: &[&str], rank: usize) -> Result<Verdict, Co
     Ok(Verdict::Run)
 }
 
-/// Computes SHA-256 of this executable in a thread while MPI starts. If the executable cannot be read, the
-/// error text takes the place of the digest. The text is the same on all ranks, or its difference is reported
-/// like that of a digest.
+/// A thread that computes SHA-256 of this executable while MPI starts. If the executable cannot be read, the
+/// error text replaces the digest and is compared in its place.
 pub type Fingerprint = JoinHandle<String>;
 
 /// Starts to read the executable, if there are other ranks to compare it with.

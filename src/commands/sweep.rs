@@ -70,8 +70,8 @@ impl<'a> Sweep<'a> {
             let problem = format!("no run has this in its name; runs are named like {}", runs[0].name);
             bail!(Refused(format!("--only {text}: {problem}")));
         }
-        // The user may have meant a section of the sweep file and misspelt its name, so the log says that it
-        // is taken as a scale.
+        // An unknown section counts as a scale. The user may have misspelt another section, so the log
+        // mentions it.
         for name in file.scales.keys().filter(|name| **name != args.scale && *name != "quick") {
             log::info!(
                 "[{name}] in {} is a scale: it is used with --scale {name} alone",

@@ -1,4 +1,7 @@
 //! Rows of a profile's tables: operators, kinds and collectives.
+//!
+//! Time that backward hides is not part of the wall time, so a collective has two times: hidden (in flight
+//! during backward) and exposed (the calls that start it and wait for it).
 
 use std::time::Duration;
 

@@ -98,8 +98,8 @@ impl Quantized {
         })
     }
 
-    /// Computes class scores `[batch, outputs]` of `samples` `[batch, channels, height, width]`, and stores
-    /// them in `scores`, whose length it sets.
+    /// Computes class scores `[batch, outputs]` of `samples` `[batch, channels, height, width]`. Stores them
+    /// in `scores` and sets its length.
     ///
     /// # Panics
     /// If the length of `samples` is not a multiple of a sample's.

@@ -231,7 +231,11 @@ impl Quantizer {
 
 impl Group<'_> {
     /// Updates the ranges of the folded weights, unless they are `frozen`. Returns the parameters with which
-    /// the weights are quantized before the batch norm. Their scale is that of the folded weights divided by
+    /// the weights are quantized before the batch norm is applied.
+    ///
+    /// The batch norm multiplies the weights of a channel by a factor. The returned scale is the scale of the
+    /// folded weights divided by the factor's absolute value, so quantization before and after folding gives
+    /// the same integers.
     /// |factor| of the batch norm, so that both quantizations give the same integers.
     fn observe_weights(
         &self,

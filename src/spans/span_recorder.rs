@@ -127,7 +127,7 @@ impl SpanRecorder {
         self.log.iter_mut().for_each(Log::clear);
     }
 
-    /// Returns the sums of operators that were called. The first one is the rest; its total is that of all
+    /// Returns the sums of operators that were called. The first one is the rest, with the total time of all
     /// batches.
     pub(crate) fn sums(&self) -> impl Iterator<Item = &Sums> {
         self.rows.iter().filter(|row| row.calls > 0)

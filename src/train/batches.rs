@@ -1,7 +1,7 @@
 //! Samples of each training step, with optional augmentation.
 //!
-//! Two processes that train the same sample in the same epoch see the same bytes: augmentation depends on the
-//! seed, the epoch and the sample's index in the data set, not on the rank or the batch.
+//! Augmentation depends on the seed, the epoch and the sample's index in the data set. It does not depend on
+//! the rank or the batch, so a sample has the same bytes for every number of ranks.
 
 use std::borrow::Cow;
 use std::ops::Range;

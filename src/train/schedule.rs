@@ -47,7 +47,7 @@ pub struct Schedule {
     pub steps: usize,
 }
 
-/// An epoch whose learning rate is below this part of the initial rate changes weights by next to nothing.
+/// An epoch with a learning rate below this part of the initial rate changes weights by next to nothing.
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl Schedule {

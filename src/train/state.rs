@@ -63,7 +63,7 @@ pub struct Position {
     /// Seconds of the training loops of finished epochs. All times here are means over ranks, taken at each
     /// checkpoint.
     pub train_seconds: f64,
-    /// Seconds of the current epoch.
+    /// Seconds of the current epoch's training loop so far.
     pub epoch_seconds: f64,
     /// Seconds of tests so far.
     pub test_seconds: f64,

@@ -12,7 +12,7 @@ pub struct Tally {
     /// Sum of the samples' losses. JSON stores NaN and infinity as null, which is read as NaN.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// Number of samples for which the highest class score was that of their own class.
+    /// Number of samples with the highest class score for their own class.
     pub correct: f64,
     /// Number of samples.
     pub samples: f64,

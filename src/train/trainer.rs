@@ -1,9 +1,9 @@
 //! The training loop: epochs of steps, and a test and a checkpoint after each epoch.
 //!
-//! All ranks run the same loop, and every decision must be the same on each of them: a rank that stops or
-//! skips alone would leave the others waiting in a collective. Decisions therefore use values that all ranks
-//! have, such as the sums of an all-reduce or the gathered tallies. A signal is not such a value, so
-//! [`Learner::step`] reduces the stop request with the gradients.
+//! All ranks run the same loop and must take the same decisions. If one rank stopped or skipped a step, the
+//! others would wait for it in a collective. Decisions therefore depend only on values that all ranks have,
+//! such as sums of an all-reduce or gathered tallies. A signal may reach only some ranks, so
+//! [`Learner::step`] sums the stop requests with the gradients.
 
 mod checkpoints;
 

@@ -23,7 +23,7 @@ use terminal::table::table;
 
 /// Numbers of images in one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
-/// Minimum number of timed rounds, and the time after which a batch size gets no more than these.
+/// Minimum number of timed rounds of a batch size, and the time after which no further rounds start.
 const LEAST: usize = 5;
 const MOST: Duration = Duration::from_secs(10);
 /// Batch size of the accuracy test.

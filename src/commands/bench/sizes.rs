@@ -1,7 +1,7 @@
 //! Parser of message sizes.
 
-/// Largest message in bytes. MPI counts elements in C ints, whose maximum is far higher; several such
-/// messages fit into memory.
+/// Largest message in bytes. MPI counts elements in C ints, which can hold more, and several messages of this
+/// size fit into memory.
 const LARGEST: usize = 1 << 30;
 
 /// Parses a list such as `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB. A range doubles its first size up to

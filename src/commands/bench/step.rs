@@ -33,7 +33,7 @@ const TURN: usize = 5;
 
 const PHASES: usize = StepMs::TITLES.len();
 
-/// Measures `--steps` steps, and as many without overlap.
+/// Measures `--steps` steps with overlap and, on several ranks, as many without.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let config = configure(world, args)?;
     let batch = config.data.train_batch_size.get();
@@ -122,7 +122,7 @@ impl TimedSteps {
         Self { phases, times, allocations: 0, page_faults: 0 }
     }
 
-    /// Measures `count` more steps, whose gradients are means over `global` samples.
+    /// Measures `count` more steps. Their gradients are means over `global` samples.
     fn measure(
         &mut self,
         count: usize,

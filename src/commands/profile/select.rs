@@ -1,4 +1,4 @@
-//! Selects the network and the samples of a profile: those of a checkpoint, or initial weights and noise.
+//! Selects the network and the samples of a profile: from a checkpoint, or initial weights and noise.
 
 use burn_mpi::World;
 
@@ -42,8 +42,9 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     Subject::of_run(world, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
-/// Combines the `typed` options with those of the run `stored`. Network and data set are the run's. Batch
-/// size, optimizer and penalties are the run's unless typed, and in training also the precision.
+/// Combines the `typed` options with the options of the run `stored`. Network and data set are always the
+/// run's. Batch size, optimizer and penalties are the run's unless they are typed; in training, so is the
+/// precision.
 ///
 /// # Errors
 /// If a typed option asks for a network other than the run's, or does not fit the run's options.

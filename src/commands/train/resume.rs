@@ -239,8 +239,8 @@ fn makes_another_test(Change { field, from, to }: &Change) -> bool {
     }
 }
 
-/// Returns why the run must not end where the changed options would end it: its results would be those of
-/// other weights or options than `run.json` says.
+/// Returns an error text if the run is already done with the changed options. No step would then use these
+/// options, so `run.json` would have options with which its results were not made.
 fn ends_wrongly(
     position: &Position,
     config: &RunConfig,

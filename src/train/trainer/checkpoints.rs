@@ -1,7 +1,7 @@
 //! Writes and restores checkpoints of a training.
 //!
-//! Rank 0 writes the file, so each rank's part (tallies, times, running statistics) is gathered first. On
-//! resume, each rank reads the whole checkpoint and takes its own part.
+//! Rank 0 writes the files, so each rank's part (tallies, times, running statistics) is gathered first. On
+//! resume, rank 0 sends the checkpoint to all ranks, and each rank takes its own part.
 
 use super::Trainer;
 use crate::quant::Int8File;
@@ -40,8 +40,8 @@ impl Trainer<'_> {
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
-        // Discard the window's tally if it began before the last line is due: the checkpoint was written with
-        // another `--log-every`, or its window went on over the end of an epoch.
+        // Discard the window's tally if it began before the last line was due. Either the checkpoint was
+        // written with another `--log-every`, or its window went on over the end of an epoch.
         let log_every = self.learner.options.log_every.get();
         let last_line = self.position.step_in_epoch / log_every * log_every;
         (self.window_tally, self.window_begin) =
