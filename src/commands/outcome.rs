@@ -85,8 +85,8 @@ fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
-/// Returns the percentage of CPU time that other programs used, by host. Several hosts may be names of one
-/// machine, which counts the CPU time of all its ranks.
+/// Returns the percentage of CPU time that other programs used, by host. Several host names may be one
+/// machine; the ranks of all its names then count as its ranks.
 fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
     let of_host = |place: &Place| {
         let same = places.iter().zip(times).filter(|(other, _)| other.boot_id == place.boot_id);
@@ -372,8 +372,8 @@ fn waiting(results: &Results) -> Option<String> {
     })
 }
 
-/// Returns the peak of live tensors in this rank's steps, in MB. `None` for libtorch and GPUs, because only
-/// Rust's allocator counts.
+/// Returns the peak of live tensors in this rank's steps, in MB. `None` for libtorch and GPUs, whose
+/// allocators are not counted.
 fn live_mb(config: &RunConfig) -> Option<f64> {
     let is_counted = matches!(config.device, DeviceKind::Flex | DeviceKind::NdArray);
     is_counted.then(|| burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))

@@ -126,7 +126,7 @@ impl Optimizer {
         self.updates
     }
 
-    /// Continues from `moments`, which `updates` updates have made.
+    /// Sets the moments, and the number of updates that led to them.
     ///
     /// # Errors
     /// If `moments` belong to a different optimizer.

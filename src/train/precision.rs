@@ -60,7 +60,7 @@ const BACKOFF: f32 = 0.5;
 /// Steps without an overflow before the scale grows.
 const GOOD: u32 = 2000;
 
-/// The current loss scale and the counters that determine the next one. Checkpoints store it.
+/// The current loss scale, and the counters that determine the next scale. Checkpoints store both.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {
     /// Factor of the loss.

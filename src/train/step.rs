@@ -106,8 +106,8 @@ impl<'w> Learner<'w> {
     /// Trains on this rank's samples of a step that has `total` samples on all ranks. Returns this rank's
     /// tally, and the signals summed over all ranks.
     ///
-    /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, no rank
-    /// changes a weight if an averaged gradient is NaN or infinite either.
+    /// If the loss of any rank is NaN or infinite, no rank changes a weight. With loss scaling, an averaged
+    /// gradient that is NaN or infinite has the same effect.
     ///
     /// # Errors
     /// If the transport fails.

@@ -54,7 +54,7 @@ pub struct Trainer<'w> {
     /// tally.
     unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
-    /// Seconds of each phase in the processes before this one (the run was resumed), mean over ranks.
+    /// Seconds of each phase in the processes before this one, if the run was resumed; mean over ranks.
     phases_before: Phases<f64>,
     phase_steps_before: usize,
     /// Seconds that this rank has spent in training loops since this process started.
@@ -352,7 +352,7 @@ impl<'w> Trainer<'w> {
     /// Returns the epoch's results over all ranks.
     ///
     /// The epoch's seconds become a mean over ranks, as the waits for gradients are. Otherwise one rank's
-    /// wait for a late rank could exceed the epoch of the late rank.
+    /// wait for a late rank could be longer than the late rank's own epoch.
     fn epoch_row(&mut self, test: &[Tally], int8: &[Tally]) -> Result<EpochRow, TrainError> {
         let ranks: Vec<(Tally, f64)> = self.world.gather(&(self.epoch_tally, self.position.epoch_seconds))?;
         let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();

@@ -47,8 +47,8 @@ pub fn from_program(program: &[String]) -> Result<Option<Training>, Refused> {
     }))
 }
 
-/// Returns the arguments that resume from a checkpoint of `step`. Keeps the options of the training that
-/// `--resume` was given, and the time line if its first step is still ahead.
+/// Returns the arguments that resume from a checkpoint of `step`. If the first attempt was itself a
+/// `--resume`, its options are kept. `--trace` is kept only if the first traced step is still ahead.
 fn resume_after(args: &TrainArgs, verbosity: &[String], dir: &Path, step: usize) -> Vec<String> {
     let mut words = args.typed.clone();
     words.0.retain(|option, _| {

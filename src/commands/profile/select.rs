@@ -42,8 +42,8 @@ pub fn subject(world: &World, args: &ProfileArgs) -> anyhow::Result<Subject> {
     Subject::of_run(world, Opened::open(world, run, data_root, &checked, adapt)?, args.int8)
 }
 
-/// Combines the `typed` options with the options of the run `stored`. Network and data set are always the
-/// run's. Batch size, optimizer and penalties are the run's unless they are typed; in training, so is the
+/// Combines the `typed` options with the options of the run `stored`. The network is always the run's. Data
+/// set, batch size, optimizer and penalties are the run's unless they are typed; in training, so is the
 /// precision.
 ///
 /// # Errors

@@ -25,7 +25,7 @@ pub enum Earlier {
 /// Returns what an earlier start left of `run` in the folder `path`.
 ///
 /// # Errors
-/// If a run with checkpoints has other options. If the run is not complete, also if it is from another build.
+/// If a run with checkpoints has other options, or is incomplete and from another build.
 pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,

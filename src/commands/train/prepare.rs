@@ -29,7 +29,8 @@ pub struct Begin {
     pub samples: Samples,
     /// Whether the resumed run is already complete.
     pub complete: bool,
-    /// Whether the directory contains an old run. It is deleted after everything that can fail at the start.
+    /// Whether the directory contains an old run. The old run is deleted only after everything that can fail
+    /// at the start has succeeded.
     pub replaces: bool,
 }
 
