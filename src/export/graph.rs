@@ -1,5 +1,5 @@
-//! Builder of sequential ONNX graphs, from `input` `[batch, channels, height, width]` to `logits` `[batch,
-//! classes]`.
+//! Builder of sequential ONNX graphs, from `input` `[batch, channels, height, width]` to `logits`
+//! `[batch, classes]`.
 //!
 //! The file gets the lowest versions of operator set and format that its operators need, so that old runtimes
 //! can read it.

@@ -75,9 +75,9 @@ impl PostQuantizer {
 }
 
 impl Ranges {
-    /// Extends the ranges of the input and of each group's output by the values that `samples` `[batch,
-    /// channels, height, width]` give in the float network, as PyTorch's `MinMaxObserver` does. The order of
-    /// batches has no effect.
+    /// Extends the ranges of the input and of each group's output by the values that `samples`
+    /// `[batch, channels, height, width]` give in the float network, as PyTorch's `MinMaxObserver` does. The
+    /// order of batches has no effect.
     ///
     /// The network must be on a device without autodiff, so that batch norms use their running statistics. An
     /// output is observed after its max pooling; the quantized result is the same, because max pooling is
