@@ -1,8 +1,8 @@
 //! Augmentation: random changes of the training images, different in each epoch.
 //!
-//! They are functions of the seed, the epoch and the sample's index, so they do not
-//! depend on sharding, batches or threads. They are computed on bytes in integers, so
-//! they are the same bits on every machine.
+//! The changes of an image depend only on the run's seed, the epoch and the sample's index. They do not
+//! depend on sharding, batches or threads. They are computed on bytes with integer arithmetic, so every
+//! machine gets the same bits.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,13 +32,13 @@ enum AugmentationKind {
 }
 
 impl AugmentationKind {
-    /// Every kind, with its name, in the order of their application.
+    /// All kinds with their names, in the order in which they are applied.
     const ALL: [(Self, &str); 4] =
         [(Self::Crop, "crop"), (Self::Flip, "flip"), (Self::Jitter, "jitter"), (Self::Rotate, "rotate")];
 }
 
-/// The augmentations in use, applied in the order of `AugmentationKind` regardless of the order
-/// in which they were given.
+/// A set of augmentations. They are applied in the order of `AugmentationKind`, whatever order they were
+/// given in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Augmentation([bool; 4]);
@@ -46,7 +46,7 @@ pub struct Augmentation([bool; 4]);
 impl FromStr for Augmentation {
     type Err = String;
 
-    /// Comma-separated names, such as `crop,flip`.
+    /// Reads comma-separated names, such as `crop,flip`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut chosen = Self::default();
         for word in text.split(',').map(str::trim) {
@@ -84,21 +84,23 @@ impl fmt::Display for Augmentation {
 }
 
 impl Augmentation {
-    /// Augments the image of sample `sample`, of `shape` (channels, height, width),
-    /// for epoch `epoch` of a run with `seed`.
+    /// Augments one image in place. `shape` is its channels, height and width, `seed` the seed of the run,
+    /// and `sample` the sample's index in the data set.
     ///
     /// # Panics
-    /// When the image is not of that shape.
+    /// If the length of `image` does not match `shape`.
     pub fn apply(self, image: &mut [u8], shape: [usize; 3], seed: u64, epoch: u64, sample: u64) {
         assert_eq!(image.len(), shape.iter().product::<usize>(), "an image of {shape:?}");
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&epoch.to_le_bytes());
         key[16..24].copy_from_slice(&sample.to_le_bytes());
-        // A separate stream from those that other modules draw from the same seed.
+        // Other modules draw from the same seed: this byte makes the key, and so the random stream, a
+        // different one.
         key[31] = 1;
         let mut rng = ChaCha8Rng::from_seed(key);
-        // All random numbers are drawn always, so no augmentation depends on the others.
+        // Draw all random numbers, even for augmentations that are off: switching one on does not change the
+        // others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
         for (change, _) in AugmentationKind::ALL {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
@@ -119,7 +121,8 @@ impl Augmentation {
     }
 }
 
-/// Shifts the image: pixel (down, right) moves to the corner.
+/// Shifts the image: the pixel at row `down` and column `right` moves to the top left corner. Pixels from
+/// outside the image are 0.
 fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2]) {
     let source = image.to_vec();
     let size = height * width;
@@ -139,8 +142,8 @@ fn flip(image: &mut [u8], [.., width]: [usize; 3]) {
     image.chunks_exact_mut(width).for_each(<[u8]>::reverse);
 }
 
-/// Brightness, contrast around the mean grey and saturation, by `factors` in
-/// 1/256, each rounded to bytes as if the image were stored in between.
+/// Changes brightness, contrast around the mean grey, and saturation, in this order. `factors` are in 1/256.
+/// Each step rounds to bytes, as if the image were stored after it.
 fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32; 3]) {
     let plane = height * width;
     let through = |image: &mut [u8], factor: i32, around: i32| {
@@ -163,21 +166,22 @@ fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32
     }
 }
 
-/// `factor`/256 of `value` and the rest of `other`.
+/// Returns `factor`/256 of `value` plus the remaining share of `other`. The result is clamped to a byte.
 fn blend(value: i32, other: i32, factor: i32) -> u8 {
     ((value * factor + other * (256 - factor) + 128) >> 8).clamp(0, 255) as u8
 }
 
-/// Luma of a pixel by the weights of ITU-R BT.601, in 1/256.
+/// Returns the luma of a pixel: the weights of ITU-R BT.601 in 1/256.
 fn grey(image: &[u8], plane: usize, at: usize) -> i32 {
     let [red, green, blue] = [at, plane + at, 2 * plane + at].map(|byte| i32::from(image[byte]));
     (77 * red + 150 * green + 29 * blue + 128) >> 8
 }
 
-/// Rotates the image by `angle` radians with bilinear interpolation.
+/// Rotates the image by `angle` radians around its centre with bilinear interpolation. Pixels from outside
+/// the image are 0.
 fn rotate(image: &mut [u8], [channels, height, width]: [usize; 3], angle: f32) {
     let plane = height * width;
-    // Fixed point: coordinates in 1/256 of a pixel, sine and cosine in 1/65536.
+    // Fixed-point arithmetic: coordinates in 1/256 of a pixel, sine and cosine in 1/65536.
     let fixed = |value: f32| (value * 65536.0) as i64;
     let (sin, cos) = (fixed(libm::sinf(angle)), fixed(libm::cosf(angle)));
     let middle = |size: usize| 128 * (size as i64 - 1);

@@ -1,4 +1,4 @@
-//! Tests of the augmentations and their determinism.
+//! Tests of the augmentations: each kind, and that they are deterministic.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn augmentation_depends_on_seed_epoch_and_sample_only() {
     for other in [changed(all, 2, 2, 3), changed(all, 1, 3, 3), changed(all, 1, 2, 4)] {
         assert_ne!(base, other);
     }
-    // FNV-1a checksum: fails if the same seed gives other images.
+    // An FNV-1a checksum fails if the same seed gives other images than before.
     let mut ramp: Vec<u8> = (0..3072).map(|at| (at * 7 % 251) as u8).collect();
     all.parse::<Augmentation>().unwrap().apply(&mut ramp, SHAPE, 1, 2, 3);
     let sum = ramp.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
@@ -140,7 +140,7 @@ fn images_of_any_size_and_number_of_channels_are_changed() {
             }
         }
     }
-    // Each channel is mirrored by itself.
+    // Each channel is mirrored separately.
     let mut image = [1, 2, 3, 4, 5, 6, 7, 8];
     flip(&mut image, [2, 1, 4]);
     assert_eq!(image, [4, 3, 2, 1, 8, 7, 6, 5]);

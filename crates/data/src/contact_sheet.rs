@@ -1,4 +1,4 @@
-//! Contact sheet: a picture with a few samples of each class.
+//! Contact sheet: a picture that shows the first training samples of each class.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -8,23 +8,23 @@ use run_record::files::replace_file;
 use crate::import::pictures::codec;
 use crate::{DataError, Element, SampleSource, Split};
 
-/// Number of samples per class.
+/// Number of samples drawn for each class.
 const COLUMNS: usize = 12;
-/// Most classes in a sheet.
+/// Maximum number of classes in a sheet.
 const ROWS: usize = 512;
-/// Size of a sample's pixel, in pixels of the sheet.
+/// Side of the square of sheet pixels that one sample pixel becomes.
 const ZOOM: usize = 2;
 /// Gap between samples, in pixels.
 const GAP: usize = 2;
 
-/// Draws the first training samples of each class to the file `path`, replacing it: one
-/// row per class, of at most 512 classes.
+/// Draws the first 12 training samples of each class, one row for each class, and writes the picture to the
+/// PNG file `path`, replacing it. Only the first 512 classes are drawn.
 ///
-/// Feature vectors become grey rectangles, black for a sample's lowest feature
-/// and white for its highest.
+/// A feature vector is drawn as a grey rectangle. In each sample, the lowest feature is black and the highest
+/// is white.
 ///
 /// # Errors
-/// When the samples cannot be read or the file cannot be written.
+/// When the samples cannot be read, `path` does not end in `.png`, or the file cannot be written.
 pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     let failed = |why: &dyn Display| DataError::Files(format!("cannot write the picture: {why}"));
     if !path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("png")) {
@@ -36,7 +36,7 @@ pub fn draw(path: &Path, source: &SampleSource) -> Result<(), DataError> {
     replace_file(path, &png).map_err(|error| failed(&error))
 }
 
-/// Width and pixels of the picture, row by row from the top.
+/// Returns the width of the picture and its pixels, row by row from the top.
 fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
     let description = source.description();
     let [tile_width, tile_height] = tile(description.shape);
@@ -57,7 +57,8 @@ fn sheet(source: &SampleSource) -> Result<(usize, Vec<[u8; 3]>), DataError> {
     Ok((width, pixels))
 }
 
-/// Width and height of a sample's picture.
+/// Returns width and height of a sample in the sheet, before [`ZOOM`]. A feature vector is drawn in rows of
+/// 32.
 fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
     match height {
         1 => [32, width.div_ceil(32)],
@@ -65,7 +66,7 @@ fn tile([_, height, width]: [usize; 3]) -> [usize; 2] {
     }
 }
 
-/// The pictures of the first samples of each class.
+/// Returns the pixels of the first [`COLUMNS`] training samples of each class, indexed by class.
 fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     let description = source.description();
     let labels = source.labels(Split::Train, usize::MAX)?;
@@ -79,7 +80,8 @@ fn choose(source: &SampleSource) -> Result<Vec<Vec<Vec<[u8; 3]>>>, DataError> {
     Ok(tiles)
 }
 
-/// A sample's pixels.
+/// Converts a sample to RGB pixels. A channel that the sample does not have repeats the last one. Floats are
+/// scaled so that the sample's lowest value is 0 and its highest 255.
 fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element) -> Vec<[u8; 3]> {
     let scaled: Vec<u8>;
     let bytes = match element {
@@ -104,7 +106,7 @@ mod tests {
     use crate as data;
     use crate::generate::{features, objects};
 
-    /// Width, height and the first bytes of a PNG file.
+    /// Reads width and height from the header of a PNG file.
     fn size(path: &Path) -> (u32, u32) {
         let bytes = std::fs::read(path).unwrap();
         assert_eq!(bytes[..8], *b"\x89PNG\r\n\x1a\n");

@@ -5,7 +5,7 @@ use std::fmt;
 use half::f16;
 use serde::{Deserialize, Serialize};
 
-/// Element type of a sample.
+/// Type of the numbers that a sample consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Element {
@@ -28,15 +28,15 @@ impl fmt::Display for Element {
 }
 
 impl Element {
-    /// Every type.
+    /// All types.
     const ALL: [Self; 4] = [Self::U8, Self::F16, Self::F32, Self::F64];
 
-    /// The type with this name.
+    /// Returns the type named `name`, or `None`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|element| element.name() == name)
     }
 
-    /// `u8`, `f16`, `f32` or `f64`.
+    /// Returns `u8`, `f16`, `f32` or `f64`.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "u8",
@@ -46,7 +46,7 @@ impl Element {
         }
     }
 
-    /// Size in bytes.
+    /// Returns the size of one number in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -56,8 +56,7 @@ impl Element {
         }
     }
 
-    /// Appends the little-endian numbers of `bytes` to `values`, cast to single
-    /// precision.
+    /// Appends the little-endian numbers in `bytes` to `values`, cast to f32.
     pub fn cast(self, bytes: &[u8], values: &mut Vec<f32>) {
         fn all<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, cast: impl Fn([u8; N]) -> f32) {
             values.extend(bytes.as_chunks().0.iter().map(|&number| cast(number)));
@@ -66,8 +65,8 @@ impl Element {
             Self::U8 => values.extend(bytes.iter().map(|&byte| f32::from(byte))),
             Self::F16 => all(bytes, values, |number| f16::from_le_bytes(number).to_f32()),
             Self::F32 => match bytemuck::try_cast_slice(bytes) {
-                // A copy as a whole, where memory has the file's byte order and the samples
-                // are aligned.
+                // The file's byte order is that of the host and the bytes are aligned for f32: copy them at
+                // once.
                 Ok(floats) if cfg!(target_endian = "little") => values.extend_from_slice(floats),
                 _ => all(bytes, values, f32::from_le_bytes),
             },

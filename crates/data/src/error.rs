@@ -1,4 +1,4 @@
-//! Errors in data sets: the file, what is wrong, what to do.
+//! Errors in data sets. Each message names the file, what is wrong with it, and what to do.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,8 @@ use run_record::{RecordError, quoted};
 
 use crate::DataFormat;
 
-/// Returns [`DataError::Source`] for a path. The reason is formatted as by `format!`.
+/// Returns [`DataError::Source`] for a path from the calling function. The reason is formatted as by
+/// `format!`.
 macro_rules! bail {
     ($path:expr, $($what:tt)+) => {
         return Err($crate::DataError::source($path, format!($($what)+)))
@@ -23,7 +24,8 @@ pub enum DataError {
         /// The folder.
         root: PathBuf,
     },
-    /// Which files are wrong, and what to do.
+    /// Something is wrong with the files of a data set. The text is the whole message: which files, and what
+    /// to do.
     #[error("{0}")]
     Files(String),
     /// A file or folder cannot be read.
@@ -31,7 +33,8 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The I/O error. It is part of the message, and as the error's source would be printed twice.
+        /// The I/O error. It is part of the message and therefore not this error's source: printing the
+        /// source would repeat it.
         reason: std::io::Error,
     },
     /// A data set cannot be written.
@@ -42,12 +45,12 @@ pub enum DataError {
         /// The I/O error.
         reason: std::io::Error,
     },
-    /// An option of an import has an invalid value, or does not fit the source.
+    /// An option of an import has an invalid value, or cannot be used with the source.
     #[error("--{option}{}{value}: {problem}", if value.is_empty() { "" } else { " " })]
     Option {
-        /// Its long name.
+        /// The long name of the option, without `--`.
         option: &'static str,
-        /// Its value.
+        /// The value as given, or empty to leave it out of the message.
         value: String,
         /// What is wrong, and what to do.
         problem: String,
@@ -60,7 +63,7 @@ pub enum DataError {
         /// What was found, and what to do.
         what: String,
     },
-    /// A file does not have the format that it begins with.
+    /// The contents of a file do not follow its format: the file is truncated, too long or damaged.
     #[error("{path}: {what}; save or download the file again")]
     Damaged {
         /// The file.
@@ -68,7 +71,7 @@ pub enum DataError {
         /// What was found and what was expected.
         what: String,
     },
-    /// The folder of the data set is in use.
+    /// The folder of the data set is in use by another process.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The caller stopped the import.
@@ -76,7 +79,7 @@ pub enum DataError {
     Stopped,
 }
 
-/// What to do about samples that do not fit the sizes and classes of MNIST or CIFAR-10.
+/// End of an error message about samples that do not have the sizes or classes of MNIST or CIFAR-10.
 pub(crate) const OTHER_SAMPLES: &str =
     "replace the file if it is damaged; samples of other classes or sizes are for `mpiburn data import`";
 
@@ -93,7 +96,8 @@ impl DataError {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
 
-    /// As [`Self::read`], for a file whose contents may end early or be rejected by a decoder.
+    /// As [`Self::read`], for compressed files: an unexpected end or an error of the decoder becomes
+    /// [`Self::Damaged`].
     pub(crate) fn unpack(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| match damage(&reason) {
             Some(what) => Self::damaged(path, what),
@@ -105,7 +109,8 @@ impl DataError {
         move |reason| Self::Write { path: path.to_owned(), reason }
     }
 
-    /// The folder `root` contains two data sets: `first` and `second` are a file of each.
+    /// Returns the error for a folder `root` that contains two data sets. `first` and `second` are one file
+    /// of each.
     pub(crate) fn several(root: &Path, [first, second]: [impl Display; 2]) -> Self {
         let root = root.display();
         Self::Files(format!(
@@ -113,7 +118,8 @@ impl DataError {
         ))
     }
 
-    /// A file of a data set of this kind is missing. `also` follows in the message, such as another missing file.
+    /// Returns the error for a missing file of a data set of this format. `also` is put after "is missing":
+    /// for example, the name of another missing file.
     pub(crate) fn missing(path: &Path, also: &str, kind: DataFormat) -> Self {
         let (path, generator) = (path.display(), kind.generator());
         Self::Files(format!(
@@ -121,18 +127,18 @@ impl DataError {
         ))
     }
 
-    /// A file does not have the format that it begins with.
+    /// Returns [`Self::Damaged`].
     pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), what: what.into() }
     }
 
-    /// The file at `path` has a label that is not below `classes`. `at` names its sample.
+    /// Returns the error for a label in the file `path` that is not below `classes`. `at` names the sample.
     pub(crate) fn label(path: &Path, label: u16, at: &str, classes: usize) -> Self {
         let last = classes - 1;
         Self::source(path, format!("label {label} of {at} is outside 0 to {last}; {OTHER_SAMPLES}"))
     }
 
-    /// Adds to an error in a data set of this kind what to do about it.
+    /// Adds advice to an error in a data set of this format: how to replace the damaged or unreadable file.
     pub(crate) fn in_set(self, kind: DataFormat) -> Self {
         Self::Files(match self {
             Self::Read { path, reason } => format!(
@@ -152,21 +158,21 @@ impl DataError {
     }
 }
 
-/// The reason why a build without `feature` cannot read a source.
+/// Returns the reason why a build without the crate feature `feature` cannot read `what`.
 pub(crate) fn without(what: &str, feature: &str) -> String {
     format!("this build cannot read {what}; build with the feature {feature}")
 }
 
-/// Treats [`DataError::Stopped`], with which a visitor ends a reading early, as success.
+/// Turns [`DataError::Stopped`] into success. A visitor returns that error to end a reading early.
 pub(crate) fn until_stopped(read: Result<(), DataError>) -> Result<(), DataError> {
     if let Err(DataError::Stopped) = read { Ok(()) } else { read }
 }
 
-/// What is wrong with contents that are not those of the format.
+/// What [`damage`] says about contents that the decoder rejects.
 pub(crate) const DAMAGED: &str = "is damaged";
 
-/// What is wrong with contents that a decoder rejects; `None` for an error of the operating system. A decoder's own
-/// message names its internal types.
+/// Describes why a decoder failed: the contents are truncated or damaged. Returns `None` for an error of the
+/// operating system. The decoder's own message is not used because it names internal types of the decoder.
 pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     match error.kind() {
         _ if error.raw_os_error().is_some() => None,
@@ -175,7 +181,8 @@ pub(crate) fn damage(error: &std::io::Error) -> Option<&'static str> {
     }
 }
 
-/// The message of [`DataError::NoneHere`]: what `root` contains instead of a data set, and what to do.
+/// Returns the message of [`DataError::NoneHere`]: what `root` contains instead of a data set, and what to
+/// do.
 fn instead(root: &Path) -> String {
     let folder = root.display();
     if root.is_file() {
@@ -185,14 +192,14 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
-    // Runs and sweeps contain tables, which are not samples.
+    // Check for runs and sweeps before tables: they contain .csv files, which are not samples.
     for (file, what) in [("run.json", "run"), ("sweep.json", "sweep")] {
         if root.join(file).is_file() {
             return format!("no data set in {folder}: it is a {what}; name the folder of a data set instead");
         }
     }
     if let Some(what) = crate::import::recognised(root) {
-        // `.`, `..` and `/` have no name that another could be made of.
+        // `.`, `..` and `/` have no file name to derive the name of the output folder from.
         let root = root.components().as_path();
         let out = root.file_name().map_or("DIR".into(), |_| quoted(format!("{}-set", root.display())));
         return format!(
@@ -200,7 +207,7 @@ fn instead(root: &Path) -> String {
             quoted(&folder)
         );
     }
-    // A folder named after a kind of `mpiburn data` is meant for that kind.
+    // If the folder is named after a generator (`data/digits`), propose that generator.
     let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
     let others = if named.is_none() { " (or objects, features)" } else { "" };
     let generate = format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), quoted(&folder));

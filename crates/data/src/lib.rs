@@ -1,17 +1,19 @@
-//! Data sets: every file format, generated sets, imports of what people have, and a rank's samples.
+//! Data sets: file formats, generated data sets, imports of pictures, tables and arrays, and the samples of
+//! one rank.
 //!
-//! [`open`] detects the format of a folder and returns a [`SampleSource`], which reads samples as the bytes of the file.
-//! A [`Shard`] has one rank's samples, in memory or read from disk for each step, and a [`Normalizer`] makes f32 values
-//! of them. [`import()`] writes a data set of pictures, tables or arrays, and [`generate`] makes one on the spot.
+//! [`open`] detects the format of a folder and returns a [`SampleSource`]. The source reads samples as bytes,
+//! exactly as they are in the file. A [`Shard`] holds the samples of one rank, in memory or read from disk
+//! for each step. A [`Normalizer`] converts sample bytes to f32 values. [`import()`] converts pictures,
+//! tables or arrays to a data set, and [`generate`] makes data sets without any input.
 //!
-//! The features `pictures`, `parquet` and `archives` (zip, tar) bring their readers, and are on by default. An import
-//! without one of them says what it lacks.
+//! The features `pictures`, `parquet` and `archives` (zip, tar) enable the readers of these sources. All
+//! three are on by default. If an import needs a feature that the build lacks, its error names the feature.
 //!
-//! The crate knows neither Burn nor MPI.
+//! The crate depends on neither Burn nor MPI.
 
 #![forbid(unsafe_code)]
 
-// The first module: the modules below use its macro.
+// This module comes first because the modules below use its macro.
 #[macro_use]
 mod error;
 

@@ -1,22 +1,24 @@
-//! Normalisation: from the bytes of samples to f32 values.
+//! Normalisation: converts the bytes of samples to f32 values.
 
 use crate::{Description, Element};
 
-/// Converts bytes to normalised floats: `(byte / 255 - mean) / std`, by a lookup table
-/// per channel with the f32 result of each operation as in PyTorch. Samples that are
-/// floats on disk are cast to f32, and normalised where the data set has a mean and a
-/// deviation for each feature.
+/// Converts the bytes of samples to f32 values, normalised with the means and standard deviations of the data
+/// set.
+///
+/// Bytes become `(byte / 255 - mean) / std`, taken from one lookup table for each channel. Each operation is
+/// rounded to f32, as in PyTorch. Floats are cast to f32 and normalised only if the data set has a mean and a
+/// standard deviation for each feature.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],
     element: Element,
     tables: Vec<[f32; 256]>,
-    /// Mean and deviation of each feature.
+    /// Mean and standard deviation of each feature.
     features: Vec<[f32; 2]>,
 }
 
 impl Normalizer {
-    /// The tables for a data set.
+    /// Computes the lookup tables of a data set.
     pub fn new(description: &Description) -> Self {
         let table =
             |(&mean, &std): (&f32, &f32)| std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std);
@@ -30,12 +32,12 @@ impl Normalizer {
         }
     }
 
-    /// Channels, height and width of a sample.
+    /// Returns channels, height and width of a sample.
     pub fn shape(&self) -> [usize; 3] {
         self.shape
     }
 
-    /// Normalised values of whole samples, in the samples' layout.
+    /// Returns the normalised values of one or more whole samples, in the order of `bytes`.
     pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
         let plane = self.shape[1] * self.shape[2];
         let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
@@ -50,7 +52,7 @@ impl Normalizer {
         values
     }
 
-    /// Normalised values of whole samples that are floats.
+    /// Normalises one or more whole samples of floats.
     pub fn floats(&self, mut values: Vec<f32>) -> Vec<f32> {
         if self.features.is_empty() {
             return values;

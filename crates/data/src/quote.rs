@@ -1,13 +1,13 @@
-//! Names and texts of the input in messages, shortened: a message stays one readable line.
+//! Shortens names and texts from the input, so that a message that quotes them stays one readable line.
 
 use std::borrow::Cow;
 
-/// Characters that one text takes.
+/// Maximum length of a text in characters.
 const MOST: usize = 80;
-/// Characters that a list takes, beside its last name.
+/// Maximum length of a list in characters. The first name is always listed.
 const MOST_OF_LIST: usize = 100;
 
-/// As many names as are short, and the number of all: `a, b, c, … (784 in all)`.
+/// Lists names, as many as fit, and the number of all names if some are left out: `a, b, c, … (784 in all)`.
 pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let names: Vec<T> = names.into_iter().collect();
     let (mut text, mut shown) = (String::new(), 0);
@@ -26,7 +26,8 @@ pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Strin
     }
 }
 
-/// A text in one line: what is in the middle of a long one is left out.
+/// Returns the text in one line: control characters are escaped, and the middle of a long text is replaced by
+/// `…`.
 pub(crate) fn short(text: &str) -> Cow<'_, str> {
     let length = text.chars().count();
     if length <= MOST && !text.chars().any(char::is_control) {
@@ -43,7 +44,7 @@ pub(crate) fn short(text: &str) -> Cow<'_, str> {
     beginning.chain(["…".to_owned()]).chain(end).collect()
 }
 
-/// A text in quotation marks, shortened.
+/// Returns the shortened text in quotation marks.
 pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", short(text))
 }

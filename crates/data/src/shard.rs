@@ -1,4 +1,8 @@
-//! The samples of one rank, in memory or read from disk for each step. The caller decides which samples these are.
+//! The training or test samples of one rank, in memory or read from disk for each step. The caller decides
+//! which samples these are.
+//!
+//! Ranks compare a digest of all samples in use, so every rank reads all of these once, including the samples
+//! of other ranks.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,13 +15,13 @@ use crate::formats::NpyFile;
 use crate::formats::data_set::label_bytes;
 use crate::{DataError, DataFormat, SampleSource, Split};
 
-/// Begins a SHA-256 over the labels and then the samples of a data set, in file order.
+/// Starts the SHA-256 of a split with its labels. The caller adds the samples in file order.
 fn digest_of_labels(labels: &[u16], classes: usize) -> Sha256 {
     Sha256::new_with_prefix(label_bytes(labels, classes))
 }
 
-/// The digest of the first `samples` samples of `split`, with which ranks compare
-/// their data sets.
+/// Returns the digest (SHA-256, hexadecimal) of the first `samples` samples of `split`. Ranks compare these
+/// digests to check that they train on equal data.
 ///
 /// # Errors
 /// When a file is invalid.
@@ -27,7 +31,8 @@ pub fn digest(source: &SampleSource, split: Split, samples: usize) -> Result<Str
     check_recorded(source, split, samples, files::hex(digest.finalize()))
 }
 
-/// Returns `digest`, or an error if these samples had another digest when they were imported.
+/// Returns `digest`, or an error if it covers the whole split and differs from the digest that the import
+/// recorded.
 fn check_recorded(
     source: &SampleSource,
     split: Split,
@@ -48,7 +53,8 @@ fn check_recorded(
     }
 }
 
-/// Reads the rows `numbers` into `bytes`, in this order. Rows that follow each other in the file are read at once.
+/// Reads the rows `numbers` into `bytes`, in the order of `numbers`. Rows that are adjacent in the file are
+/// read at once.
 fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<(), DataError> {
     file.file.check_unchanged()?;
     for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
@@ -59,37 +65,37 @@ fn read_rows(file: &NpyFile, numbers: &[u32], mut bytes: &mut [u8]) -> Result<()
     Ok(())
 }
 
-/// A function that is called with the bytes of each sample.
+/// Called with the bytes of each sample.
 type Visit<'a> = dyn FnMut(&[u8]) + 'a;
 
-/// The bytes of a shard's samples.
+/// Where the bytes of a shard's samples are.
 #[derive(Debug)]
 enum SampleBytes {
-    /// Samples in the shard's order.
+    /// In memory, in the order of the shard.
     Memory(Vec<u8>),
-    /// A file with a sample in each row.
+    /// In a file with one sample in each row, in the order of the file.
     File(Arc<NpyFile>),
 }
 
-/// The samples of one rank, as bytes of the format on disk, in the order in which the rank uses them.
+/// The samples of one rank, as they are on disk, in the order in which the rank uses them.
 #[derive(Debug)]
 pub struct Shard {
     split: Split,
-    /// Number of samples in use, those of other ranks included.
+    /// Number of samples that all ranks together use.
     samples: usize,
     bytes: SampleBytes,
     labels: Vec<u16>,
-    /// Indices of the samples in the data set.
+    /// Index in the data set of each sample of this rank.
     numbers: Vec<u32>,
-    /// Bytes of a sample.
+    /// Size of a sample in bytes.
     sample_bytes: usize,
-    /// Digest of the samples in use.
+    /// Digest of the samples that all ranks together use.
     digest: String,
     class_counts: Vec<usize>,
 }
 
 impl Shard {
-    /// Reads the first `samples` of `split` into memory, in the order of the file.
+    /// Reads the first `samples` samples of `split` into memory, in file order.
     ///
     /// # Errors
     /// When a file is invalid.
@@ -101,14 +107,18 @@ impl Shard {
         Self::open(source, split, samples, (0..end).collect(), false)
     }
 
-    /// Opens the samples `numbers` of `split`. All ranks together use the first `samples` of the split; the digest covers
-    /// them, and each number is below `samples`.
+    /// Opens the samples of `split` that have the indices `numbers`, for one rank. All ranks together use the
+    /// first `samples` samples of the split. The digest covers all of these.
     ///
-    /// The samples are read into memory. With `on_disk`, they stay in their file if the source has one with a row for
-    /// each sample: they are read once for the digest, and each step reads its samples again.
+    /// The rank's samples are read into memory. If `on_disk` is set and the source has a file with one sample
+    /// in each row, they stay in that file: this call reads the file once for the digest, and [`Shard::read`]
+    /// reads samples from it.
     ///
     /// # Errors
-    /// When a file is invalid.
+    /// When a file is invalid, or differs from what was imported.
+    ///
+    /// # Panics
+    /// If an index is not below `samples`.
     pub fn open(
         source: &SampleSource,
         split: Split,
@@ -139,7 +149,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Replaces the samples by those with other `numbers`. The data set is assumed to be unchanged.
+    /// Replaces this rank's samples by those with the indices `numbers`. The data set must not have changed.
     ///
     /// # Errors
     /// When a file is invalid.
@@ -147,7 +157,8 @@ impl Shard {
         self.fill(source, numbers, None)
     }
 
-    /// Loads the samples `numbers`. `visit` is called with every sample in use, including those of other ranks.
+    /// Loads the samples with the indices `numbers`. Calls `visit` with every sample that a rank uses, not
+    /// only with this rank's.
     fn fill(
         &mut self,
         source: &SampleSource,
@@ -181,36 +192,36 @@ impl Shard {
         })
     }
 
-    /// The digest of all samples in use, including those of other ranks.
+    /// Returns the digest of all samples in use, including those of other ranks.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// Number of samples of each class among all samples in use, including those of other ranks.
+    /// Returns the number of samples of each class among all samples in use, including those of other ranks.
     pub fn class_counts(&self) -> &[usize] {
         &self.class_counts
     }
 
-    /// Number of samples.
+    /// Returns the number of samples of this rank.
     pub fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Whether this rank has no samples.
+    /// Returns whether this rank has no samples.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
 
-    /// The samples `from..from + count` that exist.
+    /// Returns the range `from..from + count`, cut to the samples that exist.
     fn range(&self, from: usize, count: usize) -> Range<usize> {
         let from = from.min(self.len());
         from..from.saturating_add(count).min(self.len())
     }
 
-    /// Bytes and labels of the samples `from..from + count` that exist.
+    /// Returns bytes and labels of this rank's samples `from..from + count`, fewer at the end of the shard.
     ///
     /// # Errors
-    /// When they are on disk and cannot be read.
+    /// When the samples are on disk and cannot be read.
     pub fn read(&self, from: usize, count: usize) -> Result<(Cow<'_, [u8]>, &[u16]), DataError> {
         let Range { start: from, end: to } = self.range(from, count);
         let bytes = match &self.bytes {
@@ -220,7 +231,7 @@ impl Shard {
             SampleBytes::File(file) => {
                 let mut bytes = vec![0; (to - from) * self.sample_bytes];
                 let read = read_rows(file, &self.numbers[from..to], &mut bytes);
-                // Only samples of an import stay on disk.
+                // Only imported data sets have a file with one sample in each row.
                 read.map_err(|error| error.in_set(DataFormat::Imported))?;
                 Cow::Owned(bytes)
             }
@@ -228,13 +239,13 @@ impl Shard {
         Ok((bytes, &self.labels[from..to]))
     }
 
-    /// Memory of the indices in bytes.
+    /// Returns the memory that the indices take, in bytes.
     pub fn index_bytes(&self) -> usize {
         size_of_val(&self.numbers[..])
     }
 
-    /// Indices in the data set of the samples `from..from + count` that exist. An index means the same sample on every
-    /// rank and in every order.
+    /// Returns the indices in the data set of this rank's samples `from..from + count`, fewer at the end of
+    /// the shard. An index means the same sample on every rank and in every order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
         &self.numbers[self.range(from, count)]
     }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::generate::noise;
 
-/// Numbers of the samples of `rank` of `world`, dealt in steps of `world` from an order that begins at `first`.
+/// Returns the sample indices of `rank` of `world`: every `world`-th index from `rank` on, in an order that
+/// begins at `first`.
 fn dealt(samples: usize, world: usize, rank: usize, first: usize) -> Vec<u32> {
     let order = (0..samples).map(|place| ((first + place) % samples) as u32);
     order.skip(rank).step_by(world).collect()

@@ -1,4 +1,4 @@
-//! Samples of a data set, whatever its format.
+//! The samples of a data set, read in the same way from every format.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Split {
     }
 }
 
-/// The size of a sample of this shape in words: `3x32x32`, or `4 features` of a table.
+/// Formats the shape of a sample for messages: `3x32x32` for an image, `4 features` for a row of a table.
 pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
     match [channels, height] {
         [1, 1] => count(width, "feature"),
@@ -40,23 +40,23 @@ pub fn size_of_sample([channels, height, width]: [usize; 3]) -> String {
 /// Highest number of classes: labels are u16.
 pub(crate) const MOST_CLASSES: usize = 1 << u16::BITS;
 
-/// Description of a data set's samples.
+/// What all samples of a data set have in common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
-    /// The format.
+    /// The format of the files.
     pub kind: DataFormat,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
     /// Element type of a sample on disk.
     pub element: Element,
-    /// Number of classes; labels are below it.
+    /// Number of classes. Labels are 0 to `classes - 1`.
     pub classes: usize,
     /// Name of each class.
     pub class_names: Vec<String>,
-    /// Mean of each channel of bytes, scaled to [0, 1], or of each feature of floats. Empty if floats are not
-    /// normalised.
+    /// Mean of each channel if samples are bytes, scaled to [0, 1]; mean of each feature if they are floats.
+    /// Empty if floats are not normalised.
     pub mean: Vec<f32>,
-    /// Standard deviation of each channel or feature, as `mean`.
+    /// Standard deviation of each channel or feature, in the units of `mean`.
     pub std: Vec<f32>,
 }
 
@@ -73,13 +73,16 @@ impl Description {
         Self { kind, shape, element, classes, class_names, mean, std }
     }
 
-    /// Bytes of a sample on disk.
+    /// Returns the size of a sample on disk in bytes.
     pub fn sample_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.element.bytes()
     }
 
-    /// Digest of a split as a network sees it: of `samples`, which is the digest of the labels and bytes, and of what
-    /// turns them into inputs and targets: shape, element type, normalisation and names of the classes.
+    /// Returns the digest (SHA-256, hexadecimal) of a split as a network sees it.
+    ///
+    /// `samples` is the digest of the labels and of the sample bytes. The result also covers everything that
+    /// turns labels and bytes into targets and inputs: shape, element type, normalisation, number and names
+    /// of the classes. The format is left out, so equal samples in different file formats have equal digests.
     pub fn digest(&self, samples: &str) -> String {
         let Self { kind: _, shape, element, classes, class_names, mean, std } = self;
         let text = format!("{samples} {shape:?} {element:?} {classes} {class_names:?} {mean:?} {std:?}");
@@ -87,7 +90,7 @@ impl Description {
     }
 }
 
-/// A data set on disk, read on request in file order.
+/// A data set on disk. Samples are read on request, in file order.
 pub struct SampleSource {
     description: Description,
     /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
@@ -95,18 +98,19 @@ pub struct SampleSource {
     splits: [Box<dyn SplitReader>; 2],
 }
 
-/// Reader of a split's samples. Each format has one.
+/// Reads the samples of one split. Each format implements it.
 pub(crate) trait SplitReader {
     /// Number of samples.
     fn len(&self) -> usize;
 
-    /// As [`SampleSource::for_each_sample`].
+    /// See [`SampleSource::for_each_sample`].
     fn for_each(&self, limit: usize, visit: &mut dyn FnMut(usize, &[u8])) -> Result<(), DataError>;
 
-    /// As [`SampleSource::labels`].
+    /// See [`SampleSource::labels`].
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError>;
 
-    /// The file with a sample in each row, in the order of [`Self::for_each`], if the format has such a file.
+    /// Returns the file that has one sample in each row, in the order of [`Self::for_each`], if the format
+    /// has such a file.
     fn rows(&self) -> Option<Arc<NpyFile>> {
         None
     }
@@ -121,39 +125,40 @@ impl SampleSource {
         }
     }
 
-    /// Description of the samples.
+    /// Returns the description of the samples.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// Description of the samples, to normalise them as in the training of a network.
+    /// Returns the description for changes: for example, to normalise the samples with the mean and standard
+    /// deviation that a network was trained with.
     pub fn description_mut(&mut self) -> &mut Description {
         &mut self.description
     }
 
-    /// Contents of `dataset.json`, if `mpiburn data import` wrote the data set.
+    /// Returns the contents of `dataset.json`, if `mpiburn data import` wrote the data set.
     pub fn imported(&self) -> Option<&DataSet> {
         self.imported.as_ref()
     }
 
-    /// Digest of all samples of `split` when they were imported, if they were.
+    /// Returns the digest that `dataset.json` records for all samples of `split`, if the data set was
+    /// imported.
     pub(crate) fn recorded_digest(&self, split: Split) -> Option<&str> {
         Some(&self.imported.as_ref()?.split(split).sha256)
     }
 
-    /// Number of samples of `split`.
+    /// Returns the number of samples of `split`.
     pub fn len(&self, split: Split) -> usize {
         self.splits[split as usize].len()
     }
 
-    /// The file with a sample of `split` in each row, if the data set was imported.
+    /// Returns the file that has one sample of `split` in each row, if the data set was imported.
     pub(crate) fn rows(&self, split: Split) -> Option<Arc<NpyFile>> {
         self.imported.as_ref().and_then(|_| self.splits[split as usize].rows())
     }
 
-    /// Calls `visit` with the index and the bytes of each of the first `limit` samples,
-    /// in file order. The bytes are `[channels, height, width]` of
-    /// [`Description::element`], little-endian.
+    /// Calls `visit` with the index and the bytes of each of the first `limit` samples, in file order. The
+    /// bytes are the little-endian numbers of type [`Description::element`], as `[channels, height, width]`.
     ///
     /// # Errors
     /// When a file cannot be read to its end, or contains non-finite values.
@@ -168,7 +173,7 @@ impl SampleSource {
             .map_err(|error| error.in_set(self.description.kind))
     }
 
-    /// Labels of the first `limit` samples, checked against the number of classes.
+    /// Returns the labels of the first `limit` samples, each below the number of classes.
     ///
     /// # Errors
     /// When the file cannot be read, or a label is out of range.

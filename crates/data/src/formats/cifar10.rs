@@ -1,7 +1,7 @@
-//! CIFAR-10's binary version, and data sets in its layout.
+//! CIFAR-10's binary files, and other data sets in their layout.
 //!
-//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes it: records of a
-//! label and the red, the green and the blue plane of a 32x32 image.
+//! The format is described at <https://www.cs.toronto.edu/~kriz/cifar.html>. A file is a sequence of records.
+//! A record is a label of one byte, then the red, the green and the blue plane of a 32x32 image.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,21 +16,21 @@ use crate::{DataError, DataFormat, Description, SampleSource};
 pub(crate) const SHAPE: [usize; 3] = [3, 32, 32];
 /// Bytes of an image.
 pub(crate) const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
-/// A label and an image.
+/// Bytes of a record: a label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
-/// Mean and standard deviation of each channel that the experiments normalise with;
-/// they are not CIFAR-10's.
+/// Mean and standard deviation that the experiments normalise each channel with. They are not those of
+/// CIFAR-10's pixels.
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
-/// The names of the classes.
+/// File with the names of the classes, one in each line.
 const META: &str = "batches.meta.txt";
 
-/// The files of a split. Images are read on request.
+/// The files of one split. Images are read on request.
 struct Records(Vec<DataFile>);
 
-/// The name of a file of such a data set in `root`, if there is one.
+/// Returns the name of a file in `root` that belongs to a data set of this format, if there is one.
 ///
 /// # Errors
 /// When the folder cannot be read.
@@ -43,19 +43,19 @@ fn batch(number: u32) -> String {
     format!("data_batch_{number}.bin")
 }
 
-/// The number of the training batch with this file name.
+/// Returns the number of the training batch that has this file name.
 fn number_of(name: &OsStr) -> Option<u32> {
     let number = name.to_str()?.strip_prefix("data_batch_")?.strip_suffix(".bin")?.parse().ok()?;
-    // `data_batch_01.bin` is not the file of number 1.
+    // `data_batch_01.bin` is not the file of batch 1.
     (name == OsStr::new(&batch(number))).then_some(number)
 }
 
-/// Whether a file of such a data set has this name.
+/// Returns whether files of this format include one of this name.
 pub(super) fn is_file_name(name: &OsStr) -> bool {
     name == TEST || name == META || number_of(name).is_some()
 }
 
-/// Numbers of the training batches in `root`, sorted.
+/// Returns the numbers of the training batches in `root`, sorted.
 fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
     let mut numbers = Vec::new();
     if !root.exists() {
@@ -68,10 +68,10 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
     Ok(numbers)
 }
 
-/// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
+/// Opens the files `data_batch_1.bin`, `data_batch_2.bin` and so on, and `test_batch.bin`.
 ///
 /// # Errors
-/// When one is missing, or is not a whole number of records.
+/// When a file is missing, or does not consist of whole records.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let missing = |name: &str, also: &str| DataError::missing(&root.join(name), also, DataFormat::Cifar10);
     let numbers = batches(root)?;
@@ -91,8 +91,8 @@ pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
 }
 
 impl Records {
-    /// Calls `visit` with the file of each of the first `limit` records, its number in that file and in the split, and
-    /// its bytes.
+    /// Calls `visit` for each of the first `limit` records, with the file, the index of the record in the
+    /// file and in the split, and the bytes of the record.
     fn for_each_record(
         &self,
         limit: usize,
@@ -113,7 +113,8 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
     let what = match (file.len, file.len % RECORD) {
         (0, _) => "it contains no image".to_owned(),
         (_, 0) => return Ok(file),
-        // Not asked of files of the right length: dark pixels may look like another file's first bytes.
+        // Look for another format only if the length is wrong: in a valid file, dark pixels may look like the
+        // first bytes of another format.
         (found, rest) => files::foreign_file(path).map_or_else(
             || {
                 let records = found / RECORD;
@@ -125,7 +126,7 @@ fn open_file(path: &Path) -> Result<DataFile, DataError> {
     Err(DataError::damaged(path, what))
 }
 
-/// The names in `batches.meta.txt` if it exists; numbers otherwise.
+/// Returns the names in `batches.meta.txt`, or the numbers of the classes if the file does not have 10 names.
 fn class_names(root: &Path) -> Vec<String> {
     let text = files::read_text(&root.join(META)).unwrap_or_default();
     let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
@@ -183,7 +184,7 @@ mod tests {
     #[test]
     fn batches_are_read_one_after_the_other() {
         let root = made();
-        // 12 samples are four batches of 3.
+        // The generator writes 12 samples as four batches of 3.
         assert_eq!(batches(root.path()).unwrap(), [1, 2, 3, 4]);
         let source = data::open(root.path()).unwrap();
         assert_eq!((source.len(Split::Train), source.len(Split::Test)), (12, 3));

@@ -1,9 +1,8 @@
 //! Data files with positional reads.
 //!
-//! They are not memory-mapped: another process could change or truncate the bytes of a
-//! map while they are borrowed, which a safe function must not expose. Each byte is
-//! copied once from the page cache, which all ranks of a host share, and a truncated
-//! file is an error instead of a SIGBUS.
+//! The files are not memory-mapped. While Rust code borrows the bytes of a map, another process could change
+//! or truncate the file, and a safe function must not allow that. Each byte is copied once from the page
+//! cache, which all ranks of a host share. A truncated file is an error instead of a SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,26 +13,27 @@ use run_record::files::open_regular;
 
 use crate::DataError;
 
-/// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
+/// Approximate size of one read in bytes: large enough for few system calls, and small enough for the CPU's
+/// cache.
 const BLOCK: usize = 1 << 18;
 
 /// An open file of known length.
 #[derive(Debug)]
 pub struct DataFile {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
     file: File,
-    /// Time of its last change when it was opened.
+    /// Modification time when the file was opened.
     modified: Option<SystemTime>,
-    /// Its length in bytes when it was opened.
+    /// Length in bytes when the file was opened.
     pub len: usize,
 }
 
 impl DataFile {
-    /// Opens `path`.
+    /// Opens the file `path`.
     ///
     /// # Errors
-    /// When it cannot be opened or is not a regular file.
+    /// When the file cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let file = open_regular(path).map_err(DataError::read(path))?;
         let kind = file.metadata().map_err(DataError::read(path))?;
@@ -44,7 +44,7 @@ impl DataFile {
         Ok(Self { path: path.to_owned(), file, modified, len: kind.len() as usize })
     }
 
-    /// Fills `buffer` with the bytes from `from` on.
+    /// Fills `buffer` with the bytes from offset `from` on.
     ///
     /// # Errors
     /// When the file ends before `buffer` is full, or cannot be read.
@@ -52,10 +52,10 @@ impl DataFile {
         self.file.read_exact_at(buffer, from as u64).map_err(DataError::unpack(&self.path))
     }
 
-    /// Checks that the file is as it was when it was opened, by its length and the time of its last change.
+    /// Checks that length and modification time of the file are as they were when it was opened.
     ///
     /// # Errors
-    /// When the length or the time differ.
+    /// When the length or the modification time differs.
     pub fn check_unchanged(&self) -> Result<(), DataError> {
         let now = self.file.metadata().map_err(DataError::read(&self.path))?;
         if now.len() as usize != self.len || now.modified().ok() != self.modified {
@@ -64,7 +64,7 @@ impl DataFile {
         Ok(())
     }
 
-    /// The first `most` bytes, or all if there are fewer.
+    /// Returns the first `most` bytes, or the whole file if it is shorter.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -74,11 +74,11 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Calls `visit` with the index and the bytes of each of `count` consecutive records
-    /// of `size` bytes from `from` on.
+    /// Calls `visit` with the index and the bytes of each of `count` consecutive records of `size` bytes. The
+    /// first record is at offset `from`.
     ///
     /// # Errors
-    /// When the file ends before or cannot be read, and those of `visit`.
+    /// When the file ends before the last record or cannot be read, and errors that `visit` returns.
     pub fn for_each_record(
         &self,
         from: usize,

@@ -1,4 +1,4 @@
-//! The format of imported data sets.
+//! `dataset.json`, which describes an imported data set.
 
 use std::path::{Path, PathBuf};
 
@@ -8,56 +8,58 @@ use crate::import::Fit;
 use crate::import::labels::twin;
 use crate::{DataError, Element, Split};
 
-/// The file that describes a data set.
+/// Name of the file that describes an imported data set.
 pub const FILE: &str = "dataset.json";
 
-/// A data set, as `dataset.json` describes it. Beside it are, for `train` and `test`:
+/// An imported data set, as `dataset.json` describes it. The same folder contains two files for each split,
+/// `train` and `test`:
 /// - `SPLIT-images.npy`: `[samples, channels, height, width]` of bytes, or `[samples, features]` of f32;
 /// - `SPLIT-labels.npy`: `[samples]` of u16, the index of each sample's class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSet {
-    /// 1; a later format has another number.
+    /// Version of the format, 1.
     pub version: u32,
-    /// Channels, height and width of a sample; 1, 1 and the number of features.
+    /// Channels, height and width of a sample. For features: 1, 1 and their number.
     pub shape: [usize; 3],
-    /// Type of the samples' numbers, u8 or f32.
+    /// Type of the numbers that a sample consists of, u8 or f32.
     pub numbers: Element,
     /// Names of the classes.
     pub classes: Vec<String>,
-    /// Mean of each channel, of bytes scaled to [0, 1], or of each feature.
+    /// Mean of each channel if samples are bytes, scaled to [0, 1]; mean of each feature if they are floats.
     pub mean: Vec<f32>,
-    /// Standard deviation of each.
+    /// Standard deviation of each channel or feature, in the units of `mean`.
     pub std: Vec<f32>,
     /// The training split.
     pub train: SplitRecord,
     /// The test split.
     pub test: SplitRecord,
-    /// Names of the features of a table.
+    /// Names of the features of a table, or empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub features: Vec<String>,
-    /// How pictures got their size, if they were scaled.
+    /// How pictures were fitted to the size of the samples, if they were scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
-    /// What was imported.
+    /// Path of what was imported.
     pub source: PathBuf,
-    /// Seed of order and test split.
+    /// Seed of the order of the samples and of the choice of test samples.
     pub seed: u64,
 }
 
-/// The samples of a split.
+/// What `dataset.json` records of a split.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SplitRecord {
-    /// Their number.
+    /// Number of samples.
     pub samples: usize,
-    /// SHA-256 over labels and samples, as `mpiburn data info` prints it and training compares it.
+    /// SHA-256 over labels and samples. `mpiburn data info` prints it, and a training compares it with the
+    /// files.
     pub sha256: String,
-    /// Where each sample came from: a file below `source`, or `file:row`. Nobody who trains reads them.
+    /// Origin of each sample: a file below `source`, or `file:row`. Training does not read these.
     #[serde(default, skip_deserializing)]
     pub from: Vec<String>,
 }
 
 impl DataSet {
-    /// The dtype and the shape of the array of `samples` of this shape and type.
+    /// Returns the dtype and the shape of the array for `samples` samples of this shape and type.
     pub(crate) fn array(
         samples: usize,
         [channels, height, width]: [usize; 3],
@@ -69,7 +71,7 @@ impl DataSet {
         }
     }
 
-    /// What is known of a split.
+    /// Returns the record of `split`.
     pub(crate) fn split(&self, split: Split) -> &SplitRecord {
         match split {
             Split::Train => &self.train,
@@ -77,10 +79,10 @@ impl DataSet {
         }
     }
 
-    /// Reads the description in `folder`.
+    /// Reads `dataset.json` in `folder` and checks it.
     ///
     /// # Errors
-    /// When it cannot be read, or is of another version.
+    /// When the file cannot be read, has another version, or contradicts itself.
     pub fn read(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(FILE);
         let text = run_record::files::read_text(&path).map_err(DataError::read(&path))?;
@@ -123,12 +125,12 @@ impl DataSet {
         Ok(set)
     }
 
-    /// The name of a split's file of samples, or of labels.
+    /// Returns the name of a file of the split `split`. `what` is `images` or `labels`.
     pub fn file_name(split: &str, what: &str) -> String {
         format!("{split}-{what}.npy")
     }
 
-    /// The file names of a data set.
+    /// Returns the names of all files of an imported data set.
     pub fn file_names() -> [String; 5] {
         let name = Self::file_name;
         [
@@ -141,7 +143,8 @@ impl DataSet {
     }
 }
 
-/// The bytes of labels in the digest of samples: one of each where these are enough for the classes.
+/// Converts labels to the bytes that the digest of a split covers: one byte for each label if there are at
+/// most 256 classes, otherwise two.
 pub fn label_bytes(labels: &[u16], classes: usize) -> Vec<u8> {
     let bytes = if classes <= 256 { 1 } else { 2 };
     labels.iter().flat_map(|label| label.to_le_bytes().into_iter().take(bytes)).collect()

@@ -1,6 +1,6 @@
-//! IDX files as MNIST has them.
+//! IDX files, the format of MNIST, plain or compressed with gzip.
 //!
-//! <https://yann.lecun.com/exdb/mnist/> describes them.
+//! The format is described at <https://yann.lecun.com/exdb/mnist/>.
 
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,22 +11,24 @@ use run_record::files::{FileKind, foreign_file};
 use crate::DataError;
 use crate::error::{DAMAGED, damage};
 
-/// An IDX file of bytes with a valid header, packed or not.
+/// An IDX file of bytes with a valid header, plain or compressed.
 #[derive(Debug)]
 pub struct IdxFile {
-    /// Its path.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Whether it is packed by gzip. Its unpacked length is then known only at its end.
+    /// Whether the file is compressed with gzip. If so, the length of its contents is known only after
+    /// decompressing it.
     is_packed: bool,
-    /// The number of items, and of an image rows and columns.
+    /// Number of items. For images, followed by rows and columns.
     pub shape: Vec<usize>,
 }
 
 impl IdxFile {
-    /// Opens a file.
+    /// Opens the file `path` and reads its header.
     ///
     /// # Errors
-    /// When it cannot be read, its header is not that of pictures or labels, or its length is not what that says.
+    /// When the file cannot be read, when its header does not declare images or labels, or when its length is
+    /// not the one that the header declares. The length of a compressed file is not checked.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let is_packed = path.extension().is_some_and(|ending| ending == "gz");
         let mut file = Self { path: path.to_owned(), is_packed, shape: Vec::new() };
@@ -40,7 +42,7 @@ impl IdxFile {
             })?;
             Ok::<_, DataError>(u32::from_be_bytes(bytes))
         };
-        // Two zeros, the type of the numbers, and the number of dimensions.
+        // The magic number is two zeros, the type of the numbers, and the number of dimensions.
         let dimensions = match number()? {
             magic @ (0x0801 | 0x0803) => magic & 0xff,
             magic => {
@@ -61,7 +63,7 @@ impl IdxFile {
     /// Calls `visit` with the index and the bytes of each of the first `limit` items, in file order.
     ///
     /// # Errors
-    /// When the file ends before or cannot be read, and those of `visit`.
+    /// When the file ends before the last item or cannot be read, and errors that `visit` returns.
     pub fn for_each_item(
         &self,
         limit: usize,
@@ -77,8 +79,8 @@ impl IdxFile {
             })?;
             visit(number, &item)?;
         }
-        // The length of a gzipped file is known only after decompressing it, which takes
-        // time: it is checked only if the whole file is read anyway.
+        // The length of a compressed file is known only after decompressing it, which takes time. Check it
+        // only if the whole file is read anyway.
         if self.is_packed && limit >= count {
             match contents.read(&mut [0u8]) {
                 Ok(0) => {}
@@ -89,10 +91,11 @@ impl IdxFile {
         Ok(())
     }
 
-    /// Checks that `labels` has one label for each of these images, and that there are images.
+    /// Checks that this file has images, that `labels` has labels, and that there is one label for each
+    /// image.
     ///
     /// # Errors
-    /// When the two files do not match.
+    /// When the two files do not match, or there is no image.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         if self.shape.len() == 1 {
             return Err(self.damaged("holds labels, expected images".into()));
@@ -111,16 +114,17 @@ impl IdxFile {
         Ok(())
     }
 
-    /// Copies all items to `target`.
+    /// Writes all items to `target`.
     ///
     /// # Errors
-    /// When the file cannot be read, its length is not what the header says, or `target` cannot be written.
+    /// When the file cannot be read, when its length is not the one that the header declares, or when
+    /// `target` cannot be written.
     pub fn copy(&self, target: &mut impl Write) -> Result<(), DataError> {
         let copied = io::copy(&mut self.contents()?, target).map_err(DataError::unpack(&self.path))?;
         self.check_length(copied)
     }
 
-    /// A reader that begins behind the header.
+    /// Returns a reader of the contents after the header.
     fn contents(&self) -> Result<Box<dyn Read>, DataError> {
         let mut reader = self.reader()?;
         io::copy(&mut reader.by_ref().take(self.header()), &mut io::sink())
@@ -128,12 +132,13 @@ impl IdxFile {
         Ok(reader)
     }
 
-    /// The error that the file is damaged.
+    /// Returns the error for a damaged file.
     fn damaged(&self, what: String) -> DataError {
         DataError::damaged(&self.path, what)
     }
 
-    /// The error that the file is of another kind, if its first bytes are of a known one, or else damaged.
+    /// Returns the error for a file without a valid header: the file has another format if its first bytes
+    /// are known, and is damaged otherwise.
     fn other(&self, what: String) -> DataError {
         let is_expected = |kind: &FileKind| self.is_packed && kind.name.contains("gzip");
         match foreign_file(&self.path).filter(|kind| !is_expected(kind)) {
@@ -142,7 +147,7 @@ impl IdxFile {
         }
     }
 
-    /// Bytes of the header.
+    /// Returns the size of the header in bytes.
     fn header(&self) -> u64 {
         4 + 4 * self.shape.len() as u64
     }

@@ -1,4 +1,4 @@
-//! Data sets that `mpiburn data import` wrote: `.npy` files, and `dataset.json` that describes them.
+//! Reader of data sets that `mpiburn data import` wrote: `.npy` files, described by `dataset.json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::npy::NpyRows;
 use super::{DataSet, FILE, NpyFile};
 use crate::{DataError, DataFormat, Description, SampleSource, Split};
 
-/// The file of such a data set in `root`, if there is one.
+/// Returns the name of the file that marks such a data set, if `root` contains it.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     root.join(FILE).exists().then(|| FILE.to_owned())
 }
@@ -15,7 +15,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// Opens the samples and reads the labels of both splits.
 ///
 /// # Errors
-/// When a file is missing, or is not as `dataset.json` describes it.
+/// When a file is missing, or does not match `dataset.json`.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let set = DataSet::read(root).map_err(|error| DataError::Files(error.to_string()))?;
     let split = |split: Split| {

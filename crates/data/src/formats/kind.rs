@@ -1,4 +1,4 @@
-//! Kinds of data sets, and their detection by file names.
+//! Formats of data sets. A folder's format is detected from the names of its files.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -19,19 +19,19 @@ pub enum DataFormat {
     Cifar10,
     /// Pairs of `.npy` files: features and labels.
     Npy,
-    /// What `mpiburn data import` writes.
+    /// The files that `mpiburn data import` writes.
     Imported,
-    /// Random samples, generated in memory.
+    /// Random samples, generated in memory: not a format on disk.
     Noise,
 }
 
 impl DataFormat {
-    /// The kind of the data set in `root`.
+    /// Detects the format of the data set in `root`.
     ///
     /// # Errors
-    /// When it cannot be read, or contains no data set or more than one.
+    /// When the folder cannot be read, or contains no data set or more than one.
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
-        // Where a folder may not be searched, its files seem to be missing.
+        // If a folder may not be searched, its files look missing. Report the missing permission instead.
         for folder in [root, &root.join("train_data"), &root.join("test_data")] {
             if let Err(error) = folder.join(".").try_exists()
                 && error.kind() == ErrorKind::PermissionDenied
@@ -53,7 +53,7 @@ impl DataFormat {
         }
     }
 
-    /// The subcommand of `mpiburn data` that generates one.
+    /// Returns the subcommand of `mpiburn data` that makes a data set of this format.
     pub fn generator(self) -> &'static str {
         match self {
             Self::Idx | Self::Noise => "digits",
@@ -64,7 +64,8 @@ impl DataFormat {
     }
 }
 
-/// Whether a data set may have a file of this name: `dataset.json`, `train_data/train_x.npy` and so on.
+/// Returns whether a file of this name may belong to a data set: `dataset.json`, `train_data/train_x.npy` and
+/// so on.
 pub fn is_data_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let Some(name) = path.file_name() else { return false };

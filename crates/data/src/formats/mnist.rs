@@ -1,4 +1,4 @@
-//! MNIST's four files, and data sets in their layout.
+//! MNIST's four IDX files, and other data sets in their layout.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use crate::error::OTHER_SAMPLES;
 use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, SampleSource};
 
-/// The files of a split. Opening them reads headers only.
+/// The two files of a split. Opening them reads only headers.
 struct Idx {
     images: IdxFile,
     labels: IdxFile,
 }
 
-/// Images and labels of each split.
+/// File names of images and labels, for each split.
 const NAMES: [(&str, &str); 2] = [
     ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -26,19 +26,20 @@ const CLASSES: usize = 10;
 /// Rows and columns of an image.
 const SIDES: [usize; 2] = [28, 28];
 
-/// The names of the files of such a data set.
+/// Returns the names of all files of this format, in all spellings.
 pub(super) fn file_names() -> impl Iterator<Item = String> {
     let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
     names.flat_map(spellings)
 }
 
-/// The names that the file `name` has, unpacked and packed; some archives have a dot before `idx`.
+/// Returns the spellings of the file name `name`: plain and compressed, with a dash or, as in some archives,
+/// a dot before `idx`.
 fn spellings(name: &str) -> [String; 4] {
     let dotted = name.replace("-idx", ".idx");
     [name.to_owned(), dotted.clone(), format!("{name}.gz"), format!("{dotted}.gz")]
 }
 
-/// The name of a file of such a data set in `root`, if there is one.
+/// Returns the name of a file in `root` that belongs to a data set of this format, if there is one.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     file_names().find(|name| root.join(name).exists())
 }
@@ -46,8 +47,8 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 /// Opens the four files in `root` and checks that they match.
 ///
 /// # Errors
-/// When a file is missing or does not have the expected format, or when the numbers
-/// of images and labels differ.
+/// When a file is missing or does not have the expected format, or when the number of labels differs from the
+/// number of images.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
         let (images, labels) = (open_file(root, images, &SIDES)?, open_file(root, labels, &[])?);
@@ -73,7 +74,8 @@ impl SplitReader for Idx {
     }
 
     fn labels(&self, limit: usize) -> Result<Vec<u16>, DataError> {
-        // Not the declared number at once: a small gzipped file can declare four billion.
+        // Do not reserve memory for the declared number of labels: a small compressed file can declare four
+        // billion.
         let mut labels = Vec::with_capacity(limit.min(self.len()).min(1 << 19));
         self.labels.for_each_item(limit, |_, label| {
             labels.push(u16::from(label[0]));
@@ -89,7 +91,8 @@ impl SplitReader for Idx {
     }
 }
 
-/// Opens `name` in `root` by any of its spellings: images of `shape`, or labels without one.
+/// Opens the file `name` in `root`, in any of its spellings. `shape` is the expected shape of an image, or
+/// empty for labels.
 fn open_file(root: &Path, name: &str, shape: &[usize]) -> Result<IdxFile, DataError> {
     let Some(path) = spellings(name).iter().map(|name| root.join(name)).find(|path| path.exists()) else {
         let also = format!(", and so is {name}.gz");
@@ -130,7 +133,7 @@ mod idx_tests {
         let root = tempfile::tempdir().unwrap();
         let bytes = idx(0x803, &[2, 1, 3], &[1, 2, 3, 4, 5, 6]);
         std::fs::write(root.path().join("plain"), &bytes).unwrap();
-        // Of two members, as concatenated files are.
+        // Two gzip members, as in concatenated files.
         let mut zipped = File::create(root.path().join("zip.idx3.gz")).unwrap();
         for part in bytes.chunks(20) {
             let mut encoder = flate2::write::GzEncoder::new(&mut zipped, flate2::Compression::fast());

@@ -1,4 +1,4 @@
-//! File formats: one reader each, which opens a data set for training and reads the source of an import.
+//! File formats of data sets. The readers serve both training and imports.
 
 pub(crate) mod cifar10;
 pub(crate) mod data_file;
@@ -20,13 +20,14 @@ pub use npy::{NpyFile, write_npy};
 
 use crate::{DataError, SampleSource};
 
-/// Where torchvision and the archives of the data sets have their files, below the folder that users name.
+/// Folders below the named folder, in which torchvision and the data sets' archives keep the files.
 const INNER: [&str; 5] = ["MNIST/raw", "FashionMNIST/raw", "KMNIST/raw", "cifar-10-batches-bin", "raw"];
 
-/// Opens the data set in `root`, or where torchvision would have it below, and detects its kind.
+/// Opens the data set in `root` after detecting its format. If `root` contains none, looks in the folders
+/// that torchvision would make below it.
 ///
 /// # Errors
-/// When there is none or more than one, or a file does not have the expected format.
+/// When there is no data set or more than one, or a file does not have the expected format.
 pub fn open(root: &Path) -> Result<SampleSource, DataError> {
     if root.is_file() {
         return Err(DataError::NoneHere { root: root.to_owned() });

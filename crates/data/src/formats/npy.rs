@@ -1,7 +1,8 @@
-//! `.npy`, NumPy's file format, read in parts: a magic number, a version, a length, a Python
-//! dictionary of three entries as text, and the numbers.
+//! `.npy`, the file format of NumPy, read in parts.
 //!
-//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html> describes it.
+//! A file consists of a magic number, a version, the length of the header text, the header text, and the
+//! numbers. The header text is a Python dictionary with three entries: dtype, memory order and shape. The
+//! format is described at <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -17,36 +18,37 @@ use crate::quote::short;
 use crate::source::SplitReader;
 use crate::{DataError, Element};
 
-/// The magic number of `.npy` files.
+/// Magic number at the beginning of a `.npy` file.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Bytes of a header that [`npy_header`] writes, whatever the number of samples.
+/// Size in bytes of each header that [`npy_header`] writes. It does not depend on the number of samples.
 pub(crate) const HEADER: usize = 128;
 
-/// A `.npy` header of version 1.0 for numbers of `dtype`, in row-major order: 128 bytes.
+/// Returns a `.npy` header of version 1.0 for numbers of `dtype` in row-major order, 128 bytes long.
 pub fn npy_header(dtype: &str, shape: &[usize]) -> Vec<u8> {
     let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
     let text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-    // Data begins at a multiple of 64 bytes, as in NumPy.
+    // The numbers begin at a multiple of 64 bytes, as NumPy writes them.
     let length = HEADER - MAGIC.len() - 4;
     let text = format!("{text:width$}\n", width = length - 1);
     [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// The dictionary in a header.
+/// The dictionary in the header text.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NpyHeader {
-    /// The dtype in NumPy's notation, such as `<f4`; a list for records.
+    /// The dtype in NumPy's notation, such as `<f4`. For records it is a list.
     descr: Value,
-    /// Whether the order is Fortran's: the first dimension is contiguous, not the last.
+    /// Whether the numbers are in Fortran order: the first dimension is contiguous instead of the last.
     fortran_order: bool,
     /// The size of each dimension.
     shape: Vec<usize>,
 }
 
 impl NpyHeader {
-    /// The header at the beginning of `file`, and the offset of the data; or what is wrong with it.
+    /// Parses the header at the beginning of `file`. Returns the header and the offset of the numbers, or
+    /// what is wrong with the header.
     fn read(file: &[u8]) -> Result<(Self, usize), String> {
         let after_magic =
             file.strip_prefix(MAGIC).ok_or("does not begin with the magic number of .npy files")?;
@@ -56,10 +58,11 @@ impl NpyHeader {
             _ => return Err("truncated: ends inside its header".into()),
         };
         let text = after_magic[before..].get(..length).ok_or("truncated: ends inside its header")?;
-        // Latin-1 before version 3, UTF-8 in it; the supported entries are ASCII.
+        // The text is Latin-1 before version 3, and UTF-8 in version 3. All supported entries are ASCII, so
+        // it is read as UTF-8.
         let text = std::str::from_utf8(text).map_err(|_| "its header is not text")?;
-        // A parser of Python literals has fifteen dependencies, and these literals are JSON but for their
-        // signs. Python 2 wrote an L after long integers.
+        // A parser of Python literals would bring fifteen dependencies. These literals differ from JSON only
+        // in their signs, so they are converted to JSON. Python 2 also wrote an L after long integers.
         let mut json = text.replace(|c: char| c.is_whitespace() || c == '\\', "");
         for (python, sign) in [
             ("'", "\""),
@@ -84,10 +87,10 @@ impl NpyHeader {
     }
 }
 
-/// Writes rows of `columns` floats to a file, in place of what it held.
+/// Writes `values` as rows of `columns` floats to the file `path`, replacing it.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> {
     let mut file = WholeFile::at(path)?;
     file.write_all(&npy_header("<f4", &[values.len() / columns.max(1), columns]))?;
@@ -97,46 +100,47 @@ pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> 
     file.finish()
 }
 
-/// The end of a message about the shape of an array of features.
+/// End of an error message about the shape of an array of features.
 pub const ONE_ROW: &str = ", expected one row per sample: reshape it to (samples, features)";
 
-/// Bytes that are enough for a whole header, which describes one array.
+/// Bytes that are read to find the header. Every header that describes a single array is shorter.
 const MOST_OF_HEADER: usize = 1 << 20;
 
-/// A `.npy` file with a valid header, whose first dimension is that of the samples.
+/// An open `.npy` file with a valid header. Its first dimension counts the samples: a row is one sample.
 #[derive(Debug)]
 pub struct NpyFile {
     /// The file.
     pub file: DataFile,
-    /// Offset of the data in bytes.
+    /// Offset of the numbers in bytes.
     start: usize,
     /// The dtype in NumPy's notation, such as `<f4`.
     pub dtype: String,
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     pub width: usize,
     /// Number of rows.
     pub rows: usize,
-    /// Elements of a row; 1 in a file of one dimension.
+    /// Number of elements in a row; 1 in a file of one dimension.
     pub columns: usize,
     /// The size of each dimension.
     pub shape: Vec<usize>,
-    /// Whether the order is Fortran's (column-major).
+    /// Whether the numbers are in Fortran order (column-major).
     pub fortran: bool,
 }
 
 impl NpyFile {
-    /// Types of floats.
+    /// Dtypes of floats.
     pub(crate) const FLOATS: [&str; 3] = ["<f2", "<f4", "<f8"];
-    /// Types of integers, as labels are.
+    /// Dtypes of integers, which labels have.
     pub const INTEGERS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
-    /// Types of strings, of Unicode and of bytes, whatever their length.
+    /// Beginnings of the dtypes of strings, of Unicode and of bytes. The length of the strings follows.
     pub(crate) const STRINGS: [&str; 2] = ["<U", "|S"];
 
-    /// Opens `path`, whose dtype must be one of `dtypes`.
+    /// Opens the file `path`. Its dtype must be one of `dtypes`; for strings, its first two characters must
+    /// be.
     ///
     /// # Errors
-    /// When it cannot be read, is of another version or dtype, has no dimension, or more than two in Fortran's
-    /// order, or is shorter or longer than its header says.
+    /// When the file cannot be read, has another version or dtype, has no dimension, has more than two
+    /// dimensions in Fortran order, or is shorter or longer than its header declares.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
         let invalid = |what| DataError::damaged(path, what);
@@ -156,14 +160,14 @@ impl NpyFile {
         }
         let (NpyHeader { descr, fortran_order, shape }, start) =
             NpyHeader::read(&beginning).map_err(invalid)?;
-        // A list of fields is no text.
+        // The dtype of records is a list instead of text.
         let dtype = descr.as_str().map_or_else(|| descr.to_string(), ToOwned::to_owned);
         let length = Self::STRINGS.iter().find_map(|kind| dtype.strip_prefix(kind)?.parse::<usize>().ok());
         let is_string = length.is_some_and(|length| length > 0) && dtypes.contains(&&dtype[..2]);
         if !(is_string || dtypes.contains(&&*dtype)) {
             bail!(path, "{}", unknown_dtype(&dtype, dtypes));
         }
-        // A character of Unicode has four bytes.
+        // A Unicode character takes four bytes.
         let unit = if dtype.starts_with("<U") { 4 } else { 1 };
         let width = dtype[2..].parse().ok().and_then(|width: usize| width.checked_mul(unit)).unwrap_or(1);
         let (rows, columns) = match &shape[..] {
@@ -190,10 +194,10 @@ impl NpyFile {
         Ok(Self { file, start, dtype, width, rows, columns, shape, fortran: fortran_order })
     }
 
-    /// Checks that `labels` has one label for each row, and that there are rows.
+    /// Checks that `labels` has one label for each row, and that there is at least one row.
     ///
     /// # Errors
-    /// When the two files do not match.
+    /// When the two files do not match, or there is no row.
     pub(crate) fn check_labels(&self, labels: &Self) -> Result<(), DataError> {
         let (path, labels_path) = (&self.file.path, &labels.file.path);
         if labels.columns != 1 {
@@ -218,18 +222,18 @@ impl NpyFile {
         Ok(())
     }
 
-    /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in
-    /// row order, for either memory order of the file.
+    /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in row order, whatever
+    /// the memory order of the file is.
     ///
     /// # Errors
-    /// When the file cannot be read to its end, and those of `visit`.
+    /// When the file cannot be read to its end, and errors that `visit` returns.
     pub fn for_each_row(
         &self,
         limit: usize,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
-        // A column has few bytes of each row: many rows are collected per read, to amortise
-        // its system call.
+        // In Fortran order, the elements of a row are spread over the file. Each read takes the elements of
+        // many rows from one column, so that there are fewer system calls.
         const BLOCK: usize = 1024;
         let (limit, width) = (limit.min(self.rows), self.width);
         if !self.fortran {
@@ -254,7 +258,7 @@ impl NpyFile {
         Ok(())
     }
 
-    /// Reads the bytes of a row of a file that is not in Fortran's order.
+    /// Reads the bytes of one row. The file must not be in Fortran order.
     ///
     /// # Errors
     /// When the file has no such row, or cannot be read.
@@ -262,7 +266,8 @@ impl NpyFile {
         self.file.read(self.start + row * self.columns * self.width, bytes)
     }
 
-    /// All numbers of a file of [`Self::INTEGERS`], in a type that has every one of them.
+    /// Reads all numbers of a file that has one of the dtypes [`Self::INTEGERS`]. An i128 can hold every
+    /// number of these types.
     ///
     /// # Errors
     /// When the file cannot be read to its end.
@@ -276,7 +281,7 @@ impl NpyFile {
         Ok(values)
     }
 
-    /// All strings of a file of [`Self::STRINGS`].
+    /// Reads all strings of a file that has one of the dtypes [`Self::STRINGS`], without padding.
     ///
     /// # Errors
     /// When the file cannot be read to its end.
@@ -300,7 +305,7 @@ impl NpyFile {
         Ok(values)
     }
 
-    /// The integer in up to 16 bytes, the lowest of which is the first.
+    /// Converts up to 16 little-endian bytes to an integer.
     pub(crate) fn integer(bytes: &[u8], signed: bool) -> i128 {
         let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
         let mut wide = [if negative { 0xff } else { 0 }; 16];
@@ -309,10 +314,10 @@ impl NpyFile {
     }
 }
 
-/// A split whose samples are rows of a file, which are read on request.
+/// A split of samples that are the rows of a file. Rows are read on request.
 pub(super) struct NpyRows {
     pub(super) file: Arc<NpyFile>,
-    /// Classes of all samples.
+    /// Class of each sample.
     pub(super) labels: Vec<u16>,
     pub(super) element: Element,
 }

@@ -1,8 +1,8 @@
-//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with one row per
-//! sample and `train_data/train_y.npy` with their labels, and the same for `test`.
+//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with one row for each sample,
+//! `train_data/train_y.npy` with the labels, and the same files for `test`.
 //!
-//! Labels may be any integers. A class is the index of its label among the sorted labels
-//! of the training set, so labels need not start at 0 and may have gaps.
+//! Labels may be any integers: they need not start at 0 and may have gaps. A class is the index of its label
+//! among the sorted labels of the training set.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,22 +17,23 @@ fn path(root: &Path, split: Split, letter: char) -> PathBuf {
     root.join(format!("{name}_data")).join(format!("{name}_{letter}.npy"))
 }
 
-/// The paths of the files of such a data set in `root`.
+/// Returns the paths of all files of this format in `root`.
 pub(super) fn files(root: &Path) -> impl Iterator<Item = PathBuf> {
     Split::ALL.into_iter().flat_map(move |split| ['x', 'y'].map(|letter| path(root, split, letter)))
 }
 
-/// The name of a file of such a data set in `root`, if there is one.
+/// Returns the path, relative to `root`, of a file that belongs to a data set of this format, if there is
+/// one.
 pub(super) fn any_file(root: &Path) -> Option<String> {
     let found = files(root).find(|file| file.exists())?;
     Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
 }
 
-/// The files of a split.
+/// The two files of a split.
 struct OpenPair {
     features: NpyFile,
     labels: NpyFile,
-    /// The labels as they are in their file.
+    /// The labels as the file has them, not yet converted to classes.
     values: Vec<i128>,
 }
 
@@ -54,7 +55,7 @@ impl OpenPair {
         Ok(Self { features, labels, values })
     }
 
-    /// The place of each label in the sorted `classes`.
+    /// Returns the index of each label in `classes`, which is sorted.
     fn class_indices(&self, classes: &[i128]) -> Result<Vec<u16>, DataError> {
         let index_of = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
             Ok(class) => Ok(class as u16),
@@ -70,8 +71,8 @@ impl OpenPair {
 /// Opens the features and reads the labels of both splits.
 ///
 /// # Errors
-/// When a file is missing or does not have the expected format, when the numbers of
-/// features and labels differ, or when the training set lacks a test label.
+/// When a file is missing or does not have the expected format, when the number of labels differs from the
+/// number of rows, or when a test label does not occur in the training set.
 pub(super) fn open(root: &Path) -> Result<SampleSource, DataError> {
     let (train, test) = (OpenPair::open(root, Split::Train)?, OpenPair::open(root, Split::Test)?);
     if train.features.columns != test.features.columns || train.features.dtype != test.features.dtype {

@@ -1,4 +1,4 @@
-//! Tests of valid and invalid folders of `.npy` pairs.
+//! Tests of valid and invalid data sets of `.npy` pairs.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ fn put(root: &Path, split: Split, letter: char, dtype: &str, shape: &[usize], by
     fs::write(path, [&npy_header(dtype, shape), bytes].concat()).unwrap();
 }
 
-/// Three training samples and one test sample of two features.
+/// Writes three training samples and one test sample, of two features each.
 fn made() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let floats = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0].map(f32::to_le_bytes);
@@ -24,7 +24,7 @@ fn made() -> tempfile::TempDir {
     root
 }
 
-/// Replaces the training samples by one of each of `count` classes.
+/// Replaces the training samples by `count` samples of different classes.
 fn put_classes(root: &tempfile::TempDir, count: usize) {
     let labels: Vec<u8> = (0..count as u32).rev().flat_map(u32::to_le_bytes).collect();
     put(root.path(), Split::Train, 'y', "<u4", &[count], &labels);

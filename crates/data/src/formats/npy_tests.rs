@@ -1,4 +1,4 @@
-//! `.npy` files in every version, spelling and order, and damaged ones.
+//! Tests of `.npy` files in every version, spelling and memory order, and of damaged files.
 
 use super::*;
 
@@ -6,7 +6,8 @@ fn file(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     [&npy_header(dtype, shape), bytes].concat()
 }
 
-/// The same in Fortran order; its spelling has the same length.
+/// Returns a file as [`file`] does, but in Fortran order. `True ` and `False` have the same length, so the
+/// header stays valid.
 fn fortran(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
     let mut file = file(dtype, shape, bytes);
     let at = file.windows(5).position(|text| text == b"False").unwrap();

@@ -1,10 +1,9 @@
-//! Generated digits: a data set with the layout and the appearance of MNIST, and
-//! about its difficulty.
+//! Generated digits: a data set with the file layout, the look and about the difficulty of MNIST.
 //!
-//! A sample is a function of the seed, the split and its index, and its bytes are the
-//! same on every machine: the arithmetic is addition, multiplication, division and
-//! square root, which IEEE 754 defines exactly, and sines come from `libm`, because
-//! those of the standard library differ between systems.
+//! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine.
+//! To guarantee that, the arithmetic uses only addition, multiplication, division and square root, which IEEE
+//! 754 defines exactly. Sines come from `libm`, because the sines of the standard library differ between
+//! systems.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,16 +18,14 @@ use crate::Split;
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// Deviation of handwriting from the skeletons, which sets the difficulty of the data
-/// set: a small convolutional network has about 97.7 % accuracy after three epochs of
-/// 60,000 samples.
+/// How far handwriting deviates from the skeletons of the digits. This sets the difficulty of the data set: a
+/// small convolutional network reaches about 97.7 % accuracy after three epochs of 60,000 samples.
 const SLOPPINESS: f32 = 0.92;
 
-/// Draws sample `index` of `split` in the data set of `seed`: the rows of its
-/// image from the top, with 0 for the background and 255 for full ink, and its
-/// label.
+/// Draws sample `index` of `split` in the data set of `seed`. Returns the image, row by row from the top with
+/// 0 for the background and 255 for full ink, and the label.
 ///
-/// Samples are independent and can be drawn in any order.
+/// Samples do not depend on each other and can be drawn in any order.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
     let mut chance = Chance::of_sample(Stream::Digits, seed, split, index);
     let digit = chance.below(10);
@@ -46,17 +43,17 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
     (develop(&ink, &mut chance), digit as u8)
 }
 
-/// The pen of a sample: the width of its strokes, and how pressure changes it.
+/// The pen that draws a sample: the width of its strokes, and how pressure varies the width.
 struct Pen {
     /// Half the width of a stroke, in pixels.
     radius: f32,
     /// Width of the soft edge of a stroke, in pixels.
     soft: f32,
-    /// Share of the radius that varies with the pressure.
+    /// Share of the radius that varies with pressure.
     press: f32,
-    /// Radians of the pressure's wave per pixel along the stroke.
+    /// Angular frequency of the pressure wave, in radians per pixel along the stroke.
     pace: f32,
-    /// Phase of the wave at the beginning of a stroke.
+    /// Phase of the pressure wave at the beginning of a stroke.
     phase: f32,
 }
 
@@ -71,8 +68,8 @@ impl Pen {
         }
     }
 
-    /// Draws the line into the image. A pixel takes the maximum over the pieces near
-    /// it, so that crossing strokes are not darker.
+    /// Draws a line into the image. Each pixel keeps the maximum over all pieces of lines near it, so that
+    /// crossings are not darker.
     fn stroke(&self, line: &[Point], ink: &mut [f32; SIDE * SIDE]) {
         let mut along = 0.0;
         for pair in line.windows(2) {
@@ -96,16 +93,16 @@ impl Pen {
     }
 }
 
-/// The range of pixels, along one axis, within `reach` of a piece from `a` to `b`.
+/// Returns the range of pixels along one axis that are within `reach` of a piece from `a` to `b`.
 fn span(a: f32, b: f32, reach: f32) -> std::ops::Range<usize> {
-    // Casts of negative numbers saturate at 0.
+    // Casts of negative floats saturate at 0.
     let first = (a.min(b) - reach) as usize;
     let last = (a.max(b) + reach) as usize + 1;
     first.min(SIDE)..last.min(SIDE)
 }
 
-/// Converts ink to bytes like a scanner: slightly blurred, with random contrast and
-/// uneven ink. The background stays 0, as in MNIST.
+/// Converts ink to bytes as a scanner would: slightly blurred, with random contrast and uneven ink. The
+/// background stays 0, as in MNIST.
 fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
     let blur = chance.between(0.0, 0.15);
     let gain = chance.between(0.85, 1.3);
@@ -130,13 +127,14 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
     bytes
 }
 
-/// Writes the data set of `seed` into the existing folder `out` as MNIST's four
-/// files, with `train` training samples and `test` test samples.
+/// Writes the data set of `seed` into the existing folder `out`, as the four files of MNIST, with `train`
+/// training samples and `test` test samples.
 ///
-/// `progress` is called after each sample with the number of samples done.
+/// After each sample, `progress` is called with the number of samples done, both splits together.
 ///
 /// # Errors
-/// When a file cannot be written, or a count exceeds IDX's 32 bits.
+/// When a file cannot be written, when a number of samples does not fit into IDX's 32 bits, or when
+/// `progress` returns an error.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "t10k", test, train)]
@@ -157,8 +155,8 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
     Ok(())
 }
 
-/// Starts an IDX file: two zeros, 8 for unsigned bytes, the number of
-/// dimensions, then each of them big-endian.
+/// Starts an IDX file with its header: two zeros, 8 for the type unsigned byte, the number of dimensions,
+/// then the size of each dimension as a big-endian u32.
 fn create(out: &Path, name: &str, shape: &[u32]) -> io::Result<WholeFile> {
     let mut file = WholeFile::create(out, name)?;
     file.write_all(&[0, 0, 8, shape.len() as u8])?;
@@ -178,7 +176,7 @@ mod tests {
         (0..count).map(|index| draw(seed, split, index)).collect()
     }
 
-    /// FNV-1a over images and labels.
+    /// Returns the FNV-1a hash of images and labels.
     fn checksum(samples: &[([u8; SIDE * SIDE], u8)]) -> u64 {
         let bytes = samples.iter().flat_map(|(image, label)| image.iter().chain([label]));
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
@@ -208,7 +206,7 @@ mod tests {
             counts[usize::from(*label)] += 1;
         }
         assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
-        // In random order, one pair of neighbours in ten has equal labels.
+        // In random order, one of ten pairs of neighbours has equal labels.
         let equal = samples.windows(2).filter(|pair| pair[0].1 == pair[1].1).count();
         assert!((400..600).contains(&equal), "{equal}");
     }

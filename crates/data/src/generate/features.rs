@@ -1,12 +1,12 @@
-//! Generated feature vectors: a data set like the activations of a larger network's
-//! last hidden layer, with 512 features per sample in 20 classes.
+//! Generated feature vectors: a data set that resembles the activations of a large network's last hidden
+//! layer. Samples have 512 features and belong to 20 classes.
 //!
-//! Each class is an approximately Gaussian cluster in a space of few dimensions; a fixed
-//! random linear map and a ReLU take the space to the features. The clusters overlap, so
-//! that about 86 % of the samples can be classified correctly.
+//! Each class is an approximately Gaussian cluster in a space of 24 dimensions. A random linear map, the same
+//! for all samples, and a ReLU turn a point of this space into 512 features. The clusters overlap, so at most
+//! about 86 % of the samples can be classified correctly.
 //!
-//! A sample is a function of the seed, the split and its index, and its bytes are the
-//! same on every machine (see [`super::digits`]).
+//! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine
+//! (see [`super::digits`]).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -18,29 +18,29 @@ use super::chance::{Chance, Stream};
 use crate::Split;
 use crate::formats::npy::npy_header;
 
-/// Features of a sample.
+/// Number of features of a sample.
 pub const FEATURES: usize = 512;
 /// Number of classes.
 pub const CLASSES: usize = 20;
 
-/// Dimensions of the clusters' space.
+/// Dimensions of the space that the clusters are in.
 const SPACE: usize = 24;
-/// Standard deviation of a coordinate of the clusters' centres, relative to that of a
-/// cluster's samples. It sets the difficulty of the data set.
+/// Standard deviation of each coordinate of the cluster centres. The samples of a cluster have a standard
+/// deviation of 1 around their centre, so this number sets the difficulty of the data set.
 const SPREAD: f32 = 0.69;
-/// Standard deviation of the noise of each feature.
+/// Standard deviation of the noise that is added to each feature.
 const NOISE: f32 = 0.3;
 
 /// Parameters that all samples of a data set share.
 pub struct FeatureSpace {
     seed: u64,
     centres: Vec<[f32; SPACE]>,
-    /// Weights and bias of each feature.
+    /// Weights and bias of the linear map, for each feature.
     map: Vec<([f32; SPACE], f32)>,
 }
 
 impl FeatureSpace {
-    /// The clusters and the map of the data set of `seed`.
+    /// Draws the clusters and the linear map of the data set of `seed`.
     pub fn new(seed: u64) -> Self {
         let chance = &mut Chance::of_sample(Stream::FeatureSpace, seed, Split::Train, 0);
         let scale = 1.0 / (SPACE as f32).sqrt();
@@ -55,7 +55,7 @@ impl FeatureSpace {
 
     /// Draws sample `index` of `split`: its features and its label.
     ///
-    /// Samples are independent and can be drawn in any order.
+    /// Samples do not depend on each other and can be drawn in any order.
     pub fn draw(&self, split: Split, index: u64) -> ([f32; FEATURES], u8) {
         let ((class, point), mut chance) = self.point(split, index);
         let features = std::array::from_fn(|feature| {
@@ -66,7 +66,8 @@ impl FeatureSpace {
         (features, class as u8)
     }
 
-    /// The class of a sample, its point in the clusters' space, and its random stream.
+    /// Draws the class of a sample and its point in the space of the clusters. Also returns the random
+    /// stream, to draw the noise from.
     fn point(&self, split: Split, index: u64) -> ((usize, [f32; SPACE]), Chance) {
         let mut chance = Chance::of_sample(Stream::Features, self.seed, split, index);
         let class = chance.below(CLASSES);
@@ -75,14 +76,13 @@ impl FeatureSpace {
     }
 }
 
-/// Writes the data set of `seed` into the existing folder `out`:
-/// `train_data/train_x.npy` with `train` rows of f32, `train_y.npy` with their
-/// labels as i64, and the same for `test`.
+/// Writes the data set of `seed` into the existing folder `out`: `train_data/train_x.npy` with `train` rows
+/// of f32, `train_data/train_y.npy` with their labels as i64, and the same files for `test`.
 ///
-/// `progress` is called after each sample with the number of samples done.
+/// After each sample, `progress` is called with the number of samples done, both splits together.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// When a file cannot be written, or when `progress` returns an error.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     let space = FeatureSpace::new(seed);
     for (split, name, count, before) in
@@ -112,7 +112,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
 mod tests {
     use super::*;
 
-    /// FNV-1a over features and labels.
+    /// Returns the FNV-1a hash of features and labels.
     fn checksum(seed: u64, split: Split, count: u64) -> u64 {
         let space = FeatureSpace::new(seed);
         let samples = (0..count).map(|index| space.draw(split, index));
@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(checksum(7, Split::Test, 200), 0x95f1_dd97_9899_6769);
     }
 
-    /// The nearest centre is the best classifier for known clusters; its accuracy bounds
-    /// that of a network.
+    /// If the clusters are known, no classifier is better than taking the nearest centre. Its accuracy is
+    /// therefore an upper bound for every network.
     #[test]
     fn the_best_accuracy_is_as_documented() {
         let space = FeatureSpace::new(7);

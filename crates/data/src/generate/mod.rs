@@ -1,4 +1,4 @@
-//! Data sets made on the spot: the same bytes on every machine.
+//! Generated data sets: made without input files, with the same bytes on every machine.
 
 mod chance;
 pub mod digits;
@@ -10,5 +10,6 @@ mod synthetic;
 
 pub use synthetic::noise;
 
-/// Is told the number of samples that are done; an error ends the generation, whose files go.
+/// Called after each generated sample with the number of samples done. If it returns an error, the generator
+/// stops, returns that error and removes the files that it has not finished.
 pub type AfterSample<'a> = &'a dyn Fn(usize) -> std::io::Result<()>;

@@ -1,14 +1,13 @@
-//! Generated objects: a data set with the layout of CIFAR-10 and about its difficulty.
+//! Generated objects: a data set with the file layout and about the difficulty of CIFAR-10.
 //!
-//! Each image shows an object among smaller ones on a coloured background, partly
-//! occluded and noisy. The class is the object's outline; its surface, its hue and the
-//! background correlate with the class, as a frog is green more often than not. In a
-//! quarter of the images the outline is independent of the class: those can only be
-//! guessed from the rest or memorised, so a network overfits when it continues to train
-//! after everything else is learned.
+//! Each image shows one main object on a coloured background, among smaller objects that partly cover it,
+//! with noise. The class is the outline of the main object. Its surface, its hue and the background correlate
+//! with the class, as most frogs are green. In about a quarter of the images, the outline is drawn at random
+//! instead. The class of such an image can only be guessed from surface, hue and background, or memorised. A
+//! network that keeps training after it has learned everything else therefore overfits.
 //!
-//! A sample is a function of the seed, the split and its index, and its bytes are the
-//! same on every machine (see [`super::digits`]).
+//! A sample depends only on the seed, the split and its index, and its bytes are the same on every machine
+//! (see [`super::digits`]).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -24,24 +23,24 @@ use crate::Split;
 pub const SIDE: usize = 32;
 /// Number of classes.
 pub const CLASSES: usize = shapes::NAMES.len();
-/// Bytes of an image: red, green and blue plane.
+/// Bytes of an image: the red, the green and the blue plane.
 pub const BYTES: usize = 3 * SIDE * SIDE;
 
 /// Number of training files, as in CIFAR-10.
 const BATCHES: usize = 5;
 
-/// Share of images with an outline of a random class. It bounds the accuracy.
+/// Share of images with an outline drawn at random from all classes. It limits the accuracy that a network
+/// can reach.
 const AMBIGUOUS: f32 = 0.24;
-/// Share of images with a surface of a random class, and the same for the hue of the
-/// object and for the background.
+/// Share of images in which the surface is random instead of the class's. `ANY_HUE` and `ANY_GROUND` are the
+/// shares for the object's hue and for the background.
 const ANY_SURFACE: f32 = 0.5;
 const ANY_HUE: f32 = 0.5;
 const ANY_GROUND: f32 = 0.3;
 
-/// Draws sample `index` of `split` in the data set of `seed`: its image
-/// `[3, SIDE, SIDE]` and its label.
+/// Draws sample `index` of `split` in the data set of `seed`: its image `[3, SIDE, SIDE]` and its label.
 ///
-/// Samples are independent and can be drawn in any order.
+/// Samples do not depend on each other and can be drawn in any order.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; BYTES], u8) {
     let chance = &mut Chance::of_sample(Stream::Objects, seed, split, index);
     let class = chance.below(CLASSES);
@@ -62,12 +61,12 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; BYTES], u8) {
 
 type Canvas = [Colour; SIDE * SIDE];
 
-/// Background: a gradient of two colours with a pattern over it.
+/// Draws the background: a gradient between two colours, with a pattern over it.
 fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     let own = !chance.happens(ANY_GROUND);
     let hue = if own { own_hue(class * 7 + 3, chance) } else { chance.between(0.0, 1.0) };
-    // Some classes are on light and some on dark backgrounds. Deep networks learn little
-    // else at first: without this signal, weight decay may prevent learning.
+    // Some classes have light backgrounds and some have dark ones. At first, deep networks learn little but
+    // this brightness. Without it, weight decay may prevent any learning.
     let light = if own { 0.15 + 0.075 * (class * 3 % CLASSES) as f32 } else { chance.between(0.3, 0.8) };
     let mut colours = || {
         let brightness = (light + chance.normal(0.1)).clamp(0.05, 1.0);
@@ -88,7 +87,7 @@ fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     canvas
 }
 
-/// A random hue near that of `tenth`.
+/// Draws a hue near `tenth` tenths of the colour circle.
 fn own_hue(tenth: usize, chance: &mut Chance) -> f32 {
     0.1 * (tenth % 10) as f32 + chance.normal(0.06)
 }
@@ -99,16 +98,16 @@ struct Thing {
     surface: Surface,
     centre: [f32; 2],
     radius: f32,
-    /// Cosine and sine of its rotation.
+    /// Cosine and sine of the rotation angle.
     rotation: [f32; 2],
-    /// Ratio of its width to its height.
+    /// Ratio of width to height.
     stretch: f32,
     slant: f32,
     opacity: f32,
 }
 
 impl Thing {
-    /// The main object of an image of `class`.
+    /// Draws the main object of an image of `class`.
     fn for_class(class: usize, chance: &mut Chance) -> Self {
         let mut thing = Self::any(chance);
         if !chance.happens(AMBIGUOUS) {
@@ -126,7 +125,7 @@ impl Thing {
         thing
     }
 
-    /// A random object at a random position.
+    /// Draws a random object at a random position.
     fn any(chance: &mut Chance) -> Self {
         let (shape, pattern, hue) = (chance.below(CLASSES), chance.below(SURFACES), chance.between(0.0, 1.0));
         let angle = chance.between(0.0, std::f32::consts::TAU);
@@ -158,8 +157,7 @@ impl Thing {
     }
 }
 
-/// Converts colours to bytes like a cheap camera: with random tint, contrast and
-/// noise.
+/// Converts colours to bytes as a cheap camera would: with random tint, contrast and noise.
 fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
     let contrast = chance.between(0.75, 1.2);
     let light = chance.normal(0.06);
@@ -169,21 +167,21 @@ fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
     for (at, pixel) in canvas.iter().enumerate() {
         for (channel, value) in pixel.iter().enumerate() {
             let value = 0.5 + contrast * (value - 0.5) + light + tint[channel] + chance.normal(noise);
-            // Casts saturate at 0 and 255.
+            // Casts of floats saturate at 0 and 255.
             bytes[channel * SIDE * SIDE + at] = (255.0 * value + 0.5) as u8;
         }
     }
     bytes
 }
 
-/// Writes the data set of `seed` into the existing folder `out` in CIFAR-10's files:
-/// `train` training samples in five of them, and `test` test samples.
+/// Writes the data set of `seed` into the existing folder `out`, as the files of CIFAR-10: `train` training
+/// samples, divided among at most five files, and `test` test samples in one file. Training files that remain
+/// from an earlier, larger data set are removed.
 ///
-/// Batches of an earlier, larger data set are removed. `progress` is called after each
-/// sample with the number of samples done.
+/// After each sample, `progress` is called with the number of samples done, both splits together.
 ///
 /// # Errors
-/// When a file cannot be written, or an old one cannot be removed.
+/// When a file cannot be written, when an old file cannot be removed, or when `progress` returns an error.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSample<'_>) -> io::Result<()> {
     let mut done = 0;
     let mut batch = |name: &str, split, samples: std::ops::Range<usize>| -> io::Result<()> {
@@ -197,7 +195,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
         }
         file.finish()
     };
-    // With fewer samples than files, files are omitted: CIFAR-10's files are never empty.
+    // If there are fewer samples than files, write fewer files: a file of CIFAR-10 is never empty.
     let each = train.div_ceil(BATCHES);
     for number in 0..train.div_ceil(each) {
         let samples = number * each..train.min((number + 1) * each);
@@ -221,7 +219,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: AfterSa
 mod tests {
     use super::*;
 
-    /// FNV-1a over images and labels.
+    /// Returns the FNV-1a hash of images and labels.
     fn checksum(seed: u64, split: Split, count: u64) -> u64 {
         let samples = (0..count).map(|index| draw(seed, split, index));
         let bytes = samples.flat_map(|(image, label)| image.into_iter().chain([label]));

@@ -1,18 +1,18 @@
-//! Outlines, surfaces and colours of generated objects.
+//! Outlines, surfaces and colours of the generated objects.
 
 use std::f32::consts::TAU;
 
 use super::chance::Chance;
 
-/// A colour as red, green and blue in [0, 1].
+/// Red, green and blue, each in [0, 1].
 pub type Colour = [f32; 3];
 
-/// Names of the outlines, which are the classes of the data set.
+/// Names of the outlines. They are also the classes of the data set.
 pub const NAMES: [&str; 10] =
     ["disc", "square", "triangle", "flower", "cross", "ring", "crescent", "bar", "angle", "dumbbell"];
 
-/// Signed distance of the point (x, y) from outline `shape` of about unit radius,
-/// negative inside. It is exact near the edge only, which suffices for antialiasing.
+/// Returns the signed distance of the point (x, y) from outline `shape`, negative inside. Outlines have about
+/// unit radius. The distance is exact only near the edge, which is enough for antialiasing.
 pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
     let round = |x: f32, y: f32| (x * x + y * y).sqrt();
     let boxed = |x: f32, y: f32| x.abs().max(y.abs());
@@ -32,10 +32,10 @@ pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
     }
 }
 
-/// Number of surfaces.
+/// Number of surface patterns.
 pub const SURFACES: usize = 5;
 
-/// A surface: the pattern that mixes its two colours, its scale and its direction.
+/// A surface: a pattern that mixes two colours, with its scale and direction.
 pub struct Surface {
     pattern: usize,
     colours: [Colour; 2],
@@ -44,7 +44,7 @@ pub struct Surface {
 }
 
 impl Surface {
-    /// Pattern `pattern` with colours near the hue `hue`.
+    /// Draws a surface with pattern `pattern` and colours near the hue `hue`.
     pub fn new(pattern: usize, hue: f32, chance: &mut Chance) -> Self {
         let first = colour(hue, chance.between(0.25, 0.95), chance.between(0.3, 1.0));
         let shift = chance.between(0.25, 0.6) * if chance.happens(0.5) { 1.0 } else { -1.0 };
@@ -59,7 +59,7 @@ impl Surface {
         }
     }
 
-    /// The colour at a pixel.
+    /// Returns the colour at the pixel (x, y).
     pub fn at(&self, x: f32, y: f32, chance: &mut Chance) -> Colour {
         let along = libm::sinf(self.pace[0] * x + self.pace[1] * y + self.phase[0]);
         let across = libm::sinf(self.pace[0] * y - self.pace[1] * x + self.phase[1]);
@@ -74,14 +74,15 @@ impl Surface {
     }
 }
 
-/// Linear interpolation from `a` to `b`.
+/// Interpolates linearly: 0 for `part` gives `a`, 1 gives `b`.
 pub fn mix(a: Colour, b: Colour, part: f32) -> Colour {
     [0, 1, 2].map(|i| a[i] + part * (b[i] - a[i]))
 }
 
-/// RGB of a colour from its hue in 0 to 1, saturation and brightness (HSV).
+/// Converts a colour from HSV to RGB. All parts are in 0 to 1.
 pub fn colour(hue: f32, saturation: f32, brightness: f32) -> Colour {
-    // Each channel is a clamped triangle wave of the hue, shifted by a third.
+    // Each channel is a clamped triangle wave of the hue. The waves are shifted by a third of the colour
+    // circle.
     [0.0, 2.0 / 3.0, 1.0 / 3.0].map(|lag| {
         let phase = hue + lag - (hue + lag).floor();
         let tent = ((6.0 * phase - 3.0).abs() - 1.0).clamp(0.0, 1.0);

@@ -1,5 +1,5 @@
-//! Pen strokes of generated digits: skeletons of the digits in several styles, and
-//! their random distortion and placement.
+//! Pen strokes of the generated digits: skeletons of each digit in several styles, their random distortion,
+//! and their placement in the image.
 
 use super::chance::Chance;
 use super::digits::SIDE;
@@ -7,23 +7,22 @@ use super::digits::SIDE;
 /// A point, x to the right and y down.
 pub type Point = [f32; 2];
 
-/// The knots of one stroke in hundredths of the digit's height, `x_yyy` each:
-/// 38_100 is x 0.38, y 1. A repeated knot is a corner: the curve through the
-/// knots is smooth everywhere else.
+/// The knots of one stroke, in hundredths of the digit's height. Each knot is written `x_yyy`: 38_100 is x
+/// 0.38, y 1. The curve through the knots is smooth except where a knot is repeated: a repeated knot is a
+/// corner.
 type Stroke = &'static [u32];
 
 /// The strokes of one style of a digit.
 type Style = &'static [Stroke];
 
-/// Number of straight segments between two knots; each is at most about two pixels
-/// long.
+/// Number of straight segments between two knots. Each segment is at most about two pixels long.
 const PIECES: usize = 6;
 
-/// Minimum distance in pixels between the edge of the image and a stroke, for the
-/// pen's pressure, its soft edge and the blur.
+/// Minimum distance in pixels between a stroke and the edge of the image. It leaves room for the pen's
+/// pressure, its soft edge and the blur.
 const MARGIN: f32 = 2.75;
 
-/// The styles of each digit, by digit.
+/// The styles of each digit, indexed by the digit.
 const STYLES: [&[Style]; 10] = [
     // 0: a closed oval; a narrow oval whose end overlaps its beginning; a wide
     // oval with a small gap.
@@ -97,9 +96,8 @@ const STYLES: [&[Style]; 10] = [
     ],
 ];
 
-/// The strokes of `digit` in one of its styles, as polylines in units of the digit's
-/// height. Knots deviate by about `jitter`, and the ends of a stroke by twice that, as
-/// in handwriting.
+/// Draws the strokes of `digit` in a random style, as polylines in units of the digit's height. Knots deviate
+/// by about `jitter`. The ends of a stroke deviate by twice as much, as in handwriting.
 pub fn trace(digit: usize, jitter: f32, chance: &mut Chance) -> Vec<Vec<Point>> {
     let styles = STYLES[digit];
     let style = styles[chance.below(styles.len())];
@@ -126,9 +124,9 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
     out
 }
 
-/// A Catmull-Rom spline through the knots, as a polyline. At a corner, the repeated
-/// knot replaces the neighbour beyond the corner, so that the curve does not bend ahead
-/// of it.
+/// Computes a Catmull-Rom spline through the knots, as a polyline. A spline bends towards the knot after the
+/// next. At a corner this knot is the corner itself, repeated, so the curve does not bend before it reaches
+/// the corner.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {
@@ -151,9 +149,8 @@ fn line(knots: &[Point]) -> Vec<Point> {
     out
 }
 
-/// Slants, rotates and scales the lines, then shifts every point along a few long
-/// waves, a smooth elastic distortion. `slop` is 1 for average handwriting and larger
-/// for careless handwriting.
+/// Slants, rotates and scales the lines. Then shifts every point along a few long waves, which is a smooth
+/// elastic distortion. `slop` is 1 for average handwriting and larger for careless handwriting.
 pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
     let angle = chance.normal(0.1 * slop);
     let slant = 0.12 + chance.normal(0.16 * slop);
@@ -181,14 +178,14 @@ pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
 struct Wave {
     /// Amplitude of the shift.
     push: [f32; 2],
-    /// Radians per unit along each axis.
+    /// Angular frequency along each axis, in radians per unit.
     pace: [f32; 2],
     /// Phase at the middle of the digit.
     phase: f32,
 }
 
-/// Scales the lines to pixels for a pen of `radius`, to the bounding box of MNIST's
-/// digits, with the centre of mass within about a pixel of the image's centre.
+/// Scales the lines to pixels for a pen of `radius`, so that the digit has the size of MNIST's digits. The
+/// centre of mass is within about a pixel of the image's centre.
 pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);
@@ -216,7 +213,7 @@ pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chan
     }
 }
 
-/// The distance between two points.
+/// Returns the distance between two points.
 pub fn distance(a: Point, b: Point) -> f32 {
     let (x, y) = (b[0] - a[0], b[1] - a[1]);
     (x * x + y * y).sqrt()

@@ -1,4 +1,4 @@
-//! Random samples, to benchmark a step of a network without its data set.
+//! Random samples without meaning, to benchmark the steps of a network without its data set.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -6,7 +6,7 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use crate::source::SplitReader;
 use crate::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
-/// Noise in one split.
+/// Random samples of one split.
 #[derive(Clone, Copy)]
 struct Noise {
     split: Split,
@@ -16,10 +16,11 @@ struct Noise {
     classes: usize,
 }
 
-/// `samples` samples of `shape` in each split: bytes if they are images, and otherwise features.
+/// Makes a data set of random samples in memory: `samples` samples of `shape` in each split. Samples are
+/// bytes if they are images (height above 1), and f32 features otherwise.
 pub fn noise(shape: [usize; 3], classes: usize, samples: usize) -> SampleSource {
     let is_image = shape[1] > 1;
-    // Features are as they are drawn.
+    // Features are not normalised: they are drawn from -1 to 1.
     let moments = if is_image { vec![0.5; shape[0]] } else { Vec::new() };
     let element = if is_image { Element::U8 } else { Element::F32 };
     let description = Description {
