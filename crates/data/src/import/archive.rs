@@ -1,4 +1,4 @@
-//! Archives as the source of an import.
+//! Archives as the source of an import: recognising, unpacking, and paths in error messages.
 
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use crate::DataError;
 use crate::import::job::Job;
 use crate::import::unpack;
 
-/// Bytes of a tar archive's first header, in which its magic number is.
+/// Bytes of a tar archive's first header. The magic number is in it.
 const TAR_HEADER: usize = 512;
 
-/// The kinds of archives.
+/// Kinds of archives.
 pub(super) enum ArchiveKind {
     Zip,
     Tar,
     TarGz,
 }
 
-/// The kind of archive that `path` is, by its first bytes.
+/// Returns the kind of the archive `path` from its first bytes, or `None` if it is not an archive.
 fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let beginning = |reader: &mut dyn Read| {
         let mut bytes = Vec::new();
@@ -31,7 +31,7 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     let bytes = beginning(&mut file)?;
     Ok(match &bytes[..] {
         [b'P', b'K', 3 | 5, ..] => Some(ArchiveKind::Zip),
-        // What is no whole gz file is named where the table in it is read.
+        // An error here does not matter: a damaged .gz file is reported when its table is read.
         [0x1f, 0x8b, ..] => {
             let inside = beginning(&mut MultiGzDecoder::new(BufReader::new(open_regular(path)?)));
             inside.is_ok_and(|bytes| is_tar(&bytes)).then_some(ArchiveKind::TarGz)
@@ -41,21 +41,23 @@ fn kind(path: &Path) -> io::Result<Option<ArchiveKind>> {
     })
 }
 
-/// Unpacks the source into a folder; `None` if it is no archive. Only files are unpacked, and none outside.
+/// Unpacks the source into a folder of the import and returns the folder, or `None` if the source is not an
+/// archive. Only regular files are unpacked, and no file is written outside of the folder.
 pub(crate) fn unpack(job: &Job<'_>) -> Result<Option<PathBuf>, DataError> {
     let path = &*job.args.source;
     let Some(kind) = kind(path).map_err(DataError::read(path))? else { return Ok(None) };
     unpack::into_folder(kind, job).map(Some)
 }
 
-/// The error with the path of the archive in place of that of the folder where it was unpacked.
+/// Replaces the folder into which an archive was unpacked by the archive in the path and the text of an
+/// error.
 pub(crate) fn renamed(error: DataError, folder: &Path, archive: &Path) -> DataError {
     let inside = |path: PathBuf| match path.strip_prefix(folder) {
         Ok(rest) if rest.as_os_str().is_empty() => archive.to_owned(),
         Ok(rest) => archive.join(rest),
         Err(_) => path,
     };
-    // A message may name another file of the archive.
+    // The text may name another file of the archive.
     let named = |what: String| what.replace(&*folder.to_string_lossy(), &archive.to_string_lossy());
     match error {
         DataError::Read { path, reason } => DataError::Read { path: inside(path), reason },

@@ -1,14 +1,15 @@
-//! Samples that are alike: in both splits, or in two classes.
+//! Finds equal samples that make results misleading: samples in both splits, and samples in two classes.
 
 use std::collections::HashMap;
 
 use run_record::count;
 use sha2::{Digest, Sha256};
 
-/// A sample of a split: 0 is training, 1 is test.
+/// A sample: its split (0 for training, 1 for test) and its index in the split.
 type At = (usize, usize);
 
-/// The samples so far, by their digest.
+/// The samples so far, and the equal ones among them. `first` has the first sample with each SHA-256 digest,
+/// and its label.
 #[derive(Default)]
 pub(crate) struct Copies {
     first: HashMap<[u8; 32], (At, u16)>,
@@ -16,7 +17,7 @@ pub(crate) struct Copies {
     in_two_classes: Pairs,
 }
 
-/// How many samples are like one before, and the first of them with that one.
+/// How many samples equal an earlier one, and the first pair: the sample and the earlier one.
 #[derive(Default)]
 struct Pairs {
     number: usize,
@@ -31,7 +32,7 @@ impl Pairs {
 }
 
 impl Copies {
-    /// Adds the bytes of a sample. The training split comes first.
+    /// Adds the bytes of a sample. Training samples must be added before test samples.
     pub(crate) fn add(&mut self, at: At, label: u16, sample: &[u8]) {
         let digest = Sha256::digest(sample).into();
         let (first, of_first) = *self.first.entry(digest).or_insert((at, label));
@@ -43,7 +44,7 @@ impl Copies {
         }
     }
 
-    /// What is to be warned of, for samples with these names in each split.
+    /// Returns the warnings about equal samples. `names` has the name of each sample, by split.
     pub(crate) fn warnings(&self, names: [&[String]; 2]) -> Vec<String> {
         let name = |(split, index): At| &names[split][index];
         let is = |number: usize| if number == 1 { "is" } else { "are" };

@@ -1,4 +1,9 @@
-//! One import: its options, the folder that it works in, and how far it is.
+//! One import while it runs: its options, its temporary folder, and its progress.
+//!
+//! An import into `DIR` works in the folder `.DIR.part` beside it. Everything unfinished is in this folder:
+//! unpacked archives, the new data set until it is complete, and the old data set while it is replaced. A
+//! lock file keeps other imports out. If an import is killed, the next one into `DIR` removes the folder,
+//! after putting back an old data set that has not been replaced.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,28 +16,29 @@ use crate::DataError;
 use crate::formats::data_set::FILE;
 use crate::import::{ImportArgs, ImportProgress};
 
-/// Rows between calls of the progress.
+/// Number of rows between two reports of the progress.
 const TOGETHER: usize = 256;
-/// The data set that is replaced, in the folder of the import.
+/// Name of the data set that is being replaced, in the import's folder.
 pub(crate) const OLD: &str = "old";
-/// All that an import makes in its folder.
+/// All names that an import creates in its folder, except for the lock file.
 const PARTS: [&str; 5] = [OLD, "set", "unpacked", "pictures", crate::import::arrays::FOLDER];
 
-/// An import that goes on.
+/// A running import.
 pub(crate) struct Job<'a> {
     pub(crate) args: &'a ImportArgs,
     progress: &'a ImportProgress<'a>,
     /// Where the data set will be.
     pub(crate) out: PathBuf,
-    /// The folder beside it with all that is unfinished, which goes with the import.
+    /// The import's folder beside `out`. It is removed when the import ends.
     pub(crate) folder: PathBuf,
     _lock: FolderLock,
 }
 
 impl<'a> Job<'a> {
-    /// Starts an import, the only one into its folder. What one that was killed has left there goes.
+    /// Starts an import and locks its folder, so that only one import at a time writes to `out`. Removes what
+    /// a killed import has left in the folder.
     pub(crate) fn start(args: &'a ImportArgs, progress: &'a ImportProgress<'a>) -> Result<Self, DataError> {
-        // Through a link to where the data set is.
+        // If `--out` is a link, replace the folder that the link points to.
         let out = args.out.canonicalize().or_else(|_| place(&args.out));
         let out = out.map_err(DataError::write(&args.out))?;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -46,7 +52,8 @@ impl<'a> Job<'a> {
         let folder = parent.join(format!(".{name}.part"));
         let is_left = match fs::create_dir(&folder) {
             Ok(()) => false,
-            // A link may be anybody's, and so is a folder with anything else in it.
+            // Take over only a real folder that contains nothing but files of an import. A link, or a folder
+            // with anything else in it, may belong to somebody.
             Err(_)
                 if folder.symlink_metadata().is_ok_and(|found| found.is_dir()) && is_of_import(&folder) =>
             {
@@ -68,7 +75,7 @@ impl<'a> Job<'a> {
         Ok(Self { args, progress, _lock: lock, out, folder })
     }
 
-    /// A folder for what is needed while the import runs.
+    /// Creates a folder for files that are needed while the import runs. `name` must be one of `PARTS`.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, DataError> {
         assert!(PARTS.contains(&name), "{name}");
         let folder = self.folder.join(name);
@@ -76,12 +83,13 @@ impl<'a> Job<'a> {
         Ok(folder)
     }
 
-    /// Says how far the import is; an error if it is to stop.
+    /// Reports the progress. Returns [`DataError::Stopped`] if the caller wants the import to stop.
     pub(crate) fn step(&self, done: usize, all: usize) -> Result<(), DataError> {
         if (self.progress)(done, all).is_break() { Err(DataError::Stopped) } else { Ok(()) }
     }
 
-    /// As [`Self::step`], for rows, which are short.
+    /// Reports the progress as [`Self::step`] does, but only once in many rows, because a row takes little
+    /// time.
     pub(crate) fn row(&self, done: usize, all: usize) -> Result<(), DataError> {
         if done.is_multiple_of(TOGETHER) { self.step(done, all) } else { Ok(()) }
     }
@@ -89,26 +97,29 @@ impl<'a> Job<'a> {
 
 impl Drop for Job<'_> {
     fn drop(&mut self) {
+        // Keep the folder if it contains the only copy of the old data set.
         let has_one = !self.folder.join(OLD).exists() || self.out.join(FILE).exists();
-        // The lock's file is last: who makes the next one has a folder that nobody else removes from.
+        // Remove the lock file last. Once it is gone, another import may lock the folder, and this import
+        // must not remove anything from it.
         if has_one && clear(&self.folder).is_ok() && fs::remove_file(self.folder.join(LOCK)).is_ok() {
             let _ = fs::remove_dir(&self.folder);
         }
     }
 }
 
-/// Whether all that is in this folder is of an import.
+/// Returns whether a folder contains nothing but files of an import.
 fn is_of_import(folder: &Path) -> bool {
     let is_known = |name: &OsStr| name == LOCK || PARTS.iter().any(|part| name == *part);
     entries(folder).is_ok_and(|found| found.iter().all(|entry| is_known(&entry.file_name())))
 }
 
-/// An import that was killed between two renames has left the data set that it was to replace as the only one.
+/// Moves the old data set back to its place. An import that was killed between its two renames has left it in
+/// `old`, as the only data set.
 fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> {
     if !old.exists() || out.join(FILE).exists() {
         return Ok(());
     }
-    // In the place of an empty folder too.
+    // The rename also replaces an empty folder.
     fs::rename(old, out).map_err(|error| {
         let what =
             format!("cannot take back the data set that a killed import left in {} ({error})", old.display());
@@ -116,7 +127,7 @@ fn put_back(args: &ImportArgs, out: &Path, old: &Path) -> Result<(), DataError> 
     })
 }
 
-/// Removes what an import has left but its lock.
+/// Removes everything that an import has left in its folder, except for the lock file.
 fn clear(folder: &Path) -> io::Result<()> {
     let left = entries(folder)?.into_iter().filter(|entry| entry.file_name() != LOCK);
     left.map(|entry| entry.path()).try_for_each(fs::remove_dir_all)

@@ -1,4 +1,8 @@
-//! Labels as they are found, and the classes that they become.
+//! Labels as a source writes them, and the classes that they become.
+//!
+//! All kinds of sources use the same rules. A source may name its classes: then a label is the name of a
+//! class or its index. Otherwise each different label is a class. Classes that are all whole numbers are
+//! sorted by number, others by name.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Display;
@@ -14,7 +18,7 @@ use crate::import::tables::missing::is_missing;
 use crate::quote::{quoted, short};
 use crate::source::MOST_CLASSES;
 
-/// The label of samples without one in Hugging Face's columns of classes with names:
+/// Label that stands for "no label" in Hugging Face's columns of named classes:
 /// <https://huggingface.co/docs/datasets/package_reference/main_classes#datasets.ClassLabel>.
 const UNLABELLED: &str = "-1";
 
@@ -30,10 +34,10 @@ pub enum MissingLabels {
     Keep,
 }
 
-/// Where a source has its labels, as options say.
+/// The options about labels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LabelOptions<'a> {
-    /// The column.
+    /// Name or number of the column with the labels, as given by `--label`.
     pub(crate) column: Option<&'a str>,
     pub(crate) missing: MissingLabels,
 }
@@ -44,14 +48,15 @@ impl ImportArgs {
     }
 }
 
-/// The first of `names` that is the same as one before it.
+/// Returns the first of `names` that equals an earlier one.
 pub(crate) fn twin<T: Copy + Eq + Hash>(names: impl IntoIterator<Item = T>) -> Option<T> {
     let mut seen = HashSet::new();
     names.into_iter().find(|name| !seen.insert(*name))
 }
 
-/// The class that a label names; `None` if its sample is to be left out. `number` is the label as a number if it is one,
-/// and `place` is where it stands, for an error.
+/// Returns the name of the class that a label stands for, or `None` if the sample is to be left out.
+///
+/// `number` is the value of the label if the label is a number. `place` says in an error where the label is.
 pub(crate) fn class_name(
     place: impl Display,
     label: &str,
@@ -68,7 +73,7 @@ pub(crate) fn class_name(
              class of them with --missing-labels keep"
         )),
         (_, Some(value)) if value.fract() == 0.0 => Ok(Some(whole(label, value))),
-        // NaN that is kept is a word.
+        // With `--missing-labels keep`, NaN is the name of a class.
         (_, Some(value)) if !value.is_nan() => {
             Err(format!("{place}: the class is {}: classes are words or whole numbers", short(label)))
         }
@@ -76,48 +81,55 @@ pub(crate) fn class_name(
     }
 }
 
-/// The number that a word is, if it is finite: infinity is a word.
+/// Returns the number that a word stands for, if the number is finite. An infinite one such as `inf` is a
+/// word.
 pub(crate) fn number_in(word: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The name of a class that is a whole number: 2 for 2.0, +2 and 2e0. Words such as 02 are other classes.
+/// Returns the class name for a label that is a whole number: `2` for `2.0`, `+2` and `2e0`. A label with
+/// leading zeros, such as `02`, is a class of its own and keeps its spelling.
 fn whole(label: &str, value: f64) -> String {
     let is_respelled = label.contains(['.', ',', 'e', 'E', '+']) || value == 0.0 && label.starts_with('-');
-    // Larger numbers have other digits as f64. The sum of -0 and 0 is 0.
+    // From 1e15 on, the digits of the f64 may differ from those of the label. Adding 0 turns -0 into 0.
     if is_respelled && value.abs() < 1e15 { format!("{}", value + 0.0) } else { label.to_owned() }
 }
 
-/// The place that a label has or names in the names of the classes.
+/// Returns the index of the class that a label stands for: the label itself if it is an index, or the index
+/// of the equal name.
 fn index_in(names: &[String], label: &str) -> Option<usize> {
     let place = label.parse().ok().filter(|place: &usize| *place < names.len());
     place.or_else(|| names.iter().position(|name| name == label))
 }
 
-/// Labels by the order in which they were found, or those that a source names.
+/// The labels of a source, numbered in the order in which they were found, or in the order of the names that
+/// the source lists.
 pub(crate) struct Labels {
     known: Known,
     missing: MissingLabels,
-    /// Samples that were left out.
+    /// Number of samples that were left out because they have no label.
     dropped: usize,
 }
 
 enum Known {
-    /// The number of each label.
+    /// The number of each label, in the order of the first samples with the label.
     Found(BTreeMap<String, u32>),
-    /// Their names; a label is the place of its name.
+    /// Names of the classes, as the source lists them. The number of a label is the index of its class.
     Named(Vec<String>),
 }
 
 impl Labels {
-    /// The labels of a source that may have their names.
+    /// Starts without labels. `names` are the names of the classes, if the source lists them.
     pub(crate) fn with_names(names: Option<Vec<String>>, missing: MissingLabels) -> Self {
         let named = names.filter(|names| !names.is_empty()).map(Known::Named);
         Self { known: named.unwrap_or(Known::Found(BTreeMap::new())), missing, dropped: 0 }
     }
 
-    /// The number of a label, with its value if it is a number; none if its sample is to be left out. `place` is where
-    /// the label stands, for an error.
+    /// Returns the number of a label, or `None` if the sample is to be left out. A new label gets the next
+    /// number.
+    ///
+    /// `value` is the value of the label if the label is a number. `place` says in an error where the label
+    /// is.
     pub(crate) fn number(
         &mut self,
         place: impl Display,
@@ -146,7 +158,8 @@ impl Labels {
         }
     }
 
-    /// The class that a label names, whether another sample has it or not; `None` if the label names no class.
+    /// Returns the name of the class that a label stands for, even if no sample so far has the label. Returns
+    /// `None` if the label does not stand for a class.
     pub(crate) fn name(&self, label: &str, value: Option<f64>) -> Option<String> {
         match &self.known {
             Known::Found(_) => class_name("", label, value, self.missing).ok().flatten(),
@@ -157,7 +170,7 @@ impl Labels {
         }
     }
 
-    /// The names of the classes with these numbers.
+    /// Returns the names of the classes that have these label numbers.
     pub(crate) fn names(&self, numbers: impl IntoIterator<Item = u32>) -> BTreeSet<String> {
         let numbers: BTreeSet<u32> = numbers.into_iter().collect();
         match &self.known {
@@ -170,7 +183,7 @@ impl Labels {
         }
     }
 
-    /// Forgets all labels but those with these numbers: the others are of splits that are not used.
+    /// Forgets the labels that do not have one of these numbers: labels that occur only in unused splits.
     pub(crate) fn retain(&mut self, numbers: impl IntoIterator<Item = u32>) {
         let numbers: BTreeSet<u32> = numbers.into_iter().collect();
         if let Known::Found(found) = &mut self.known {
@@ -178,8 +191,9 @@ impl Labels {
         }
     }
 
-    /// The names of the classes, whole numbers in their order and words in that of their letters, and the class of
-    /// each label.
+    /// Returns the sorted names of the classes, and the class of each label number. Names are sorted by
+    /// number if all are whole numbers, and as text otherwise. The names that a source lists keep their
+    /// order.
     pub(crate) fn classes(self, source: &Path) -> Result<(Vec<String>, Vec<u16>), DataError> {
         if self.dropped > 0 {
             log::info!("left out: {} without a class", count(self.dropped, "sample"));

@@ -1,9 +1,11 @@
-//! Files and folders that systems, network drives and tools leave beside people's own.
+//! Names of files and folders that operating systems, network drives and tools create beside the user's
+//! files. They are never part of a data set.
 
-/// Their names in small letters. Names that begin with a dot, such as `.DS_Store`, `._photo.jpg`, `.Trash-1000` or
-/// `.ipynb_checkpoints`, are ignored as well and are not listed.
+/// The names in lower case. Names that begin with a dot, such as `.DS_Store`, `._photo.jpg`, `.Trash-1000` or
+/// `.ipynb_checkpoints`, are ignored as well and are not listed here.
 const NAMES: [&str; 25] = [
-    // Windows: github.com/github/gitignore, Global/Windows.gitignore; the bin of Windows XP; what chkdsk recovers.
+    // Windows: github.com/github/gitignore, Global/Windows.gitignore; the recycle bin of Windows XP; files
+    // that chkdsk recovers.
     "$recycle.bin",
     "desktop.ini",
     "ehthumbs.db",
@@ -20,24 +22,24 @@ const NAMES: [&str; 25] = [
     "temporary items",
     "thefindbycontentfolder",
     "thevolumesettingsfolder",
-    // Linux: mklost+found(8). Android: the same on cards.
+    // Linux: mklost+found(8). Android: the same folder on memory cards.
     "lost+found",
     "lost.dir",
-    // Synology's DSM: thumbnails, bin, snapshots.
+    // Synology's DSM: thumbnails, recycle bin, snapshots.
     "@eadir",
     "#recycle",
     "#snapshot",
     // QNAP's QTS.
     "@recycle",
     "@recently-snapshot",
-    // NetApp's ONTAP over SMB; over NFS it is .snapshot.
+    // NetApp's ONTAP over SMB. Over NFS, the name is .snapshot.
     "~snapshot",
     // Python and Picasa.
     "__pycache__",
     "picasa.ini",
 ];
 
-/// Whether a file or folder of this name is no part of a data set.
+/// Returns whether a file or folder of this name is to be ignored.
 pub(crate) fn is_ignored(name: &str) -> bool {
     name.starts_with('.') || NAMES.contains(&&*name.to_lowercase())
 }

@@ -1,7 +1,12 @@
-//! Data sets from what people have: pictures in folders, tables, arrays.
+//! Imports: data sets from pictures in folders, tables and arrays.
 //!
-//! [`import`] writes one format, which NumPy reads and `mpiburn train` trains on: `train-images.npy` and
-//! `train-labels.npy`, the same for the test split, and [`DataSet`] in `dataset.json`.
+//! [`import`] writes one format, whatever the source is: `train-images.npy` and `train-labels.npy`, the same
+//! files for `test`, and [`DataSet`] in `dataset.json`. NumPy reads these files, and `mpiburn train` trains
+//! on them.
+//!
+//! The kind of a source is recognised from the names and contents of its files. An archive is unpacked first.
+//! A folder is then looked at in this order: CIFAR's python batches, IDX files, arrays of NumPy, a table that
+//! names pictures, tables of features, and last folders of pictures. The first kind that fits is imported.
 
 mod archive;
 mod args;
@@ -49,23 +54,24 @@ pub use pictures::folder::recognised;
 pub use pictures::picture::{Fit, Size};
 pub use reading::{picture, pictures, rows};
 
-/// An import that is done.
+/// Result of an import.
 #[derive(Debug)]
 pub struct Imported {
-    /// What was written.
+    /// The data set that was written.
     pub set: DataSet,
-    /// Number of training and of test samples of each class.
+    /// Number of training samples and of test samples of each class.
     pub counts: [Vec<usize>; 2],
 }
 
-/// Samples done, and all of them; the import stops on `Break`.
+/// Called with the number of steps done and the number of all steps. The import stops if it returns `Break`.
 pub type ImportProgress<'a> = dyn Fn(usize, usize) -> ControlFlow<()> + Sync + 'a;
 
-/// Writes the data set of `args`. The folder has all of it or, after an error, what it had before. What happened to
-/// the samples is logged.
+/// Imports the source that `args` names. Afterwards the output folder contains the whole data set or, after
+/// an error, what it contained before. Remarks and warnings about the samples are logged.
 ///
 /// # Errors
-/// When the source cannot be read or has what cannot be imported, or the data set cannot be written.
+/// When the source cannot be read, when something in it cannot be imported, or when the data set cannot be
+/// written.
 pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Imported, DataError> {
     check_places(&args.source, &args.out)?;
     let job = Job::start(args, progress)?;
@@ -92,7 +98,7 @@ pub fn import(args: &ImportArgs, progress: &ImportProgress<'_>) -> Result<Import
     Ok(imported)
 }
 
-/// Which classes have no samples in a split, in a line for each kind.
+/// Lists the classes without samples in a split, in one line for each kind of problem.
 fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<String> {
     type IsSo = fn(usize, usize) -> bool;
     let kinds: [(&str, IsSo); 3] = [
@@ -113,7 +119,8 @@ fn without_samples(Imported { set, counts: [train, test] }: &Imported) -> Vec<St
     kinds.into_iter().filter_map(line).collect()
 }
 
-/// Imports a file or a folder, which an archive may have in a folder of its own.
+/// Imports the file or folder `source`. Archives often contain a single folder with the data set, so such a
+/// folder is entered first.
 fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     let args = job.args;
     let tables = if source.is_dir() {
@@ -158,10 +165,11 @@ fn from_source(source: &Path, job: &Job<'_>) -> Result<Imported, DataError> {
     }
 }
 
-/// Checks that neither folder is in the other.
+/// Checks that neither of the two folders is in the other, and that the source is not a pipe.
 fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     if !source.is_dir() {
-        // A pipe without a name (`<(command)`) cannot be resolved, and another is waited for without end.
+        // Reject pipes. The path of an unnamed pipe (`<(command)`) cannot be resolved, and reading a named
+        // pipe may never return.
         if std::fs::metadata(source).is_ok_and(|found| found.file_type().is_fifo()) {
             bail!(source, "is a pipe, and a file is needed: write its contents to a file first");
         }
@@ -169,7 +177,7 @@ fn check_places(source: &Path, out: &Path) -> Result<(), DataError> {
     }
     let from = source.canonicalize().map_err(DataError::read(source))?;
     let to = std::path::absolute(out).map_err(DataError::write(out))?;
-    // Through links as far as there is anything.
+    // Resolve links in the part of the path that exists.
     let resolved = |part: &Path| Some(part.canonicalize().ok()?.join(to.strip_prefix(part).ok()?));
     let to = to.ancestors().find_map(resolved).unwrap_or(to.clone());
     if std::env::current_dir().is_ok_and(|here| to == here) {

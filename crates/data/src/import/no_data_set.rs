@@ -1,4 +1,4 @@
-//! The errors of a folder that cannot be imported: what is in it, what was expected, and what to do.
+//! Errors for folders that cannot be imported: what was found, what was expected, and what to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use crate::import::split;
 use crate::import::tables::{is_submission, is_table};
 use crate::quote::listed;
 
-/// Kinds of files that a message lists.
+/// Maximum number of kinds of files that a message lists.
 const KINDS: usize = 3;
-/// Files that may have a data set in them.
+/// Extensions of archives and compressed files, which may contain a data set.
 const PACKED: [&str; 6] = ["gz", "npz", "tar", "tgz", "zip", "7z"];
 
-/// The error that a folder has no data set.
+/// Returns the error for a folder without a data set.
 pub(crate) fn no_data_set(folder: &Path) -> DataError {
     let (folders, files) = inside(folder).unwrap_or_default();
     let mut kinds: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
@@ -63,7 +63,7 @@ pub(crate) fn no_data_set(folder: &Path) -> DataError {
     )
 }
 
-/// The error that pictures lie in no class's folder.
+/// Returns the error for a folder with pictures that are in no class's folder.
 pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     let (folders, files) = inside(folder)?;
     let pictures: Vec<&PathBuf> = files.iter().filter(|file| is_picture(file)).collect();
@@ -81,7 +81,7 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     } else {
         ""
     };
-    // Those that name pictures were read before.
+    // Tables that name pictures were imported before this error: the remaining ones do not name them.
     let in_source = split::of_name(&name(folder)).is_some();
     let beside = other_files.iter().filter(|_| in_source);
     let tables: Vec<String> = files
@@ -108,8 +108,9 @@ pub(crate) fn unclassed(folder: &Path) -> Result<DataError, DataError> {
     ))
 }
 
-/// The words with which the names of pictures begin, such as cat and dog in `cat.0.jpg` and `dog12.jpg`; none if these
-/// are not a few classes.
+/// Returns the words with which the file names of pictures begin, such as cat and dog for `cat.0.jpg` and
+/// `dog12.jpg`. Returns nothing if there is only one word, or if there are too many words to be classes: more
+/// than half as many as pictures.
 fn classes_in_names(pictures: &[&PathBuf]) -> BTreeSet<String> {
     let first = |path: &&PathBuf| {
         let word: String = name(path).chars().take_while(|char| char.is_alphabetic()).collect();

@@ -1,4 +1,4 @@
-//! Which samples are for the test, and the order of each split.
+//! Chooses the test samples and the order of the samples in each split.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -6,11 +6,13 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use crate::DataError;
 use crate::import::{ImportArgs, Order, same_class};
 
-/// Share of each class for the test, where the source has no test split.
+/// Share of each class that becomes the test split if the source has none.
 const TEST_FRACTION: f64 = 0.2;
 
-/// The samples of both splits in their order. A source without a test split is divided. The classes are checked: all
-/// kinds of sources come here.
+/// Returns the training samples and the test samples, each in the order in which they are written. If `test`
+/// is `None`, a part of `train` becomes the test split.
+///
+/// Also checks the classes, because all kinds of sources call this function.
 pub(crate) fn splits<T>(
     args: &ImportArgs,
     train: Vec<T>,
@@ -54,16 +56,17 @@ pub(crate) fn splits<T>(
     Ok(splits.map(|split| order(&mut rng, split, args.order)))
 }
 
-/// Fisher and Yates' shuffle.
+/// Shuffles the values (Fisher-Yates).
 fn shuffle<T>(rng: &mut ChaCha8Rng, values: &mut [T]) {
     for last in (1..values.len()).rev() {
-        // The high half of a product is below `last + 1`, and as good as uniform below 2^64.
+        // Multiply and take the high half: the result is below `last + 1`. It is practically uniform because
+        // `last + 1` is far below 2^64.
         let other = ((u128::from(rng.next_u64()) * (last as u128 + 1)) >> 64) as usize;
         values.swap(last, other);
     }
 }
 
-/// The samples, in the order that was asked for.
+/// Returns the samples in the order that the user asked for.
 fn order<T>(rng: &mut ChaCha8Rng, mut samples: Vec<T>, order: Order) -> Vec<T> {
     if order == Order::Random {
         shuffle(rng, &mut samples);
@@ -71,8 +74,9 @@ fn order<T>(rng: &mut ChaCha8Rng, mut samples: Vec<T>, order: Order) -> Vec<T> {
     samples
 }
 
-/// Divides samples into training and test: `share` of each class, rounded, at least one where it has two and
-/// never all. Each split has the order of `samples`.
+/// Divides samples into training and test split. The test split takes `share` of each class, rounded: at
+/// least one sample of a class with two or more, and never all samples of a class. Both splits keep the order
+/// of `samples`.
 fn divide<T>(
     rng: &mut ChaCha8Rng,
     samples: Vec<T>,

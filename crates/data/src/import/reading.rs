@@ -1,4 +1,4 @@
-//! Pictures and rows of tables in the form of a data set that was imported before: for predictions.
+//! Reads pictures and tables for predictions, in the form of the data set that a network was trained on.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::import::tables::table_file::TableFile;
 use crate::import::tables::{TableFiles, is_parquet};
 use crate::quote::{listed, quoted};
 
-/// The picture `path`, or the pictures below the folder `path`, in the order of their names.
+/// Returns the picture `path` or, if `path` is a folder, the pictures below it, sorted by name.
 ///
 /// # Errors
 /// When a folder cannot be read.
@@ -39,10 +39,10 @@ pub fn pictures(path: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(pictures)
 }
 
-/// The pixels of the picture `path` as bytes of `shape`: channels, height and width.
+/// Returns the pixels of the picture `path` as bytes of `shape`: channels, height and width.
 ///
 /// # Errors
-/// When it cannot be read as a picture.
+/// When the file cannot be read as a picture.
 pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> Result<Vec<u8>, DataError> {
     let size = Size { height: height as u32, width: width as u32 };
     let place = Place::Encoded(Encoded::File(path.to_owned()));
@@ -50,11 +50,14 @@ pub fn picture(path: &Path, [channels, height, width]: [usize; 3], fit: Fit) -> 
         .map_err(|what| DataError::source(path, what))
 }
 
-/// Calls `visit` with the line and the `features` of each row of the table `path`. Columns are found by the names of
-/// the features, if the table has names and they are all there, in any spelling; and otherwise by their place.
+/// Calls `visit` for each row of the table `path`, with its line number and its `features` values.
+///
+/// If the table has a header and `names` is not empty, columns are found by name, in any spelling, and other
+/// columns are ignored. Otherwise the table must have exactly `features` columns, in the order of the
+/// features.
 ///
 /// # Errors
-/// When the table cannot be read, or has other columns. What is wrong in a row is given to `visit`.
+/// When the table cannot be read or does not have the columns. An error in a single row is passed to `visit`.
 pub fn rows(
     path: &Path,
     features: usize,

@@ -1,4 +1,5 @@
-//! Whether the classes of a source are different ones, and those of its splits the same.
+//! Checks the names of classes: no class may occur in two spellings, and the test split must share a class
+//! with the training split.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,18 +9,20 @@ use crate::DataError;
 use crate::import::ImportArgs;
 use crate::quote::{listed, quoted};
 
-/// Characters that are not seen, which editors and web pages leave: soft hyphens, zero width spaces, word joiners and
-/// byte order marks. Joiners stay: they change the letters beside them.
+/// Invisible characters that editors and web pages leave in names: soft hyphens, zero width spaces, word
+/// joiners and byte order marks. Zero width joiners are not among them, because they change the letters
+/// beside them.
 const INVISIBLE: [char; 4] = ['\u{ad}', '\u{200b}', '\u{2060}', '\u{feff}'];
 
-/// One form of a name in all spellings of it: NFC of Unicode, without doubled spaces and invisible characters, in small
-/// letters.
+/// Returns the form that all spellings of a name have in common: NFC, lower case, without invisible
+/// characters and repeated spaces.
 pub(crate) fn key(name: &str) -> String {
     composed(&composed(name).to_lowercase())
 }
 
-/// Finds the place of a name in `names`: that of the same name, or of the only name that differs in spelling alone
-/// (see [`key`]).
+/// Returns a function that finds the index of a name in `names`. If the same name is not there exactly once,
+/// the function takes the only name that differs in spelling alone (see [`key`]). It returns `None` if there
+/// is no such name or more than one.
 pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usize> {
     let (mut exact, mut alike) = (HashMap::new(), HashMap::new());
     for (place, name) in names.iter().enumerate() {
@@ -31,16 +34,17 @@ pub(crate) fn finder<T: AsRef<str>>(names: &[T]) -> impl Fn(&str) -> Option<usiz
     move |wanted| only(exact.get(wanted)).or_else(|| only(alike.get(&key(wanted))))
 }
 
-/// A name in the form in which Linux and Windows keep it when it is typed (NFC); macOS and some archives decompose
-/// its letters (NFD).
+/// Removes invisible characters and repeated spaces, and converts to NFC. Linux and Windows keep typed names
+/// in NFC. macOS and some archives use NFD, in which accents are separate characters.
 fn composed(name: &str) -> String {
     let name = name.replace(INVISIBLE, "");
     let name = ComposingNormalizerBorrowed::new_nfc().normalize(&name);
     name.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Checks the classes of a source, with the samples of each in the training split and in its own test split, if it
-/// has one. They come from folders, tables, arrays or files of metadata.
+/// Checks the classes of a source, whether they come from folders, tables, arrays or metadata files. `counts`
+/// has the number of samples of each class in the training split and in the test split. `has_test` says
+/// whether the source has a test split.
 pub(crate) fn check(
     args: &ImportArgs,
     classes: &[String],
@@ -66,10 +70,12 @@ pub(crate) fn check(
     );
 }
 
-/// Checks that no two classes have one name in two spellings, of which one would be learned and the other tested.
+/// Rejects two classes that are spellings of one name: a network would learn the one and be tested on the
+/// other.
 ///
-/// They are not merged: which spelling is the name, and therefore the number of the class, would be a guess. Capitals
-/// may tell classes apart: letters do, and so do names that both splits have in both spellings.
+/// The two are not merged, because it would be a guess which spelling is the name, and the name determines
+/// the number of the class. Names that differ in capitals are accepted with a warning in two cases: if they
+/// are single letters, or if both names occur in both splits.
 fn check_spellings(
     args: &ImportArgs,
     classes: &[String],
@@ -101,7 +107,7 @@ fn check_spellings(
             [false, true] if has_test => " (test split)",
             _ => "",
         };
-        // They look alike.
+        // The two names look alike: escape the characters that differ.
         let [a, b] = [a, b].map(|name| {
             if differ.contains("Unicode") || differ.contains("invisible") {
                 name.escape_default().to_string()
@@ -137,7 +143,7 @@ mod tests {
         args: ImportArgs,
     }
 
-    /// Checks classes with samples in the training split and in the test split.
+    /// Checks classes, each given with its number of training samples and of test samples.
     fn check(classes: &[(&str, usize, usize)], has_test: bool) -> Result<(), String> {
         let args = Cli::parse_from(["import", "pets", "--out", "out"]).args;
         let names: Vec<String> = classes.iter().map(|(name, ..)| (*name).to_owned()).collect();

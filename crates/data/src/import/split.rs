@@ -1,6 +1,6 @@
-//! Names of splits: which folder, table or array is for training, and which for the test.
+//! Recognises splits by name: which folder, table or array is for training and which is for testing.
 
-/// What a split is for. The order is that in which test splits are preferred.
+/// What a split is for. The test split is chosen in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SplitKind {
     Train,
@@ -11,10 +11,10 @@ pub(crate) enum SplitKind {
 }
 
 impl SplitKind {
-    /// The splits that a network may be tested on.
+    /// The splits that may become the test split.
     pub(crate) const OTHERS: [Self; 4] = [Self::Test, Self::Evaluation, Self::Validation, Self::Development];
 
-    /// The word by which a message names it.
+    /// Returns the word for the split in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Train => "train",
@@ -26,8 +26,9 @@ impl SplitKind {
     }
 }
 
-/// Words of a split's name, the longer of two with the same beginning first. From Hugging Face's `datasets`
-/// (hub-docs, "File names and splits"), ultralytics and Roboflow (`valid`), VOC (`trainval`), Kaggle and fastai.
+/// Words for splits. Of two words with the same beginning, the longer one comes first. The words are from
+/// Hugging Face's `datasets` (hub-docs, "File names and splits"), ultralytics and Roboflow (`valid`), VOC
+/// (`trainval`), Kaggle and fastai.
 const WORDS: [(&str, SplitKind); 16] = [
     ("training", SplitKind::Train),
     ("trainval", SplitKind::Train),
@@ -47,15 +48,16 @@ const WORDS: [(&str, SplitKind); 16] = [
     ("dev", SplitKind::Development),
 ];
 
-/// Words for the files of a split: they name no class.
+/// Words for the files of a split. A folder with such a name is not a class.
 const FILES: [&str; 20] = [
     "data", "dataset", "datasets", "file", "files", "folder", "image", "images", "img", "imgs", "jpeg",
     "jpegs", "jpg", "photo", "photos", "pic", "pics", "picture", "pictures", "png",
 ];
-/// Words for what says which objects are in pictures: COCO, Pascal VOC, YOLO, and folders of masks.
+/// Words for annotations, which say which objects are in a picture: COCO, Pascal VOC, YOLO, and folders of
+/// masks.
 const ANNOTATIONS: [&str; 9] =
     ["annotation", "annotations", "bboxes", "boxes", "groundtruth", "label", "labels", "mask", "masks"];
-/// Other words beside the one of the split, as in `training_set`, `train_full_v2` and `val_64x64`.
+/// Other words that may be beside the word of a split, as in `training_set`, `train_full_v2` and `val_64x64`.
 const FILLERS: [&str; 17] = [
     "all", "cropped", "examples", "final", "full", "my", "new", "original", "raw", "resized", "sample",
     "samples", "set", "sets", "split", "v", "x",
@@ -65,7 +67,8 @@ fn is_filler(word: &str) -> bool {
     FILES.contains(&word) || FILLERS.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The words of a name in small letters: `TrainingSet`, `training-set` and `training_set` are two words.
+/// Returns the words of a name in lower case: `TrainingSet`, `training-set` and `training_set` are two words
+/// each.
 fn words(name: &str) -> Vec<String> {
     let (mut words, mut before) = (vec![String::new()], ' ');
     for char in name.chars() {
@@ -86,7 +89,8 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The split that a word names, alone or in one with a filler, such as `trainset`.
+/// Returns the split that a word names. The word may be joined with a filler of more than two letters, as in
+/// `trainset`.
 fn of_word(word: &str) -> Option<SplitKind> {
     let names = |split: &str| {
         let rest = word.strip_prefix(split).or_else(|| word.strip_suffix(split));
@@ -95,33 +99,35 @@ fn of_word(word: &str) -> Option<SplitKind> {
     WORDS.into_iter().find(|(split, _)| names(split)).map(|(_, split)| split)
 }
 
-/// The split in a name, and the words that are neither its own nor fillers.
+/// Returns the split that a name contains, and the words that name neither a split nor are fillers. Returns
+/// `None` if the name contains no split or more than one.
 fn parse(name: &str) -> Option<(SplitKind, Vec<String>)> {
     let words = words(name);
     let mut splits: Vec<SplitKind> = words.iter().filter_map(|word| of_word(word)).collect();
     splits.sort_unstable();
     splits.dedup();
     let split = match splits[..] {
-        // VOC's training set beside a test.
+        // `train_val`, as in VOC, is training and validation data together: a training split beside a test
+        // split.
         [one] | [one @ SplitKind::Train, SplitKind::Validation] => one,
         _ => return None,
     };
     Some((split, words.into_iter().filter(|word| of_word(word).is_none() && !is_filler(word)).collect()))
 }
 
-/// The split that a name stands for: it has the split's word and, beside it, nothing but fillers and numbers.
-/// `train2017` and `training_set` are splits, `train_station` is not.
+/// Returns the split that a name stands for. Beside the word of the split, the name has only fillers and
+/// numbers: `train2017` and `training_set` are splits, and `train_station` is not.
 pub(crate) fn of_name(name: &str) -> Option<SplitKind> {
     parse(name).filter(|(_, others)| others.is_empty()).map(|(split, _)| split)
 }
 
-/// The split in a name with any other words, such as that of `train_labels.csv`.
+/// Returns the split that a name contains, whatever other words are in it, as in `train_labels.csv`.
 pub(crate) fn in_name(name: &str) -> Option<SplitKind> {
     parse(name).map(|(split, _)| split)
 }
 
-/// The splits that the names of one folder stand for. Names with other words are splits if these are the same in
-/// the name of the training split and in that of another one: `seg_train` beside `seg_test`.
+/// Returns the split of each of the names in one folder. A name with other words is also a split if the
+/// training split and another split have the same other words: `seg_train` beside `seg_test`.
 pub(crate) fn of_names(names: &[String]) -> Vec<Option<SplitKind>> {
     let parsed: Vec<_> = names.iter().map(|name| parse(name)).collect();
     let is_one = |(split, others): &(SplitKind, Vec<String>)| {
@@ -136,17 +142,19 @@ pub(crate) fn of_names(names: &[String]) -> Vec<Option<SplitKind>> {
     parsed.iter().map(|parsed| parsed.as_ref().and_then(is_one)).collect()
 }
 
-/// Whether a folder's name says that it has pictures or annotations, of whatever class.
+/// Returns whether the name of a folder says only that it contains pictures or annotations. Such a folder is
+/// not a class.
 pub(crate) fn is_no_class(name: &str) -> bool {
     let is_known = |word: &str| FILES.contains(&word) || ANNOTATIONS.contains(&word);
     let words = words(name);
-    // Pascal VOC: JPEGImages has no small letter before the second word; SegmentationClass has masks.
+    // Pascal VOC: `JPEGImages` is a single word here, because `G` is not lower case. `SegmentationClass`
+    // contains masks.
     let is_of_voc = |word: &str| word.strip_prefix("jpeg").is_some_and(is_known);
     words.first().is_some_and(|first| first == "segmentation")
         || !words.is_empty() && words.iter().all(|word| is_known(word) || is_of_voc(word))
 }
 
-/// Whether a folder's name says that it has annotations of the objects in pictures.
+/// Returns whether the name of a folder says that it contains annotations.
 pub(crate) fn is_of_annotations(name: &str) -> bool {
     words(name).iter().any(|word| ANNOTATIONS.contains(&&**word))
 }

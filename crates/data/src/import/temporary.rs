@@ -1,4 +1,4 @@
-//! Files without a name for what is unpacked while a table is read.
+//! Unnamed temporary files, for contents that are decompressed or converted while a table is read.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -6,15 +6,16 @@ use std::path::Path;
 
 use crate::DataError;
 
-/// Bytes that are copied at once.
+/// Number of bytes that are copied at once.
 const BLOCK: usize = 1 << 16;
 
-/// An empty file in the folder for temporary files.
+/// Creates an empty file in the folder for temporary files.
 pub(crate) fn file() -> Result<File, DataError> {
     tempfile::tempfile().map_err(failed)
 }
 
-/// The error that a temporary file cannot be written: it names the folder and the variable that chooses another.
+/// Returns the error for a temporary file that cannot be written. It names the folder, and the variable that
+/// chooses another folder.
 pub(crate) fn failed(error: io::Error) -> DataError {
     let folder = std::env::temp_dir();
     let what = format!(
@@ -23,7 +24,8 @@ pub(crate) fn failed(error: io::Error) -> DataError {
     DataError::source(&folder, what)
 }
 
-/// Copies `contents` into a temporary file and rewinds it. An error of reading names `path`, the packed file.
+/// Copies `contents` to a temporary file and rewinds it. If reading fails, the error names `path`, the
+/// compressed file.
 pub(crate) fn copy(path: &Path, mut contents: impl Read) -> Result<File, DataError> {
     let (mut file, mut block) = (file()?, vec![0; BLOCK]);
     loop {

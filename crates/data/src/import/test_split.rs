@@ -1,4 +1,4 @@
-//! The choice of the test split, by one rule for folders, tables and arrays.
+//! Chooses the test split, with one rule for folders, tables and arrays.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,10 +8,16 @@ use crate::import::same_class::key;
 use crate::import::split;
 use crate::quote::{listed, short};
 
-/// The place of the test split in `names`, the other splits of `source` than the training split, with the preferred ones
-/// first. It is the `wanted` split, or the first one with a class of `train`, or else the first one with any class, which
-/// [`same_class`](crate::import::same_class) rejects later with the classes of both splits. `classes` reads the classes of a
-/// split. It is called for one place after the other until a split has a class of `train`.
+/// Returns the index in `names` of the test split. `names` are the splits of `source` other than the training
+/// split, the preferred ones first. Returns `None` if no split has a class.
+///
+/// The test split is the `wanted` one, if there is a `wanted`. Otherwise it is the first split that shares a
+/// class with `train`. If there is none, it is the first split with any class:
+/// [`same_class`](crate::import::same_class) then rejects it with a message that lists the classes of both
+/// splits.
+///
+/// `classes` reads the classes of a split. It is called for one split after the other until a split shares a
+/// class with `train`.
 pub(crate) fn choose(
     source: &Path,
     wanted: Option<&str>,
@@ -53,7 +59,8 @@ pub(crate) fn choose(
     Ok(chosen)
 }
 
-/// The place of the split that `wanted` names: its name, or the only one of that kind, such as `test_set` for test.
+/// Returns the index of the split that `wanted` names: an equal name, or the only split of the same kind,
+/// such as `test_set` for test.
 fn place(wanted: &str, names: &[String]) -> Option<usize> {
     let of_kind = || {
         let kind = split::of_name(wanted)?;

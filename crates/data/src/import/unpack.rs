@@ -1,4 +1,4 @@
-//! Archives, unpacked beside the data set for as long as they are read.
+//! Unpacks archives into a folder of the import, which is removed when the import ends.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -15,7 +15,8 @@ use crate::DataError;
 use crate::error::damage;
 use crate::quote::short;
 
-/// Unpacks the source, an archive of this kind, into a folder. Only files are unpacked, and none outside.
+/// Unpacks the source, an archive of this kind, and returns the folder. Only regular files are unpacked, and
+/// no file is written outside of the folder.
 pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, DataError> {
     let path = &*job.args.source;
     let folder = job.folder("unpacked")?;
@@ -39,21 +40,22 @@ pub(super) fn into_folder(kind: ArchiveKind, job: &Job<'_>) -> Result<PathBuf, D
     Ok(folder)
 }
 
-/// Where an archive is unpacked.
+/// Where an archive is unpacked to, and what was left out.
 struct Target<'a> {
     folder: &'a Path,
     archive: &'a Path,
     job: &'a Job<'a>,
-    /// Bytes that are free.
+    /// Free bytes on the disk, less the files so far.
     left: u64,
-    /// Entries that are links or devices.
+    /// Number of entries that are links or devices.
     links: usize,
     /// Names of entries that lead out of the folder.
     outside: Vec<String>,
 }
 
-/// The path in the folder that a name in an archive has, which is none outside. Programs of Windows write `a\1.png`,
-/// which Info-ZIP's unzip reads as a folder too where the name has no other separator.
+/// Returns the relative path for the name of an entry, or `None` if the name leads out of the folder. Some
+/// Windows programs write `a\1.png`. As in Info-ZIP's unzip, a backslash is a separator if the name has no
+/// slash.
 fn inside(name: &str) -> Option<PathBuf> {
     let replaced = if name.contains('/') { name.to_owned() } else { name.replace('\\', "/") };
     let is_drive = replaced.as_bytes().get(1) == Some(&b':') && replaced.as_bytes()[0].is_ascii_alphabetic();
@@ -70,7 +72,8 @@ fn inside(name: &str) -> Option<PathBuf> {
     (is_file && !is_drive && !replaced.starts_with('/') && !replaced.contains('\0')).then_some(path)
 }
 
-/// The name of an entry: UTF-8 if its bytes are so, which macOS does not declare, or code page 437.
+/// Returns the name of an entry. A name that is valid UTF-8 is read as UTF-8, even without the flag for it,
+/// which macOS does not set. Other names are in code page 437.
 fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
     let raw = entry.name_raw();
     let name = std::str::from_utf8(raw).ok().map(str::to_owned);
@@ -79,7 +82,7 @@ fn name<R: Read + ?Sized>(entry: &zip::read::ZipFile<'_, R>) -> String {
 }
 
 impl Target<'_> {
-    /// The error of reading the archive, or a file in it.
+    /// Returns the error for an archive, or a file in it, that cannot be read.
     fn failed(&self, file: Option<&Path>, error: &io::Error) -> DataError {
         let of_zip = error.get_ref().and_then(|error| error.downcast_ref());
         if let Some(error @ ZipError::CompressionMethodNotSupported(_)) = of_zip {
@@ -96,7 +99,7 @@ impl Target<'_> {
         DataError::damaged(self.archive, format!("cannot be unpacked: {what}"))
     }
 
-    /// Writes a file of the archive.
+    /// Writes one file of the archive.
     fn write(&mut self, name: &Path, size: u64, contents: &mut dyn Read) -> Result<(), DataError> {
         self.job.step(0, 1)?;
         let Some(left) = self.left.checked_sub(size) else {
@@ -110,9 +113,9 @@ impl Target<'_> {
         let parent = path.parent().unwrap_or(self.folder);
         fs::create_dir_all(parent).map_err(DataError::write(parent))?;
         let mut file = File::create(&path).map_err(DataError::write(&path))?;
-        // An entry that says less than it has does not fill the disk.
+        // Copy at most the declared size, so that an entry that contains more cannot fill the disk.
         match io::copy(&mut contents.take(size), &mut file) {
-            // A checksum is compared where the contents end.
+            // Read once more: decoders compare the checksum at the end of the contents.
             Ok(written) if written == size => match contents.read(&mut [0]) {
                 Ok(0) => Ok(()),
                 Ok(_) => Err(self.failed(Some(name), &io::ErrorKind::InvalidData.into())),
@@ -182,7 +185,7 @@ impl Target<'_> {
                 _ => self.links += 1,
             }
         }
-        // The checksum of a .tar.gz is behind what fills up the archive.
+        // The gzip checksum of a .tar.gz follows the padding of the tar archive: read to the end to check it.
         io::copy(&mut file.take(self.left), &mut io::sink())
             .map(drop)
             .map_err(|error| self.failed(None, &error))

@@ -1,4 +1,4 @@
-//! In the place of `unpack` in a build without the feature `archives`.
+//! Replaces `unpack` in a build without the feature `archives`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What an import says in a build that lacks a feature.
+//! Tests the errors of an import in a build that lacks a feature.
 
 use std::fs;
 use std::ops::ControlFlow;

@@ -1,4 +1,5 @@
-//! The writer of data sets: `.npy` files in a folder beside their place, which are moved there when all are whole.
+//! Writes data sets: `.npy` files in the import's folder, which is moved to its place when all files are
+//! complete.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -14,12 +15,13 @@ use crate::import::job::{Job, OLD};
 use crate::import::{Fit, ImportArgs, Imported};
 use crate::{DataError, Element};
 
-/// Sums over the samples of a split, for mean and deviation.
+/// Sums over the training samples, from which mean and standard deviation are computed.
 #[derive(Debug, Default)]
 struct Moments {
-    /// Of bytes: exact.
+    /// For bytes: exact sums of the values and of their squares, for each channel.
     sums: Vec<[u64; 2]>,
-    /// Of floats: running mean and sum of squared differences, by Welford (Technometrics 4, 1962).
+    /// For floats: running mean and sum of squared differences of each feature, by Welford (Technometrics 4,
+    /// 1962).
     running: Vec<[f64; 2]>,
     samples: u64,
     values: u64,
@@ -48,7 +50,8 @@ impl Moments {
         }
     }
 
-    /// Mean and standard deviation of each channel or feature; a deviation of 0 becomes 1.
+    /// Returns mean and standard deviation of each channel or feature. A standard deviation of 0 becomes 1,
+    /// because samples are divided by it.
     fn finish(&self) -> (Vec<f32>, Vec<f32>) {
         let bytes = self.sums.iter().map(|&[sum, squares]| {
             let mean = sum as f64 / self.values as f64;
@@ -61,7 +64,7 @@ impl Moments {
     }
 }
 
-/// The files of one split while they are written.
+/// The files of one split while they are being written.
 struct SplitFiles {
     name: &'static str,
     images: BufWriter<File>,
@@ -70,7 +73,7 @@ struct SplitFiles {
     moments: Moments,
 }
 
-/// Writes a data set into a folder of the import, and moves it to its place when it is whole.
+/// Writes a data set into the import's folder, and moves it to its place when it is complete.
 pub(crate) struct Writer {
     folder: PathBuf,
     shape: [usize; 3],
@@ -80,7 +83,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// A writer for samples of `shape`, `samples` of which have to fit on the disk.
+    /// Creates a writer for samples of `shape`. Returns an error if `samples` samples do not fit on the disk.
     pub(crate) fn create(
         job: &Job<'_>,
         shape: [usize; 3],
@@ -111,7 +114,7 @@ impl Writer {
         Ok(Self { folder, shape, numbers, parts, copies: Copies::default() })
     }
 
-    /// Adds the bytes of a sample to a split: 0 is training, 1 is test.
+    /// Adds a sample to a split: 0 is training, 1 is test. `from` is the origin of the sample.
     pub(crate) fn add(
         &mut self,
         split: usize,
@@ -132,7 +135,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the files and moves them to their place.
+    /// Completes the files and moves the data set to its place.
     pub(crate) fn finish(
         self,
         job: &Job<'_>,
@@ -185,14 +188,14 @@ impl Writer {
         let json =
             serde_json::to_vec_pretty(&set).map_err(io::Error::from).map_err(DataError::write(&path))?;
         run_record::files::write_synced(&path, &json).map_err(DataError::write(&path))?;
-        // Somebody may have put a file there meanwhile.
+        // Check again: somebody may have put a file there in the meantime.
         check_free(&job.out, job.args.overwrite)?;
         put(&folder, job).map_err(DataError::write(&job.out))?;
         Ok(Imported { set, counts })
     }
 }
 
-/// Checks that means and deviations that were given fit the samples.
+/// Checks that means and standard deviations from the command line fit the samples.
 fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Element) -> Result<(), DataError> {
     let (expected, what) = match numbers {
         Element::U8 => (shape[0], "channel"),
@@ -215,7 +218,7 @@ fn check_moments(args: &ImportArgs, shape: [usize; 3], numbers: Element) -> Resu
     Ok(())
 }
 
-/// Writes headers and labels of a split, and what is known of it.
+/// Writes the header of the samples, writes the labels, and returns what `dataset.json` records of the split.
 fn complete(
     part: SplitFiles,
     folder: &Path,
@@ -242,14 +245,15 @@ fn complete(
     Ok(SplitRecord { samples, sha256, from })
 }
 
-/// SHA-256 over the bytes of labels and then those of a file behind its header.
+/// Returns the SHA-256 of the bytes of the labels followed by the contents of a file after its header.
 fn digest(path: &Path, labels: &[u8]) -> io::Result<String> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(HEADER as u64))?;
     sha256_with(labels, file)
 }
 
-/// Checks that nothing but a data set that is to be replaced is in the way.
+/// Checks that `out` does not exist, is an empty folder, or contains only a data set that `--overwrite` may
+/// replace.
 pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     let refuse = |problem: String| Err(DataError::option("out", out.display(), problem));
     if !out.exists() && out.symlink_metadata().is_err() {
@@ -273,11 +277,12 @@ pub(crate) fn check_free(out: &Path, overwrite: bool) -> Result<(), DataError> {
     }
 }
 
-/// Moves the folder `new` to the place of the data set; one that is there goes with the folder of the import.
+/// Moves the folder `new` to the place of the data set. An old data set is moved into the import's folder
+/// first, and is removed with it.
 fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
     let (out, old) = (&job.out, job.folder.join(OLD));
     let is_replaced = job.args.overwrite && out.exists();
-    // A folder that was private stays so.
+    // Keep the permissions of a folder that is replaced: a private folder stays private.
     let permissions = out.metadata().ok().map(|found| found.permissions());
     if is_replaced {
         fs::rename(out, &old)?;
@@ -294,7 +299,7 @@ fn put(new: &Path, job: &Job<'_>) -> io::Result<()> {
     run_record::files::sync_folder(out.parent().unwrap_or(Path::new("/")))
 }
 
-/// Bytes in a unit that is easy to read.
+/// Formats a number of bytes in KB, MB or GB.
 fn size(bytes: u128) -> String {
     match bytes {
         0..1_000_000 => format!("{:.1} KB", bytes as f64 / 1e3),
