@@ -1,4 +1,10 @@
-//! How a table in text begins: how its cells are written, what stands before its header, and its first rows.
+//! Finds how a text table begins: the separator, the decimal sign, where the header is, and which row is the
+//! first sample.
+//!
+//! Real tables rarely begin with a plain header. They have a title or comments before it, a line `sep=;` for
+//! Excel, a row of units after it, or names of rows without a column name. This module reads the first rows
+//! once with each possible separator, takes the separator that splits most rows into the same number of
+//! cells, and then decides what each of the first rows is.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -12,27 +18,27 @@ use crate::import::tables::missing::is_missing;
 use crate::import::temporary;
 use crate::quote::{listed, quoted};
 
-/// What may separate cells.
+/// Possible separators between cells.
 const SEPARATORS: [u8; 4] = *b",;\t|";
-/// Rows by which separator and decimal sign are found.
+/// Number of rows from which the separator and the decimal sign are found.
 const SAMPLE: usize = 1000;
-/// Most lines of a title. Comments may be longer.
+/// Maximum number of lines of a title. Comments may be longer.
 const MOST_OF_TITLE: usize = 10;
-/// What comments begin with in tables of NumPy and R, of Weka and MATLAB, and of programs.
+/// Beginnings of comments: in tables of NumPy and R, of Weka and MATLAB, and of other programs.
 const COMMENTS: [&str; 3] = ["#", "%", "//"];
-/// Bytes in which the first line is looked for.
+/// Number of bytes in which the first line is looked for.
 const BEGINNING: usize = 1 << 12;
 
-/// How cells are written.
+/// How the cells of a table are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CellFormat {
     pub(crate) separator: u8,
-    /// Whether the decimal sign is a comma.
+    /// Whether the decimal sign is a comma instead of a point.
     pub(crate) comma: bool,
 }
 
 impl CellFormat {
-    /// The number in a cell.
+    /// Returns the number in a cell, if it is a finite number.
     pub(crate) fn number(self, cell: &[u8]) -> Option<f64> {
         let text = text(cell).ok()?;
         if self.comma && text.contains('.') {
@@ -42,7 +48,8 @@ impl CellFormat {
         parsed.ok().filter(|value: &f64| value.is_finite())
     }
 
-    /// The number in a cell of a feature: True and False are 1 and 0, as pandas and R write them.
+    /// Returns the value of a feature's cell: a number, or 1 and 0 for True and False, as pandas and R write
+    /// them.
     pub(crate) fn value(self, cell: &[u8]) -> Option<f64> {
         let is = |word: &str| cell.trim_ascii().eq_ignore_ascii_case(word.as_bytes());
         if is("true") {
@@ -59,7 +66,7 @@ impl CellFormat {
     }
 }
 
-/// A cell as text, without blanks around it.
+/// Returns the text of a cell without blanks around it.
 pub(crate) fn text(cell: &[u8]) -> Result<&str, String> {
     std::str::from_utf8(cell).map(str::trim).map_err(|_| {
         format!("{} is not UTF-8: save the table in UTF-8", quoted(&String::from_utf8_lossy(cell)))
@@ -70,12 +77,12 @@ fn is_empty(cell: &[u8]) -> bool {
     cell.trim_ascii().is_empty()
 }
 
-/// Whether all cells from `column` on are empty.
+/// Returns whether all cells from `column` on are empty.
 pub(crate) fn is_empty_from(row: &ByteRecord, column: usize) -> bool {
     row.iter().skip(column).all(is_empty)
 }
 
-/// The cells with text.
+/// Returns the texts of the cells that are not empty.
 fn words(row: &ByteRecord) -> Vec<&str> {
     row.iter().filter(|cell| !is_empty(cell)).filter_map(|cell| text(cell).ok()).collect()
 }
@@ -85,59 +92,59 @@ fn is_comment(row: &ByteRecord) -> bool {
     COMMENTS.iter().any(|mark| first.starts_with(mark))
 }
 
-/// Whether `names` are 0, 1, 2, …, as pandas names columns without names. That of the index, which it writes first, is
-/// empty.
+/// Returns whether `names` are 0, 1, 2 and so on, as pandas names columns without names. If pandas also
+/// writes an index, the first name is empty.
 fn count_columns(names: &ByteRecord) -> bool {
     let first = usize::from(names.get(0).is_some_and(is_empty));
     let mut numbered = names.iter().skip(first).enumerate();
     names.len() > 2 + first && numbered.all(|(column, name)| text(name) == Ok(&*column.to_string()))
 }
 
-/// The beginning of a table.
+/// How a table begins.
 pub(crate) struct Beginning {
     pub(crate) format: CellFormat,
-    /// Names of the columns, if the first row has them.
+    /// Names of the columns, if the table has a header.
     pub(crate) header: Option<Vec<String>>,
-    /// Number of columns without those at the end that are empty.
+    /// Number of columns, without empty ones at the end.
     pub(crate) columns: usize,
-    /// Of the first row of samples.
+    /// Position of the first row of samples.
     pub(crate) start: Position,
-    /// Whether column 1 has the names of the rows, and none of its own.
+    /// Whether column 1 contains names of the rows. The header has no name for such a column.
     pub(crate) has_row_names: bool,
-    /// What is left out, in words.
+    /// Descriptions of the lines and columns that are left out.
     pub(crate) notes: Vec<String>,
 }
 
-/// What a caller knows of a table.
+/// What a caller already knows about a table.
 pub(crate) struct Hints<'a> {
-    /// Names by which a row is the header.
+    /// Names of columns: a row with one of these names is the header.
     pub(crate) names: &'a [&'a str],
-    /// Whether the first row is the header, if that is known.
+    /// Whether the table has a header, if that is known.
     pub(crate) has_header: Option<bool>,
-    /// Whether one column is enough.
+    /// Whether the table may have only one column.
     pub(crate) may_be_one_column: bool,
 }
 
-/// The first rows of a file as they are with one separator.
+/// The first rows of a file, split at one separator.
 struct FirstRows {
     format: CellFormat,
     rows: Vec<ByteRecord>,
-    /// The number of cells that most of them have, and how many have it.
+    /// Most frequent number of cells in a row, and (`alike`) the number of rows with as many cells.
     width: usize,
     alike: usize,
 }
 
-/// What the first rows of a table are.
+/// What each of the first rows of a table is.
 struct TableLayout {
-    /// Whether the first row names the separator.
+    /// Whether the first row names the separator (`sep=;`).
     is_sep_line: bool,
-    /// The row in which the table begins.
+    /// Index of the row in which the table begins.
     first: usize,
     is_header: bool,
     has_units: bool,
     has_row_names: bool,
     first_sample: usize,
-    /// Number of columns without those at the end that are empty.
+    /// Number of columns, without empty ones at the end.
     columns: usize,
 }
 
@@ -151,7 +158,7 @@ impl FirstRows {
         let mut widths: Vec<usize> = rows.iter().map(ByteRecord::len).collect();
         widths.sort_unstable();
         widths.dedup();
-        // The first row decides between two.
+        // If two numbers of cells are equally frequent, take that of the first row.
         let first = rows.first().map_or(0, ByteRecord::len);
         let width = widths.into_iter().max_by_key(|&width| (alike(width), width == first)).unwrap_or(0);
         let comma = CellFormat { comma: separator != b',', ..format };
@@ -169,13 +176,13 @@ impl FirstRows {
         (self.alike, numbers, self.width)
     }
 
-    /// The row in which the table begins, behind comments and a title.
+    /// Returns the index of the row in which the table begins, after comments and a title.
     fn first(&self, is_sep_line: bool, hints: &Hints<'_>) -> usize {
         let from = usize::from(is_sep_line);
         let is_before = |row: &ByteRecord| is_comment(row) || self.is_title(row, hints);
         let Some(first) = (from..self.rows.len()).find(|&at| !is_before(&self.rows[at])) else { return from };
         let titles = self.rows[from..first].iter().filter(|row| !is_comment(row)).count();
-        // NumPy writes a header as a comment: it has as many cells as the numbers below it.
+        // NumPy writes a header as a comment. This header has as many cells as the rows of numbers below it.
         if first > from
             && is_comment(&self.rows[first - 1])
             && self.rows[first - 1].len() == self.rows[first].len()
@@ -186,25 +193,27 @@ impl FirstRows {
                 return first - 1;
             }
         }
-        // A title has one cell, or stands above names.
+        // Skip these rows only if they are clearly comments or a title: each has one cell, or a header
+        // follows them.
         let is_clear = self.rows[from..first].iter().all(|row| is_comment(row) || row.len() == 1)
             || hints.has_header == Some(true)
             || self.is_header(first, hints);
         if is_clear && titles <= MOST_OF_TITLE { first } else { from }
     }
 
-    /// Whether a row has one cell, which is the first and no number, or none, where others have several.
+    /// Returns whether a row can be a line of a title: in a table of several columns, no cell but the first
+    /// has text, and the text is neither a number nor a known name.
     fn is_title(&self, row: &ByteRecord, hints: &Hints<'_>) -> bool {
         self.width > 1
             && is_empty_from(row, 1)
             && row.get(0).is_none_or(|cell| self.format.value(cell).is_none() && !is_known(cell, hints))
     }
 
-    /// Whether a row has names: one of those that are known, numbers that count the columns, or words alone above
-    /// numbers.
+    /// Returns whether a row is a header: it has a known name, or counts the columns, or has only words while
+    /// the row below has a number or is a row of units.
     fn is_header(&self, at: usize, hints: &Hints<'_>) -> bool {
         let Some(row) = self.rows.get(at) else { return false };
-        // Infinite values are no names either.
+        // Infinite values and NaN are not names either.
         let is_number = |cell: &[u8]| {
             self.format.value(cell).is_some()
                 || text(cell).is_ok_and(|text| text.replace(',', ".").parse::<f64>().is_ok())
@@ -215,8 +224,11 @@ impl FirstRows {
             || (!row.iter().any(is_number) && (below(1) || self.are_units(at + 1)))
     }
 
-    /// Whether a row has units: words alone, each in brackets or above a number. Where one is in brackets above a number,
-    /// where a sample has no word, the others may be any words.
+    /// Returns whether a row has the units of the columns. Each of its words is in brackets or above a
+    /// number.
+    ///
+    /// If a word in brackets is above a number, the row cannot be a sample, which would have a number there.
+    /// The other words may then be any words. Empty cells and `-` are allowed everywhere.
     fn are_units(&self, at: usize) -> bool {
         let [Some(row), Some(below)] = [at, at + 1].map(|at| self.rows.get(at)) else { return false };
         let is_bracketed = |word: &str| word.starts_with(['(', '[']) && word.ends_with([')', ']']);
@@ -239,8 +251,9 @@ impl FirstRows {
             && row.iter().zip(below).all(is_unit)
     }
 
-    /// Whether the rows below the header `at` have one more cell, the first, which names them: R's `write.table` names no
-    /// column for the names of the rows, which are words or count the rows.
+    /// Returns whether the rows below the header `at` begin with the name of the row: they have one cell more
+    /// than the header, and their first cells are words, or 1, 2, 3 and so on. R's `write.table` writes such
+    /// tables.
     fn have_row_names(&self, at: usize) -> bool {
         let rows = self.rows.get(at + 1..).unwrap_or_default();
         let names: Vec<&[u8]> = rows.iter().filter_map(|row| row.get(0)).collect();
@@ -252,7 +265,7 @@ impl FirstRows {
             && (are_words || count_rows)
     }
 
-    /// Columns of the row `first` without those at its end that are empty in all rows.
+    /// Returns the number of cells in the row `first`, without columns at the end that are empty in all rows.
     fn columns(&self, first: usize) -> usize {
         let rows = &self.rows[first.min(self.rows.len())..];
         let mut columns = rows.first().map_or(0, ByteRecord::len);
@@ -282,7 +295,7 @@ impl FirstRows {
         self.rows.get(at).and_then(ByteRecord::position).cloned()
     }
 
-    /// What is left out, in words. `line` is the number of the line at a position.
+    /// Describes the lines and columns that are left out. `line` returns the line number of a position.
     fn notes(&self, layout: &TableLayout, line: impl Fn(&Position) -> u64) -> Vec<String> {
         let &TableLayout { is_sep_line, first, has_units, has_row_names, columns, .. } = layout;
         let mut notes = Vec::new();
@@ -321,7 +334,8 @@ impl FirstRows {
         notes
     }
 
-    /// Names of the columns, if the first row has them; or which line is not UTF-8.
+    /// Returns the names of the columns if the table has a header, or an error that names the line that is
+    /// not UTF-8.
     fn header(
         &self,
         layout: &TableLayout,
@@ -342,7 +356,8 @@ fn is_known(cell: &[u8], hints: &Hints<'_>) -> bool {
 }
 
 impl Beginning {
-    /// That of a table with commas whose first row has the names.
+    /// Returns the beginning of a table that is known to be separated by commas and to have a header in its
+    /// first row.
     pub(crate) fn of_names(file: &mut File) -> io::Result<Self> {
         file.seek(SeekFrom::Start(0))?;
         let format = CellFormat { separator: b',', comma: false };
@@ -354,7 +369,8 @@ impl Beginning {
         Ok(Self { format, header: Some(header), columns, start, has_row_names: false, notes: Vec::new() })
     }
 
-    /// The beginning of a table, or what is wrong with it. `line` is the number of the line at a position.
+    /// Finds how a table begins. The inner error says why the text is not a table. `line` returns the line
+    /// number of a position.
     pub(crate) fn read(
         file: &mut File,
         hints: &Hints<'_>,
@@ -379,7 +395,7 @@ impl Beginning {
             let rows = &read[*at];
             rows.width > 1 && rows.rows.get(first_row(rows)).is_some_and(|row| row.len() > 1)
         };
-        // Of those that are equal, the first.
+        // Of separators with equal scores, take the first one: `max_by_key` returns the last, hence `rev`.
         let best = (0..read.len()).rev().filter(is_usable).max_by_key(|&at| read[at].score());
         let rows = match best {
             Some(best) => read.swap_remove(best),
@@ -401,14 +417,14 @@ impl Beginning {
     }
 }
 
-/// The separator in the first line, as Excel takes it: `sep=;`.
+/// Returns the separator that the first line names for Excel, as in `sep=;`.
 fn named_separator(text: &str) -> Option<u8> {
     let line = text.split(['\r', '\n']).next()?.trim_matches('"');
     let separator = line.get(..4).filter(|start| start.eq_ignore_ascii_case("sep=")).and(line.get(4..))?;
     separator.bytes().next().filter(u8::is_ascii)
 }
 
-/// Why a text is not read, if it is empty or begins as LIBSVM's do.
+/// Returns why a text cannot be read, if it is empty or begins like LIBSVM's sparse format.
 fn other_text(text: &str) -> Option<String> {
     let mut words = text.trim_start().lines().next().unwrap_or_default().split_whitespace();
     let Some(label) = words.next() else { return Some("is empty".into()) };
@@ -421,7 +437,7 @@ fn other_text(text: &str) -> Option<String> {
     is_sparse.then(|| "is in LIBSVM's sparse format, which is not read: save it as .csv".into())
 }
 
-/// Why a text is no table.
+/// Returns why a text is not a table.
 fn not_a_table(read: &[FirstRows], text: &str, line: impl Fn(&Position) -> u64) -> String {
     let line = |row: &ByteRecord| row.position().map_or(1, &line);
     let best = read.iter().rev().filter(|rows| rows.width > 1).max_by_key(|rows| rows.score());
@@ -448,7 +464,7 @@ fn not_a_table(read: &[FirstRows], text: &str, line: impl Fn(&Position) -> u64) 
     }
 }
 
-/// A text in UTF-16 as UTF-8, in a file without a name; `unit` makes a number of its bytes.
+/// Converts a text from UTF-16 to UTF-8, in a temporary file. `unit` converts two bytes to a code unit.
 pub(crate) fn from_utf16(path: &Path, file: File, unit: fn([u8; 2]) -> u16) -> Result<File, DataError> {
     let mut bytes = BufReader::new(file).bytes();
     let mut plain = BufWriter::new(temporary::file()?);

@@ -1,22 +1,24 @@
-//! Words for a missing value, in features and in labels.
+//! Words that stand for a missing value, in features and in labels.
 
-/// Cells without a value: spelled as here, in small letters, or in capitals. "Na" (sodium) and "Nan" (a name) are values.
+/// Cells without a value. They are recognised as spelled here, in lower case, or in upper case. "Na" (sodium)
+/// and "Nan" (a name) are values.
 ///
-/// - pandas reads most of them as missing: `na_values` of
+/// - pandas reads most of these words as missing: `na_values` of
 ///   <https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html>. It writes `NaT` for a missing date.
-/// - `?` is that of UCI's tables and of Weka, `\N` that of MySQL's and Hive's dumps.
+/// - UCI's tables and Weka write `?`. Dumps of MySQL and Hive write `\N`.
 /// - Excel writes its errors into cells: its function ERROR.TYPE lists them.
-/// - SAS, Stata and SPSS print a period for a missing number, and the World Bank's tables have two. `n.a.` is that of
-///   statistical offices.
+/// - SAS, Stata and SPSS print a period for a missing number. The World Bank's tables have two periods.
+///   Statistical offices write `n.a.`.
 ///
-/// `-` is a class in UCI's tables (credit approval, promoters), and `missing` and `unknown` are answers in surveys.
+/// Not in the list: `-`, which is a class in UCI's tables (credit approval, promoters), and `missing` and
+/// `unknown`, which are answers in surveys.
 const MISSING: [&str; 27] = [
     "", "NA", "N/A", "NaN", "-NaN", "NaT", "None", "Null", "<NA>", "#NA", "#N/A", "#N/A N/A", "1.#IND",
     "-1.#IND", "1.#QNAN", "-1.#QNAN", "?", "\\N", "#NULL!", "#DIV/0!", "#VALUE!", "#REF!", "#NAME?", "#NUM!",
     ".", "..", "n.a.",
 ];
 
-/// Whether a cell, without blanks around it, is a word for a missing value.
+/// Returns whether the text of a cell, without blanks around it, stands for a missing value.
 pub(crate) fn is_missing(text: &str) -> bool {
     let is_small = text.chars().all(|letter| !letter.is_ascii_uppercase());
     let is_large = text.chars().all(|letter| !letter.is_ascii_lowercase());

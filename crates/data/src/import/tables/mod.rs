@@ -1,4 +1,9 @@
-//! The tables of a folder: which file, or which parts of Parquet, are the training and the test table.
+//! Finds the tables in a folder: which file, or which parts of a Parquet table, are the training and the test
+//! table.
+//!
+//! A table is one text file, one Parquet file, or several Parquet files (parts), as Spark, Hugging Face and
+//! other tools write them. The split of a table is recognised from its name (`train.csv`,
+//! `test-00000-of-00001.parquet`). Without a training table, the folder must contain exactly one table.
 
 pub(crate) mod beginning;
 pub(crate) mod missing;
@@ -25,35 +30,35 @@ use crate::quote::{listed, short};
 
 const ENDINGS: [&str; 5] = ["csv", "tsv", "csv.gz", "tsv.gz", "parquet"];
 
-/// Is told each row that is read, and their number; an error stops the reading.
+/// Called for each row that is read, with its number and the number of all rows. An error stops the reading.
 pub(crate) type Tell<'a> = dyn Fn(usize, usize) -> Result<(), DataError> + 'a;
 
-/// The first bytes of a Parquet file.
+/// First bytes of a Parquet file.
 pub(crate) const PARQUET: &[u8] = b"PAR1";
 
-/// Whether a file is Parquet, by its contents.
+/// Returns whether a file is Parquet, from its contents.
 pub(crate) fn is_parquet(path: &Path) -> bool {
     let mut first = [0; PARQUET.len()];
     run_record::files::open_regular(path).is_ok_and(|mut file| file.read_exact(&mut first).is_ok())
         && first == PARQUET
 }
 
-/// The files of one table, of which Parquet may have several.
+/// The files of one table. Only a Parquet table may have several.
 #[derive(Debug)]
 pub(crate) struct TableFiles {
-    /// A folder below it with a name such as `class=low` is a value of a column.
+    /// Folder of the table. A folder below it with a name such as `class=low` is the value of a column.
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "Parquet alone has partitions"))]
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<PathBuf>,
 }
 
 impl TableFiles {
-    /// A table of one file. The names of its folders are not columns.
+    /// Returns a table of one file. The names of its folders are not columns.
     pub(crate) fn one(file: &Path) -> Self {
         Self { root: file.parent().unwrap_or(Path::new("")).to_owned(), files: vec![file.to_owned()] }
     }
 
-    /// A table whose files are below `root`. Only Parquet may have several: of other tables, one file is read.
+    /// Returns a table of files below `root`. Several files are an error unless they are all Parquet.
     fn of_parts(root: PathBuf, files: Vec<PathBuf>) -> Result<Self, DataError> {
         if files.len() > 1 && !files.iter().all(|file| is_parquet_name(file)) {
             let names =
@@ -74,16 +79,16 @@ impl TableFiles {
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) train: TableFiles,
-    /// Those of other splits, in the order in which they are preferred for the test.
+    /// Tables of the other splits, the preferred ones for the test first.
     pub(crate) others: Vec<Other>,
 }
 
-/// The table of a split beside the one for training.
+/// Table of a split other than the training split.
 #[derive(Debug)]
 pub(crate) struct Other {
     name: String,
     pub(crate) table: TableFiles,
-    /// What to do if it has no classes.
+    /// What to do if the table has no classes.
     advice: String,
 }
 
@@ -92,8 +97,9 @@ impl Tables {
         Self { train, others: Vec::new() }
     }
 
-    /// The place of the test table among the others, by the classes of the training table. If none has classes, it is the
-    /// first, whose error names them.
+    /// Returns the index in `others` of the test table, chosen by the classes of the training table, `train`.
+    /// If no table has classes, returns the first one: the error about its missing classes tells the user
+    /// what to do. `classes` reads the classes of a table.
     pub(crate) fn test(
         &self,
         args: &ImportArgs,
@@ -112,51 +118,55 @@ impl Tables {
 }
 
 impl Other {
-    /// The error that it lacks the column of the classes, as those of competitions do.
+    /// Returns the error for a table without the column of the classes, such as the test table of a
+    /// competition.
     pub(crate) fn without_classes(&self, column: &str) -> DataError {
         let what =
             format!("has no column {} with the classes: {}", crate::quote::quoted(column), self.advice);
         DataError::source(&self.table.files[0], what)
     }
 
-    /// The error that this column has no classes.
+    /// Returns the error for a table without a class in this column.
     pub(crate) fn unlabelled(&self, column: &str) -> DataError {
         let what = format!("no row has a class in column {}: {}", short(column), self.advice);
         DataError::source(&self.table.files[0], what)
     }
 }
 
-/// A table of a folder.
+/// A table found in a folder, before its split is known.
 struct Table {
-    /// Its name without the ending.
+    /// Name of the file or folder without its extension.
     name: String,
-    /// The file, or the folder or the first file of its parts.
+    /// The file, the folder of the parts, or the first of the parts.
     path: PathBuf,
     files: Vec<PathBuf>,
     is_folder: bool,
 }
 
 impl Table {
-    /// Its files in `folder`, or in a folder of its own there.
+    /// Returns the files of the table. The root is the table's own folder if it has one, and otherwise
+    /// `folder`.
     fn into_files(self, folder: &Path) -> Result<TableFiles, DataError> {
         let root = if self.is_folder { self.path } else { folder.to_owned() };
         TableFiles::of_parts(root, self.files)
     }
 }
 
-/// The tables in a folder: `train.csv` or the like, and test, or one alone. `None` if it is no folder of tables.
+/// Finds the tables in a folder: `train.csv` or the like with those of other splits, or a single table.
+/// Returns `None` if the folder has no tables to import.
 pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let has_pictures = holds_pictures(folder);
     let mut found = found(folder)?;
     let names: Vec<String> = found.iter().map(|table| table.name.clone()).collect();
-    // Beside pictures, `train_log.csv` is no data set.
+    // Beside pictures, a table such as `train_log.csv` is not a data set: accept only plain names such as
+    // `train.csv`.
     let splits = if has_pictures {
         names.iter().map(|name| plain_split(name)).collect()
     } else {
         split::of_names(&names)
     };
     let mut splits: Vec<(Table, Option<SplitKind>)> = found.drain(..).zip(splits).collect();
-    // The shortest name of a split is the plainest.
+    // Of several tables of a split, the one with the shortest name comes first: it has the plainest name.
     splits.sort_by_key(|(table, split)| (split.is_none(), *split, table.is_folder, table.name.len()));
     if splits.first().is_none_or(|(_, split)| *split != Some(SplitKind::Train)) {
         let tables: Vec<Table> = splits.into_iter().map(|(table, _)| table).collect();
@@ -197,7 +207,7 @@ pub(crate) fn tables(folder: &Path, args: &ImportArgs) -> Result<Option<Tables>,
     Ok(Some(Tables { train: train.into_files(folder)?, others }))
 }
 
-/// Says which tables and folders are not used beside those that are `used`, the first of which is for training.
+/// Logs which tables and folders are not used. The first of the `used` tables is for training.
 fn say_unused(
     folder: &Path,
     used: &[&Table],
@@ -222,13 +232,14 @@ fn say_unused(
     Ok(())
 }
 
-/// The split whose plain name is that of a table.
+/// Returns the split of a table with a plain name: one word of letters.
 fn plain_split(name: &str) -> Option<SplitKind> {
     let is_plain = name.chars().all(|letter| letter.is_ascii_alphabetic());
     split::of_name(name).filter(|_| is_plain)
 }
 
-/// Checks that pictures in no folder do not lie beside the only table, one of which is the data set.
+/// Rejects a folder that has a single table and pictures in no class's folder: either of the two could be the
+/// data set.
 fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<(), DataError> {
     let (folders, files) = folder::inside(folder)?;
     let pictures: Vec<String> =
@@ -251,7 +262,8 @@ fn check_pictures(folder: &Path, tables: &[Table], args: &ImportArgs) -> Result<
     }
 }
 
-/// The table of a folder without one for training: the only one.
+/// Finds the table in a folder without a training table: the only table there, or the parts in partitions. If
+/// there is no table, looks in the only inner folder that has tables.
 fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result<Option<Tables>, DataError> {
     let (mut folders, files) = folder::inside(folder)?;
     folders.retain(|folder| !is_hidden(&folder::name(folder)));
@@ -310,7 +322,7 @@ fn without_split(folder: &Path, tables: Vec<Table>, args: &ImportArgs) -> Result
     table.into_files(folder).map(|table| Some(Tables::one(table)))
 }
 
-/// Says that several files are one table.
+/// Logs that several files are read as one table.
 fn say_parts(folder: &Path, files: &[PathBuf]) {
     if let [first, _, ..] = files {
         let first = first.strip_prefix(folder).unwrap_or(first);
@@ -318,7 +330,8 @@ fn say_parts(folder: &Path, files: &[PathBuf]) {
     }
 }
 
-/// The folder with tables among some. Several are an error: the configurations of a data set of Hugging Face are so.
+/// Returns the only one of `folders` that has tables, if there is one. Several are an error: the
+/// configurations of a Hugging Face data set are such folders.
 fn data_set_in<'f>(
     folder: &Path,
     folders: &'f [PathBuf],
@@ -342,7 +355,7 @@ fn data_set_in<'f>(
     }
 }
 
-/// What to do where a source has several data sets.
+/// Returns what to do if a source has several data sets.
 fn one_of(path: &Path, args: &ImportArgs) -> String {
     if args.source.is_dir() {
         format!("import one, as in {}", command(path, args))
@@ -351,12 +364,12 @@ fn one_of(path: &Path, args: &ImportArgs) -> String {
     }
 }
 
-/// The command that imports `path` alone.
+/// Returns the command that imports `path` alone.
 fn command(path: &Path, args: &ImportArgs) -> String {
     format!("mpiburn data import {} --out {}", quoted(path.display()), quoted(args.out.display()))
 }
 
-/// What to do where the test table has no classes.
+/// Returns what to do if the test table has no classes.
 fn alone(folder: &Path, train: &Table, test: &Table, args: &ImportArgs) -> String {
     let [train_name, test_name] = [train, test].map(|table| folder::name(&table.path));
     let is_one = train.is_folder || train.files.len() == 1;
@@ -372,7 +385,8 @@ fn alone(folder: &Path, train: &Table, test: &Table, args: &ImportArgs) -> Strin
     }
 }
 
-/// The tables that lie in a folder, and those whose parts are in a folder of it.
+/// Finds the tables in a folder: text files, Parquet files with their parts, and inner folders that contain
+/// the files of one table.
 fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
     let (folders, files) = folder::inside(folder)?;
     let mut tables = Vec::new();
@@ -387,7 +401,7 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
         }
     }
     for (name, mut files) in parts {
-        // A whole table beside parts of the same name.
+        // If a file has the plain name of the table, it is the whole table. Parts beside it are ignored.
         let is_whole = |file: &&PathBuf| stem(file).is_some_and(|stem| stem.eq_ignore_ascii_case(&name));
         if let Some(whole) = files.iter().find(is_whole).cloned() {
             files = vec![whole];
@@ -410,7 +424,8 @@ fn found(folder: &Path) -> Result<Vec<Table>, DataError> {
     Ok(tables)
 }
 
-/// The files of the table in a folder: parts of Parquet, also below folders of partitions, or one file.
+/// Returns the files of the table in a folder: Parquet parts, also those in folders of partitions, or else
+/// the only text table.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let (folders, files) = folder::inside(folder).unwrap_or_default();
     let is_part =
@@ -426,14 +441,15 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Whether a folder is a partition of a table of Parquet, rather than one of a data set.
+/// Returns whether a folder is a partition of a Parquet table, rather than a data set with such a name.
 pub(crate) fn is_partition(folder: &Path) -> bool {
     partitions::is_one(folder)
         && in_folder(folder).first().is_some_and(|file| is_parquet_name(file))
         && found(folder).is_ok_and(|tables| tables.iter().all(|table| split::of_name(&table.name).is_none()))
 }
 
-/// The name of a table's file without its ending, in any case; none of another file.
+/// Returns the name of a table file without its extension, or `None` if the extension is not that of a table.
+/// Case does not matter.
 fn stem(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let without = |ending: &&str| {
@@ -443,8 +459,9 @@ fn stem(path: &Path) -> Option<String> {
     ENDINGS.iter().find_map(without)
 }
 
-/// What the name of a part of a table of Parquet says, `train-00000-of-00002.parquet` as Hugging Face names them or
-/// `train_0.parquet`: its split, its number, and how many there are. None of another file.
+/// Splits the name of a Parquet part: `train-00000-of-00002.parquet`, as Hugging Face names parts, or
+/// `train_0.parquet`. Returns the split, the number of the part, and the number of all parts if the name has
+/// it. Returns `None` for other names.
 fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     let name = stem(path).filter(|_| is_parquet_name(path))?;
     let words: Vec<&str> = name.split(['-', '.', '_']).collect();
@@ -452,8 +469,8 @@ fn part(path: &Path) -> Option<(String, u64, Option<usize>)> {
     Some((words[0].to_owned(), words.get(1)?.parse().ok()?, all))
 }
 
-/// The name of a part without what tells parts apart, numbers and UUIDs: DuckDB has `data_0`, Polars `00000000`,
-/// pyarrow a UUID.
+/// Removes from the name of a part what differs between parts: numbers and UUIDs. DuckDB writes `data_0`,
+/// Polars `00000000`, and pyarrow a UUID.
 fn alike(name: &str) -> String {
     let is_number = |word: &str| {
         word.bytes().all(|byte| byte.is_ascii_hexdigit()) && word.contains(|c: char| c.is_ascii_digit())
@@ -465,7 +482,7 @@ fn alike(name: &str) -> String {
     name.split(|letter: char| !letter.is_alphanumeric()).map(word).collect::<Vec<_>>().join("-")
 }
 
-/// Checks that a part whose name says how many there are has the others beside it.
+/// Checks that all parts are there, if the name of `path` says how many parts there are.
 fn check_whole(path: &Path) -> Result<(), DataError> {
     let Some((split, _, Some(expected))) = part(path) else { return Ok(()) };
     let beside = path.parent().unwrap_or(Path::new("."));
@@ -482,17 +499,18 @@ fn is_parquet_name(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet"))
 }
 
-/// Whether Hadoop's tools ignore a file or folder of this name, such as `_SUCCESS`, `_metadata` and `_delta_log`.
+/// Returns whether Hadoop's tools ignore files and folders of this name, such as `_SUCCESS`, `_metadata` and
+/// `_delta_log`.
 fn is_hidden(name: &str) -> bool {
     name.starts_with('_')
 }
 
-/// Whether a table is the sample submission of a competition. Its classes are invented.
+/// Returns whether a table is the sample submission of a competition. Its classes are invented.
 pub(crate) fn is_submission(path: &Path) -> bool {
     folder::name(path).to_lowercase().contains("submission")
 }
 
-/// Whether a file has the name of a table, which has samples.
+/// Returns whether a file has the name of a table with samples.
 pub(crate) fn is_table(path: &Path) -> bool {
     stem(path).is_some() && !metadata::is_file_name(path)
 }

@@ -1,4 +1,8 @@
-//! Parquet files: features in columns, or pictures in one, as Hugging Face's data sets have them.
+//! Reads Parquet files: tables of features, and tables with the bytes of pictures in a column, as Hugging
+//! Face writes them.
+//!
+//! A table of features is converted to a temporary text file with commas, so that one reader serves all
+//! tables. Pictures are copied to one file of the import for each split.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,7 +31,7 @@ use crate::import::tables::{TableFiles, Tables, Tell, is_parquet, partitions};
 use crate::import::temporary;
 use crate::quote::{listed, quoted, short};
 
-/// A column that is one of pictures.
+/// Names of columns of pictures.
 const PICTURES: [&str; 4] = ["image", "img", "picture", "pixels"];
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
@@ -62,7 +66,8 @@ fn damaged(path: &Path) -> DataError {
     DataError::damaged(path, "is a damaged file of Parquet")
 }
 
-/// The result of the reader of Parquet, which panics on some damaged files.
+/// Calls the Parquet reader and turns a panic into an error: the reader panics on some damaged files. The
+/// panic hook is replaced during the call, so that nothing is printed.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| ()));
@@ -71,8 +76,8 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
     read.map_err(|_| damaged(path))?.map_err(invalid(path))
 }
 
-/// Calls `visit` with each row of the files: its file, its number in it from 1, and its columns, of which the last are
-/// those that the folders of the file name.
+/// Calls `visit` with each row of the files: the file, the number of the row in it from 1, and the columns.
+/// Columns that come from the names of folders are last.
 fn for_each_row(
     files: &TableFiles,
     tell: &Tell<'_>,
@@ -96,7 +101,7 @@ fn for_each_row(
     Ok(())
 }
 
-/// The files, each with the number of rows in those before it.
+/// Returns the files, each with the number of rows in the files before it.
 pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, DataError> {
     let mut before = 0;
     let with_rows = |path: &PathBuf| {
@@ -107,17 +112,18 @@ pub(crate) fn rows_before(paths: &[PathBuf]) -> Result<Vec<(PathBuf, u64)>, Data
     paths.iter().map(with_rows).collect()
 }
 
-/// The columns of a file.
+/// Returns the columns that are in a file.
 fn fields(path: &Path) -> Result<Vec<TypePtr>, DataError> {
     Ok(open(path)?.metadata().file_metadata().schema().get_fields().to_vec())
 }
 
-/// Their names.
+/// Returns the names of the columns that are in a file.
 fn own_columns(path: &Path) -> Result<Vec<String>, DataError> {
     Ok(fields(path)?.iter().map(|field| field.name().to_owned()).collect())
 }
 
-/// The names of the columns of a file of a table in `root`, with those that its folders name.
+/// Returns the names of the columns of a file, and after them the names of columns from folders between the
+/// file and `root`.
 fn columns(path: &Path, root: &Path) -> Result<Vec<String>, DataError> {
     let mut columns = own_columns(path)?;
     let of_folders = partitions::in_path(path, root, &columns);
@@ -129,18 +135,18 @@ fn text_or_null(text: Option<String>) -> Field {
     text.map_or(Field::Null, Field::Str)
 }
 
-/// How the values of a column are written.
+/// How a column is written as text.
 #[derive(Clone)]
 enum Cells {
     One,
-    /// A list of so many numbers, each in a column.
+    /// Each value is a list of this many numbers. Each number gets a column of its own.
     Each(usize),
-    /// What the lists are that are no columns of numbers.
+    /// The values are other lists. Each cell contains this description of the lists.
     Lists(String),
 }
 
-/// The rows of files with the same columns as a table of commas, whose first line has the names of the columns. Lists
-/// of numbers that have one length are as many columns.
+/// Converts a table to a text file with commas and a header. All files must have the same columns. A column
+/// of lists of numbers, all of one length, becomes as many columns.
 pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataError> {
     let paths = &files.files;
     let expected = columns(&paths[0], &files.root)?;
@@ -156,14 +162,15 @@ pub(crate) fn as_csv(files: &TableFiles, tell: &Tell<'_>) -> Result<File, DataEr
     loop {
         match write_csv(files, &expected, &cells, tell)? {
             Written::File(file) => return Ok(file),
-            // Rejected with this text where the column is read as a feature, and not if it is left out.
+            // The import rejects a cell with this text if the column is a feature, and ignores the cell if
+            // the column is left out.
             Written::Differs(column, what) => cells[column] = Cells::Lists(what),
         }
     }
 }
 
-/// Warns where the first row of a file has another value in a column than the folder of the same name. The column is
-/// read, and other tools may read the name of the folder.
+/// Warns if a folder is named after a column of the file and the two have different values in the first row.
+/// The import uses the column, while other tools may use the name of the folder.
 fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     let number = |text: &str| text.parse::<f64>().ok();
     let is_same = |own: &str, text: &str| {
@@ -174,7 +181,7 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
         };
         match number(own) {
             Some(own) => number(&text) == Some(own),
-            // Dates have a time of day behind them.
+            // The column may have a time of day after the date.
             None => own.starts_with(&text),
         }
     };
@@ -210,10 +217,10 @@ fn warn_of_partitions(files: &TableFiles) -> Result<(), DataError> {
     Ok(())
 }
 
-/// What became of a table.
+/// Result of writing a table as text.
 enum Written {
     File(File),
-    /// The column with lists of several lengths, and what they are.
+    /// This column has lists of different lengths, as the text describes.
     Differs(usize, String),
 }
 
@@ -265,7 +272,7 @@ fn write_csv(
     Ok(Written::File(file))
 }
 
-/// How each column is written: a list by the first row that has one.
+/// Decides how each column is written. The first row that is not null decides about a column of lists.
 fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
     let is_list =
         |field: &TypePtr| field.is_group() && field.get_basic_info().converted_type() == ConvertedType::LIST;
@@ -290,7 +297,7 @@ fn lists(files: &TableFiles) -> Result<Vec<Cells>, DataError> {
     until_stopped(read).map(|()| cells)
 }
 
-/// Whether a value of a list is a number, or none where one is missing.
+/// Returns whether an element of a list is a number or missing.
 fn is_number(field: &Field) -> bool {
     let is_other = matches!(
         field,
@@ -299,7 +306,7 @@ fn is_number(field: &Field) -> bool {
     !is_other
 }
 
-/// A value as text: a number in full, nothing where there is none.
+/// Converts a value to text. Numbers keep all digits, and a missing value becomes an empty text.
 fn cell(field: &Field) -> String {
     match field {
         Field::Null => String::new(),
@@ -319,7 +326,7 @@ fn cell(field: &Field) -> String {
     }
 }
 
-/// The column of pictures in a file of Parquet, if it has one: bytes, or a group of bytes and their path.
+/// Returns the column of pictures of a Parquet file, if it has one: bytes, or a group of bytes and path.
 pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, DataError> {
     if !is_parquet(path) {
         return Ok(None);
@@ -335,7 +342,7 @@ pub(crate) fn column_of_pictures(path: &Path) -> Result<Option<String>, DataErro
     Ok(fields(path)?.iter().find(is_picture).map(|field| field.name().to_owned()))
 }
 
-/// Whether a file has the bytes of pictures in a column, rather than their names.
+/// Returns whether a column of a file contains the bytes of pictures, rather than their names.
 pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, DataError> {
     let Some(column) = column_of_pictures(path)? else { return Ok(false) };
     let is_text =
@@ -343,7 +350,7 @@ pub(crate) fn embeds_pictures(path: &Path) -> Result<bool, DataError> {
     Ok(!fields(path)?.iter().any(|field| field.name() == column && is_text(field)))
 }
 
-/// What Hugging Face's `datasets` says of a file's columns.
+/// Returns what Hugging Face's `datasets` has recorded about the columns of a file.
 fn features(path: &Path) -> Result<Value, DataError> {
     let reader = open(path)?;
     let entries = reader.metadata().file_metadata().key_value_metadata();
@@ -352,12 +359,13 @@ fn features(path: &Path) -> Result<Value, DataError> {
     Ok(json.map_or(Value::Null, |json| json["info"]["features"].clone()))
 }
 
-/// Text in a line of its own, which a row of the table is.
+/// Escapes line breaks: each row of the text file is one line.
 fn in_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r")
 }
 
-/// The column of the classes, beside the one of pictures if there is one, and their names, if they are known.
+/// Returns the column with the classes, and the names of the classes if the file has them. `pictures` is the
+/// column of pictures, if there is one, and `wanted` the column that the user named.
 pub(crate) fn label(
     table: &TableFiles,
     pictures: Option<&str>,
@@ -398,13 +406,13 @@ pub(crate) fn label(
     Ok((column.clone(), names))
 }
 
-/// The names of the classes of a column.
+/// Returns the names of the classes in a column, if `features` has them.
 fn names_in(features: &Value, column: &str) -> Option<Vec<String>> {
     serde_json::from_value(features[column]["names"].clone()).ok()
 }
 
-/// Checks that the column of the classes has words or numbers in all files of a table, and the names that it has in
-/// `first`, the first file of the training split.
+/// Checks in all files of a table that the column of the classes contains words or numbers, and that the
+/// classes have the same names as in `first`, the first file of the training split.
 pub(crate) fn check_label(
     table: &TableFiles,
     column: &str,
@@ -426,10 +434,11 @@ pub(crate) fn check_label(
     Ok(())
 }
 
-/// A picture in a file of many: its place, its bytes, its name, and the number of its class.
+/// A picture copied to a file: its offset and length in bytes, its name, and the number of its label.
 type Unpacked = (usize, usize, String, u32);
 
-/// The pictures of tables whose column `column` has them; their bytes are copied to files of the import.
+/// Returns the pictures that are in the column `column` of the tables. Their bytes are copied to files of the
+/// import.
 pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<Found, DataError> {
     let args = job.args;
     let (label, names) = label(&tables.train, Some(column), args.label.as_deref())?;
@@ -490,12 +499,13 @@ pub(crate) fn pictures(tables: &Tables, column: &str, job: &Job<'_>) -> Result<F
     Ok(Found { train: pictures(train), test: test.map(pictures), classes })
 }
 
-/// The value of a row in a column.
+/// Returns the value of a row in the column `wanted`.
 fn value<'f>(columns: &'f [(String, Field)], wanted: &str) -> Option<&'f Field> {
     columns.iter().find(|(name, _)| name == wanted).map(|(_, field)| field)
 }
 
-/// The classes in a column of a table, up to one that is `known`; none if there is no such column.
+/// Returns the classes in a column of a table, reading only until one of them is in `known`. Returns none if
+/// the table does not have the column.
 fn classes(
     files: &TableFiles,
     column: &str,
@@ -511,7 +521,7 @@ fn classes(
     until_stopped(read).map(|()| found)
 }
 
-/// Rows with the path of a picture in place of its bytes.
+/// Counts rows that have the path of a picture instead of its bytes.
 #[derive(Default)]
 struct ByPath {
     number: usize,
@@ -520,7 +530,7 @@ struct ByPath {
 }
 
 impl ByPath {
-    /// Counts a row; true if it has a path alone.
+    /// Counts a row. Returns true if the row has a path and no bytes.
     fn add(&mut self, path: &Path, row: usize, bytes: &[u8], picture: &Field) -> bool {
         self.all += 1;
         match path_of(picture).filter(|_| bytes.is_empty()) {
@@ -552,7 +562,7 @@ impl ByPath {
     }
 }
 
-/// The path of a picture that a row has beside its bytes, or in their place.
+/// Returns the path of a picture that a row has beside its bytes or instead of them.
 fn path_of(field: &Field) -> Option<&str> {
     match field {
         Field::Str(text) if !text.is_empty() => Some(text),
@@ -564,7 +574,7 @@ fn path_of(field: &Field) -> Option<&str> {
     }
 }
 
-/// The bytes of a picture; none where there is no picture.
+/// Returns the bytes of a picture, or `None` if the row has none.
 fn bytes(field: &Field) -> Option<&[u8]> {
     match field {
         Field::Bytes(bytes) => Some(bytes.data()),

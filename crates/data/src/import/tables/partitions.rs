@@ -1,22 +1,23 @@
-//! Columns of a partitioned table that the names of its folders have: `year=2020/class=low/part-0.parquet`.
+//! Columns of a partitioned table: their values are in the names of folders, as in
+//! `year=2020/class=low/part-0.parquet`, and not in the files.
 //!
-//! Hive, Spark, Dask, Polars, DuckDB and pyarrow write such tables: the column is in no file.
+//! Hive, Spark, Dask, Polars, DuckDB and pyarrow write such tables:
 //! <https://cwiki.apache.org/confluence/display/Hive/LanguageManual+DDL#LanguageManualDDL-PartitionedTables>
 
 use std::path::Path;
 
 use crate::import::pictures::folder;
 
-/// The value that says that there is none.
+/// Value that stands for a missing value.
 const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Whether a folder has the name of a partition.
+/// Returns whether a folder has the name of a partition, `column=value`.
 pub(crate) fn is_one(folder: &Path) -> bool {
     folder::name(folder).split_once('=').is_some_and(|(name, _)| !name.is_empty())
 }
 
-/// The names and values that the folders of `path` have below `root`, the folder of its table. A column of the file
-/// itself is preferred.
+/// Returns the columns and values in the names of the folders between `root`, the folder of the table, and
+/// the file `path`. Leaves out `columns`, which the file itself has.
 pub(crate) fn in_path(path: &Path, root: &Path, columns: &[String]) -> Vec<(String, Option<String>)> {
     let folders = path.ancestors().skip(1).take_while(|folder| is_one(folder) && *folder != root);
     let mut found: Vec<(String, Option<String>)> = folders
@@ -30,7 +31,7 @@ pub(crate) fn in_path(path: &Path, root: &Path, columns: &[String]) -> Vec<(Stri
     found
 }
 
-/// A text in which `%20` stands for a blank.
+/// Decodes percent-encoding: `%20` is a blank.
 fn decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let [first, after @ ..] = rest {

@@ -1,30 +1,33 @@
-//! Features that tell samples badly apart: constant ones, those whose values f32 cannot hold, and numbers of the rows.
+//! Finds features from which a network can learn little: constant ones, ones with too many digits for f32,
+//! and row numbers.
 
 use run_record::count;
 
 use crate::quote::listed;
 
-/// Values that f32 has in a range, for a network to learn from.
+/// Minimum number of f32 values in the range of a feature. With fewer, f32 merges values that differ.
 const FEW: f64 = 1000.0;
-/// From here on, f64 does not have all whole numbers.
+/// 2^53: from here on, f64 cannot represent every whole number.
 const INEXACT: f64 = (1u64 << 53) as f64;
 
-/// Rows from which on a feature that counts them is no accident.
+/// Minimum number of rows in which a feature counts up by 1 to be taken for a row number. In fewer rows, this
+/// may be chance.
 const COUNTED: usize = 20;
 
-/// The values of each feature.
+/// Ranges of the values of all features.
 pub(crate) struct FeatureRanges(Vec<FeatureRange>);
 
 #[derive(Clone, Default)]
 struct FeatureRange {
-    /// The first value, as the source has it.
+    /// Bytes of the first value in the source.
     first: Option<Box<[u8]>>,
     low: f64,
     high: f64,
-    /// Whether the source has values of other bytes than the first.
+    /// Whether the bytes of some value differ from those of the first. Numbers that differ in the source may
+    /// be equal as f64.
     differ: bool,
     last: f64,
-    /// Number of the values, and of those that are not one more than the value before.
+    /// Number of values, and (`breaks`) number of values that are not the value before plus 1.
     values: usize,
     breaks: usize,
 }
@@ -32,10 +35,10 @@ struct FeatureRange {
 #[derive(PartialEq)]
 enum Problem {
     Constant,
-    /// All values are one in f32.
+    /// All values are equal as f32.
     OneInF32,
     FewInF32,
-    /// The number of the row.
+    /// The feature is the number of the row.
     Counts,
 }
 
@@ -53,7 +56,7 @@ impl FeatureRange {
         } else if high - low < FEW * step {
             Some(Problem::FewInF32)
         } else if self.values >= COUNTED && self.breaks <= 1 {
-            // A table of the test split begins anew.
+            // One break is allowed, because a test table may start counting again.
             Some(Problem::Counts)
         } else {
             None
@@ -66,7 +69,7 @@ impl FeatureRanges {
         Self(vec![FeatureRange::default(); features])
     }
 
-    /// Adds a value of the feature at a place, which the source has in these bytes.
+    /// Adds a value of a feature. `bytes` are the value as it is written in the source.
     pub(crate) fn add(&mut self, feature: usize, value: f64, bytes: &[u8]) {
         let range = &mut self.0[feature];
         match &range.first {
@@ -88,8 +91,8 @@ impl FeatureRanges {
         range.last = value;
     }
 
-    /// What is wrong with features, in a line for each kind. `name` is that of a feature, and `remedy` says how columns
-    /// are left out.
+    /// Describes the problems, in one line for each kind. `name` returns the name of a feature, and `remedy`
+    /// says how to leave columns out.
     pub(crate) fn problems(&self, name: impl Fn(usize) -> String, remedy: &str) -> Vec<String> {
         let line = |problem: Problem| {
             let found = (0..self.0.len()).filter(|&at| self.0[at].problem().as_ref() == Some(&problem));
@@ -138,7 +141,7 @@ mod tests {
             ranges.problems(|feature| format!("f{feature}"), "drop it")
         };
         let few = ["1700000000", "1700005350"];
-        // f64 has one number for these two.
+        // These two numbers are equal as f64.
         let one = ["1700000000000000001", "1700000000000000002"];
         assert!(problems(&[&["0", "1"], &["-1e-30", "1e-30"], &["5", "900"]]).is_empty());
         let count = |rows: &[i32]| -> Vec<String> { rows.iter().map(i32::to_string).collect() };

@@ -1,4 +1,9 @@
-//! The import of tables: a row is a sample, a column its class, and the other columns are its features.
+//! Imports tables of features: each row is a sample, one column has its class, and the other columns are its
+//! features.
+//!
+//! Each table is read twice. The first pass checks all cells, collects the labels and notes where each row
+//! is. The second pass reads the rows again, in the order of the data set, and writes them. A table therefore
+//! need not fit into memory.
 
 use std::collections::BTreeSet;
 
@@ -18,24 +23,24 @@ use crate::import::{Imported, plan};
 use crate::quote::{listed, quoted};
 use crate::{DataError, Element};
 
-/// A row of a table.
+/// A row with a label.
 #[derive(Debug, Clone)]
 struct LabelledRow {
     position: Position,
-    /// Number of its label among those that were found, in their order.
+    /// Number of the label, in the order in which labels were found.
     label: u32,
 }
 
-/// The table of a split, and its columns that are read.
+/// The table of a split, and which of its columns are read.
 struct SplitTable {
     file: TableFile,
-    /// The column of the classes.
+    /// Column of the classes.
     label: usize,
-    /// The columns of the features, in the order of the training table.
+    /// Columns of the features, in the order of the training table.
     features: Vec<usize>,
 }
 
-/// What the cells of both splits have.
+/// What was found in the cells of both splits.
 struct CellsRead {
     labels: Labels,
     ranges: FeatureRanges,
@@ -89,7 +94,8 @@ pub(crate) fn import(tables: &Tables, job: &Job<'_>) -> Result<Imported, DataErr
     write(train, test, &splits, classes, class, job)
 }
 
-/// Opens the training table, and chooses its columns. Parquet may have the names of the classes.
+/// Opens the training table and chooses its columns. Also returns the names of the classes, which Parquet may
+/// have.
 fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<Vec<String>>), DataError> {
     let args = job.args;
     let file = table_file::open(files, 2, job)?;
@@ -101,7 +107,7 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     };
     let mut dropped: Vec<usize> =
         args.drop.iter().map(|column| file.columns("drop", column)).collect::<Result<Vec<_>, _>>()?.concat();
-    // It tells the order of the rows, and nothing of the samples.
+    // An index of pandas says where a row was, and nothing about the sample.
     for column in (0..file.columns).filter(|&column| file.is_parquet && column != label) {
         if file.column_name(column).starts_with("__index_level_") {
             log::info!("left out: {}, an index of pandas", file.column_name(column));
@@ -120,7 +126,8 @@ fn open_train(files: &TableFiles, job: &Job<'_>) -> Result<(SplitTable, Option<V
     Ok((SplitTable { file, label, features }, names))
 }
 
-/// Opens the table of the test split; `None` if there is no other split than `train`, whose classes are `known`.
+/// Chooses and opens the test table. Returns `None` if the source has only the training table, `train`.
+/// `known` are the classes of the training table.
 fn choose_test<'t>(
     tables: &'t Tables,
     train: &SplitTable,
@@ -144,7 +151,7 @@ fn choose_test<'t>(
     Ok(Some((other, file)))
 }
 
-/// The table of the split `other`, with the columns of `train`.
+/// Finds the columns of `train` in the table of the split `other`.
 fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result<SplitTable, DataError> {
     let Some(label) = column_of_classes([&train.file, &file], train.label) else {
         return Err(other.without_classes(&train.file.column_name(train.label)));
@@ -153,7 +160,8 @@ fn with_columns_of(train: &SplitTable, other: &Other, file: TableFile) -> Result
     Ok(SplitTable { file, label, features })
 }
 
-/// Writes the samples of both `splits`. Without a table of the test split, all samples are rows of `train`.
+/// Writes the samples of both splits. If there is no test table, the samples of both splits are rows of
+/// `train`.
 fn write(
     mut train: SplitTable,
     mut test: Option<SplitTable>,
@@ -185,8 +193,8 @@ fn write(
     writer.finish(job, classes, names, None)
 }
 
-/// Reads all rows of `table`: their labels, and whether their features are numbers. `tell` is called with the number of
-/// each.
+/// Reads all rows of a table: notes their labels, and checks that their features are numbers. `tell` is
+/// called for each row with the number of samples so far.
 fn read(
     SplitTable { file, label, features }: &mut SplitTable,
     CellsRead { labels, ranges }: &mut CellsRead,
@@ -197,7 +205,8 @@ fn read(
     let (mut empty, mut swallowing) = (0, None);
     file.for_each_row(|table, row, position| {
         tell(rows.len())?;
-        // Spreadsheets leave rows of separators. Nothing separates a row of one cell.
+        // Spreadsheets leave rows with nothing but separators. A row of one cell has no separator and is
+        // kept.
         if !table.is_parquet && row.len() > 1 && is_empty_from(row, 0) {
             empty += 1;
             return Ok(());
@@ -238,7 +247,7 @@ fn read(
     }
 }
 
-/// Says how a table is read.
+/// Logs how a table is read.
 fn describe(table: &TableFile, label: usize) {
     if table.is_parquet {
         return log::info!("{}: the class is {}", table.name, table.shown(label));
@@ -260,7 +269,7 @@ fn describe(table: &TableFile, label: usize) {
     );
 }
 
-/// The classes in a column of a table, up to one that is `known`.
+/// Returns the classes in a column of a table, reading only until one of them is in `known`.
 pub(crate) fn classes(
     table: &mut TableFile,
     column: usize,
@@ -276,7 +285,7 @@ pub(crate) fn classes(
     until_stopped(read).map(|()| found)
 }
 
-/// Says which lines and columns of the table of the test split are left out.
+/// Logs which lines and columns of the test table are left out.
 fn say_what_is_left_out(train: &TableFile, test: &SplitTable) {
     let SplitTable { file: test, label, features } = test;
     if !test.notes.is_empty() {
@@ -299,7 +308,8 @@ fn say_what_is_left_out(train: &TableFile, test: &SplitTable) {
     }
 }
 
-/// Checks that features have names of their own, by which those of other tables are found.
+/// Checks that no two features have the same name, because columns of other tables are found by name. Warns
+/// about a feature without a name.
 fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
     let names: Vec<String> = features.iter().map(|&column| table.column_name(column)).collect();
     if let Some(column) = features.iter().find(|&&column| table.column_name(column).is_empty()) {
@@ -316,17 +326,18 @@ fn check_names(table: &TableFile, features: &[usize]) -> Result<(), DataError> {
     }
 }
 
-/// The column of the classes in the other table; none if it has no such column.
+/// Returns the column of the classes in the table `test`, or `None` if there is no such column.
 fn column_of_classes([train, test]: [&TableFile; 2], label: usize) -> Option<usize> {
     match (&train.header, &test.header) {
         (Some(_), Some(names)) => finder(names)(&train.column_name(label)),
-        // Another difference than the column of the classes is an error later.
+        // Without headers, a table with exactly one column fewer lacks the classes. Any other difference is
+        // an error later.
         _ => Some(label).filter(|_| train.columns != test.columns + 1),
     }
 }
 
-/// The columns of the features in the other table, whose classes are in column `label`: by name, in any order and any
-/// spelling.
+/// Returns the columns of the features in the table `test`. They are found by name, in any order and
+/// spelling. `label` is the column of the classes in `test`.
 fn same_columns(
     [train, test]: [&TableFile; 2],
     label: usize,

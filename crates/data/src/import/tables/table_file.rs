@@ -1,4 +1,8 @@
-//! Table files: their columns and their rows.
+//! Opens table files, finds their columns, and reads their rows.
+//!
+//! Text tables may be compressed with gzip or written in UTF-16, and Parquet tables may have several files.
+//! All are converted to one text file in UTF-8 before they are read. Errors nevertheless name lines or rows
+//! of the user's file.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -20,34 +24,34 @@ use crate::import::tables::{PARQUET, TableFiles, Tell, parquet_file};
 use crate::import::{Header, split, temporary};
 use crate::quote::{listed, quoted, short};
 
-/// Names of a column of classes.
+/// Names of columns that are taken for the column of the classes.
 pub(crate) const LABELS: [&str; 4] = ["label", "class", "target", "species"];
 
-/// A table and how it is read.
+/// An open table, and how it is read.
 pub(crate) struct TableFile {
     pub(crate) path: PathBuf,
     /// Path in messages and in `dataset.json`.
     pub(crate) name: String,
-    /// Of Parquet, the files of the table, each with the number of rows before it.
+    /// For Parquet: the files of the table, each with the number of rows in the files before it.
     parts: Vec<(PathBuf, u64)>,
     reader: Reader<File>,
     pub(crate) format: CellFormat,
-    /// Names of the columns, if the first row has them.
+    /// Names of the columns, if the table has a header.
     pub(crate) header: Option<Vec<String>>,
     pub(crate) columns: usize,
-    /// Of the first row of samples.
+    /// Position of the first row of samples.
     start: Position,
-    /// Where lines that are not empty begin, and their numbers.
+    /// Offset and number of each line that is not empty.
     lines: Vec<(u64, u64)>,
-    /// Whether column 1 has the names of the rows, and none of its own.
+    /// Whether column 1 contains names of the rows. The header has no name for such a column.
     pub(crate) has_row_names: bool,
-    /// Lines and columns that are left out, in words.
+    /// Descriptions of the lines and columns that are left out.
     pub(crate) notes: Vec<String>,
-    /// Whether rows are counted in place of lines, of which the first has the names.
+    /// Whether the table is Parquet: messages then count rows instead of lines.
     pub(crate) is_parquet: bool,
 }
 
-/// Opens a table of a source of at least `least` columns.
+/// Opens a table of the import's source, which must have at least `least` columns.
 pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<TableFile, DataError> {
     let args = job.args;
     let typed = args
@@ -61,9 +65,10 @@ pub(crate) fn open(files: &TableFiles, least: usize, job: &Job<'_>) -> Result<Ta
 }
 
 impl TableFile {
-    /// Opens a table of at least `least` columns. Its first row has
-    /// the names of the columns if `header` says so, or if it looks like it: as with one of the `known` names.
-    /// Reading Parquet takes time, of which `tell` is told.
+    /// Opens a table of at least `least` columns.
+    ///
+    /// If `header` is `None`, the first row is the header if it looks like one, for example if it contains
+    /// one of the `known` names. Converting Parquet takes time: `tell` is called meanwhile.
     pub(crate) fn open(
         files: &TableFiles,
         header: Option<Header>,
@@ -104,22 +109,23 @@ impl TableFile {
         })
     }
 
-    /// Lines that are not empty, which are at least as many as the rows.
+    /// Returns the number of lines that are not empty. There are at least as many lines as rows.
     pub(crate) fn lines(&self) -> usize {
         self.lines.len()
     }
 
-    /// The number of the line in which the row at `position` begins, or of the row in its file of Parquet.
+    /// Returns the number of the line in which the row at `position` begins. For Parquet, returns the number
+    /// of the row in its file.
     pub(crate) fn line(&self, position: &Position) -> u64 {
         self.place(position).1
     }
 
-    /// The file of the row at `position`, and the number of its line or row there.
+    /// Returns the file of the row at `position`, and the number of the line or row in that file.
     fn place(&self, position: &Position) -> (&Path, u64) {
         if !self.is_parquet {
             return (&self.path, line_at(&self.lines, position));
         }
-        // Record 0 has the names of the columns. A cell may have several lines.
+        // Record 0 is the header. Records are counted instead of lines because a cell may have several lines.
         let row = position.record();
         match self.parts.iter().rev().find(|(_, before)| *before < row) {
             Some((path, before)) => (path, row - before),
@@ -127,7 +133,8 @@ impl TableFile {
         }
     }
 
-    /// Where a sample comes from, in `dataset.json`: its file, below the folder of all files of the table, and its line.
+    /// Returns the origin of a sample for `dataset.json`: its file, relative to the folder that all files of
+    /// the table are in, and its line or row.
     pub(crate) fn from(&self, position: &Position) -> String {
         let (path, line) = self.place(position);
         let is_common = |folder: &&Path| self.parts.iter().all(|(path, _)| path.starts_with(folder));
@@ -136,14 +143,14 @@ impl TableFile {
         format!("{}:{line}", below.display())
     }
 
-    /// An error in the row at `position`.
+    /// Returns the error for the row at `position`.
     pub(crate) fn wrong(&self, position: &Position, what: impl AsRef<str>) -> DataError {
         let what_line = if self.is_parquet { "row" } else { "line" };
         let (path, line) = self.place(position);
         DataError::source(path, format!("{what_line} {line}: {}", what.as_ref()))
     }
 
-    /// The next row, or false at the end.
+    /// Reads the next row. Returns false at the end.
     fn next(&mut self, row: &mut ByteRecord) -> Result<bool, DataError> {
         self.reader.read_byte_record(row).map_err(|error| DataError::read(&self.path)(error.into()))
     }
@@ -169,7 +176,8 @@ impl TableFile {
         Ok(())
     }
 
-    /// Checks that a row has as many cells as the first, or empty ones behind them.
+    /// Checks that a row has as many cells as the table has columns. More cells are allowed if they are
+    /// empty.
     pub(crate) fn check_width(&self, row: &ByteRecord, position: &Position) -> Result<(), DataError> {
         if row.len() >= self.columns && is_empty_from(row, self.columns) {
             Ok(())
@@ -179,13 +187,15 @@ impl TableFile {
         }
     }
 
-    /// The column and the number of lines of a cell that may hold whole rows, because a quotation mark is missing or too
-    /// many. The first line of such a cell ends a row, its last line begins a row, and the lines between are rows. Of a
-    /// cell with two lines nothing is said: texts have such numbers of commas by chance.
+    /// Returns the column and the number of lines of a cell that seems to contain whole rows, because a
+    /// quotation mark is missing or surplus.
+    ///
+    /// In such a cell, the first line ends a row, the last line begins a row, and the lines between are whole
+    /// rows. A cell of only two lines is not reported: texts may have matching numbers of commas by chance.
     pub(crate) fn swallowed(&self, row: &ByteRecord) -> Option<(usize, usize)> {
         let lines = |cell: &[u8]| -> Vec<usize> {
             let separators = |line: &[u8]| line.iter().filter(|byte| **byte == self.format.separator).count();
-            // Without a second quote, the cell ends with the last line of the file.
+            // If the closing quotation mark is missing, the cell ends with the last line of the file.
             let cell = cell.strip_suffix(b"\n").unwrap_or(cell);
             cell.split(|byte| *byte == b'\n').map(separators).collect()
         };
@@ -206,12 +216,13 @@ impl TableFile {
         })
     }
 
-    /// The number in a cell.
+    /// Returns the number in a cell.
     pub(crate) fn number(&self, cell: &[u8]) -> Option<f64> {
         self.format.number(cell)
     }
 
-    /// The value of a feature, which f32 has; or what is wrong with it, and what to do.
+    /// Returns the value of a feature, which must be finite as f32. The error says what is wrong and what to
+    /// do.
     pub(crate) fn feature(&self, row: &ByteRecord, column: usize) -> Result<f64, [String; 2]> {
         let (cell, name) = (&row[column], self.shown(column));
         let value = self.format.value(cell);
@@ -238,7 +249,8 @@ impl TableFile {
         }
     }
 
-    /// The column of that name, or of that number from 1.
+    /// Returns the column that has the name `wanted` or, if there is none, the number `wanted`, counted from
+    /// 1.
     pub(crate) fn column(&self, option: &'static str, wanted: &str) -> Result<usize, DataError> {
         let wanted = wanted.trim();
         let exact = self.called(|name| name == wanted);
@@ -262,7 +274,8 @@ impl TableFile {
         Err(DataError::option(option, short(wanted), problem))
     }
 
-    /// The column of that name or number, or those of its lists in a table of Parquet.
+    /// Returns the column with this name or number. In a Parquet table, the name of a list stands for all
+    /// columns of the list.
     pub(crate) fn columns(&self, option: &'static str, wanted: &str) -> Result<Vec<usize>, DataError> {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let is_of_list = |name: &str| {
@@ -275,7 +288,8 @@ impl TableFile {
         }
     }
 
-    /// The column of exactly that name, for which no number and no other column is taken.
+    /// Returns the column with exactly this name. Unlike [`Self::column`], a number or another spelling is an
+    /// error.
     pub(crate) fn named(&self, name: &str) -> Result<usize, DataError> {
         match self.called(|own| own == name)[..] {
             [only] => Ok(only),
@@ -287,7 +301,7 @@ impl TableFile {
         }
     }
 
-    /// The column of the classes.
+    /// Returns the column of the classes: the `wanted` one, or the only one with a name in [`LABELS`].
     pub(crate) fn label(&self, wanted: Option<&str>) -> Result<usize, DataError> {
         if let Some(wanted) = wanted {
             return self.column("label", wanted);
@@ -303,13 +317,13 @@ impl TableFile {
         }
     }
 
-    /// The columns with names of which `is_wanted` is true.
+    /// Returns the columns with a name for which `is_wanted` returns true.
     fn called(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<usize> {
         let names = self.header.iter().flatten().enumerate();
         names.filter(|(_, name)| is_wanted(name)).map(|(column, _)| column).collect()
     }
 
-    /// Its columns, in words.
+    /// Describes the columns of the table in a message.
     fn named_columns(&self) -> String {
         match &self.header {
             None => format!("columns 1 to {}, without names", self.columns),
@@ -317,33 +331,33 @@ impl TableFile {
         }
     }
 
-    /// A column in a message: by its name or, where it has none, by its number.
+    /// Returns a column for a message: its name or, if it has none, its number.
     pub(crate) fn shown(&self, column: usize) -> String {
         format!("column {}", short(&self.typed(column)))
     }
 
-    /// A column as it is typed in an option.
+    /// Returns a column as the user would type it in an option.
     pub(crate) fn typed(&self, column: usize) -> String {
         let name = self.column_name(column);
         if name.is_empty() { (column + 1).to_string() } else { name }
     }
 
-    /// The name of a column.
+    /// Returns the name of a column, or its number if the table has no header.
     pub(crate) fn column_name(&self, column: usize) -> String {
         self.header.as_ref().map_or_else(|| (column + 1).to_string(), |names| names[column].clone())
     }
 }
 
-/// The contents of a table as text in UTF-8.
+/// The contents of a table as UTF-8 text.
 struct TableText {
     file: File,
-    /// As [`TableFile::parts`].
+    /// See [`TableFile::parts`].
     parts: Vec<(PathBuf, u64)>,
     is_parquet: bool,
 }
 
-/// Unpacks and converts the file of a table, if it is packed or no text in UTF-8. Reading Parquet takes time, of which
-/// `tell` is told.
+/// Decompresses and converts the file of a table, if it is not plain UTF-8 text. Converting Parquet takes
+/// time: `tell` is called meanwhile.
 fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Result<TableText, DataError> {
     let path = &*files.files[0];
     let mut file = run_record::files::open_regular(path).map_err(DataError::read(path))?;
@@ -379,7 +393,7 @@ fn contents(files: &TableFiles, header: Option<Header>, tell: &Tell<'_>) -> Resu
     Ok(TableText { file, parts, is_parquet })
 }
 
-/// The first bytes of a file, by which other kinds of files are named.
+/// Returns the first bytes of a file, from which other formats are recognised.
 fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(BEGINNING as u64).read_to_end(&mut bytes)?;
@@ -387,13 +401,14 @@ fn beginning(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The number of the line in which the row at `position` begins.
+/// Returns the number of the line in which the row at `position` begins.
 fn line_at(lines: &[(u64, u64)], position: &Position) -> u64 {
     let at = lines.partition_point(|(start, _)| *start < position.byte());
     lines.get(at).map_or_else(|| position.line(), |(_, line)| *line)
 }
 
-/// Where lines that are not empty begin in a file, with their numbers from 1; a line ends in LF, CR or both.
+/// Returns the offset and the number, from 1, of each line that is not empty. A line ends with LF, CR or CR
+/// LF.
 fn lines(file: &mut File) -> io::Result<Vec<(u64, u64)>> {
     file.seek(SeekFrom::Start(0))?;
     let (mut starts, mut line, mut is_start, mut before) = (Vec::new(), 1, true, 0);

@@ -1,4 +1,4 @@
-//! In the place of `parquet_file` in a build without the feature `parquet`.
+//! Replaces `parquet_file` in a build without the feature `parquet`.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
